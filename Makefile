@@ -1,0 +1,106 @@
+# From a fresh clone, with nothing but Python 3.11 and make:
+#
+#   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
+#   make test    every test: the fast set first, on a machine without frameworks     (about 10 minutes)
+#   make check   format, lint, types
+#   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
+#   make clean   removes what these made
+#
+# And while working: `make test-fast` (under a minute), `make format`.
+# What is needed is installed into .venv once, and again when pyproject.toml changes.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL: # one venv, and tests that measure: one thing at a time
+.PHONY: demo test test-fast test-framework test-keras test-rest check format bench clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+INSTALLING = @echo "Installing what $(subst $(STAMP)-,,$@) needs into $(VENV) ..."
+STAMP := $(VENV)/.installed
+BENCH ?= $(sort $(wildcard benchmarks/[!_]*.py))
+ARGS ?=
+
+# Every test belongs to exactly one of the four sets; a set without tests is an error.
+FAST := not framework and not limits and not faults and not slow
+FRAMEWORK := framework and not keras and not limits
+KERAS := keras and not limits
+REST := limits or ((faults or slow) and not framework)
+
+demo: $(STAMP)-demo
+	$(VENV)/bin/penstock demo $(ARGS)
+
+test: test-fast test-framework test-keras test-rest
+
+test-fast: $(STAMP)-core
+	$(PY) -m pytest -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
+
+test-framework: $(STAMP)-frameworks
+	$(PY) -m pytest -m "$(FRAMEWORK)" $(ARGS)
+
+# A process has one Keras backend for its whole life.
+test-keras: $(STAMP)-frameworks
+	@for backend in tensorflow jax torch; do \
+		echo "== Keras on $$backend"; \
+		KERAS_BACKEND=$$backend $(PY) -m pytest -m "$(KERAS)" $(ARGS); \
+	done
+
+test-rest: $(STAMP)-frameworks
+	$(PY) -m pytest -m "$(REST)" $(ARGS)
+
+check: $(STAMP)-check
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+format: $(STAMP)-check
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(STAMP)-bench
+	@for file in $(BENCH); do echo "== $$file"; $(PY) "$$file" $(ARGS); done
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# python3.11 where there is one, for it is the oldest that we support; otherwise the first that is new enough.
+# pip: 25.1 is the first that knows dependency groups.
+$(STAMP)-venv:
+	@for python in python3.11 python3 python; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			$$python -m venv --clear $(VENV); \
+			$(PIP_INSTALL) --upgrade 'pip>=25.1'; \
+			touch $@; \
+			exit 0; \
+		fi; \
+	done; \
+	echo 'penstock needs Python 3.11 or newer; none of python3.11, python3 and python on PATH is one.' >&2; \
+	exit 1
+
+$(STAMP)-core: $(STAMP)-venv pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e '.[hdf5,zarr]' --group test
+	touch $@
+
+$(STAMP)-demo: $(STAMP)-venv pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e '.[demo]' --group tensorflow
+	touch $@
+
+$(STAMP)-frameworks: $(STAMP)-core pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e '.[demo,hdf5,jax,keras,zarr]' --group test --group frameworks
+	touch $@
+
+$(STAMP)-bench: $(STAMP)-frameworks pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e . --group frameworks --group bench
+	touch $@
+
+$(STAMP)-check: $(STAMP)-venv pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e . --group check
+	touch $@

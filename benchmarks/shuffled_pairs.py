@@ -1,0 +1,206 @@
+"""How many shuffled samples a second come from an array on disk?
+
+Question: (x[i], x[i + 1]) from a (20000, 3, 50, 50) float64 `.npy`, 1.2 GB, in batches of 32, shuffled over
+the whole array anew each epoch. Warm: the file is in the page cache, so memory bandwidth and overhead decide.
+Cold (`--cold`): none of it is, so the disk and what it is asked for decide.
+
+Method: `python benchmarks/shuffled_pairs.py [--cold]`. Each contender has a fresh process, in turn, and the
+same consumer, which sums every byte. Warm, the file is read before each, one epoch warms up, and the epochs
+of the next 2 s are timed. Cold, the file's pages are dropped before each (`mincore` confirms it) and the
+first epoch is timed, start of workers included. An epoch of pairs needs each byte of the file from the disk
+once, for a row is in the page cache when its other pair comes; so a plain read of the file, `sequential`, is
+19,999 samples too. It reads pieces of 1 MiB, nobody sums them, and it is the median of three, each after the
+pages were dropped: one alone varies by a factor of two on a virtual disk. Memory is the peak over the bare
+imports, children included.
+
+Contenders, as their documentations advise: `floor` is one thread and `np.take` into two buffers made once;
+`memmap_fancy` is `mm[indices]`; `torch_*` is a DataLoader with 0 or 2 (persistent) workers, an element a call
+and default collation, or a batch a call by `__getitems__`; `tf_data` is shuffled indices and a parallel
+`numpy_function`; `grain_threads` batches before `to_iter_dataset`, with one thread that reads up to 16
+batches ahead, the fastest of 1 to 16 threads here (16, the default, reach a third of it, and its default of
+500 batches ahead may take 1.9 GB); `grain_mp` moves that to 2 processes. Left out: tf.data's
+`from_generator`, which has never been near any of them.
+
+Machine: not yet measured.
+
+Result: not yet measured.
+
+Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page
+cache, where each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the
+host may have cached what the guest dropped).
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from _harness import MIB, Array, Epoch, Numbers, Options, Target, ratio, run, time_epochs
+from _memory import PeakMemory, drop_pages, resident_part, warm_pages
+from _pairs import BATCH_SIZE, FRAME_SHAPE, PAIR_COUNT, PairsByIndex, frames_file, grain_batches, torch_loader
+
+_SEQUENTIAL_COUNT = 3
+
+Batch = tuple[Array, Array]
+
+
+def _shuffled_indices(rng: np.random.Generator) -> Iterator[Array]:
+    order = rng.permutation(PAIR_COUNT)
+    for start in range(0, PAIR_COUNT, BATCH_SIZE):
+        yield order[start : start + BATCH_SIZE]
+
+
+def floor(path: Path) -> Epoch:
+    frames = np.load(path, mmap_mode="r")
+    rng = np.random.default_rng(1)
+    x, y = np.empty((2, BATCH_SIZE, *FRAME_SHAPE))
+
+    def epoch() -> Iterator[Batch]:
+        for indices in _shuffled_indices(rng):
+            count = len(indices)
+            # mode="clip" lets `take` write into `out` directly; "raise" would buffer it.
+            np.take(frames, indices, axis=0, out=x[:count], mode="clip")
+            np.take(frames, indices + 1, axis=0, out=y[:count], mode="clip")
+            yield x[:count], y[:count]
+
+    return epoch
+
+
+def memmap_fancy(path: Path) -> Epoch:
+    pairs = PairsByIndex(path)
+    rng = np.random.default_rng(1)
+    return lambda: (pairs[indices] for indices in _shuffled_indices(rng))
+
+
+def torch(workers: int, *, getitems: bool) -> Callable[[Path], Epoch]:
+    def contender(path: Path) -> Epoch:
+        loader = torch_loader(PairsByIndex(path), workers, getitems=getitems)
+        return lambda: ((x.numpy(), y.numpy()) for x, y in loader)
+
+    return contender
+
+
+def tf_data(path: Path) -> Epoch:
+    import tensorflow as tf
+
+    pairs = PairsByIndex(path)
+    dataset = (
+        tf.data.Dataset.range(PAIR_COUNT)
+        .shuffle(PAIR_COUNT, seed=1)
+        .batch(BATCH_SIZE)
+        .map(
+            lambda indices: tf.numpy_function(pairs.__getitem__, [indices], [tf.float64, tf.float64]),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+        .prefetch(tf.data.AUTOTUNE)
+    )
+    epoch: Epoch = dataset.as_numpy_iterator
+    return epoch
+
+
+def grain(workers: int) -> Callable[[Path], Epoch]:
+    def contender(path: Path) -> Epoch:
+        import grain  # type: ignore[import-untyped, unused-ignore]
+        from absl import flags
+
+        flags.FLAGS.mark_as_parsed()  # mp_prefetch reads absl's flags, which are parsed in an absl app alone
+        pairs = grain_batches(PairsByIndex(path))
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1 if workers else 16)
+        # Endless, with another order in each epoch: one iterator keeps threads and processes alive.
+        dataset = pairs.repeat().to_iter_dataset(options)
+        if workers:
+            dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+        batches = iter(dataset)
+        return lambda: (next(batches) for _ in range(len(pairs)))
+
+    return contender
+
+
+def penstock(path: Path) -> Epoch:
+    import penstock as ps
+
+    frames = ps.from_npy(path)
+    pairs = ps.zip((frames[:-1], frames[1:]))
+    loader = pairs.shuffle(seed=1).batch(BATCH_SIZE).loader(executor="threads", workers=2)
+    epoch: Epoch = loader.__iter__
+    return epoch
+
+
+def _import_framework(name: str) -> None:
+    if name == "penstock":
+        import penstock  # noqa: F401
+    elif name.startswith("torch"):
+        import torch.utils.data  # noqa: F401
+    elif name == "tf_data":
+        import tensorflow as tf  # noqa: F401
+    elif name.startswith("grain"):
+        import grain  # noqa: F401
+
+
+def _case(name: str, contender: Callable[[Path], Epoch]) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        path = frames_file()
+        _import_framework(name)
+        prepare = drop_pages if options.cold else warm_pages
+        prepare(path)
+        gc.collect()
+        with PeakMemory() as memory:
+            numbers = time_epochs(contender(path), options)
+        if options.cold:
+            read_mib = resident_part(path) * path.stat().st_size / MIB
+            numbers["read MiB/s"] = read_mib * numbers["samples/s"] / PAIR_COUNT
+        return numbers | memory.peaks_mib()
+
+    return measure
+
+
+def _sequential(options: Options) -> Numbers:
+    path = frames_file()
+    elapsed_s = statistics.median(_read_s(path, options) for _ in range(_SEQUENTIAL_COUNT))
+    return {"samples/s": PAIR_COUNT / elapsed_s, "read MiB/s": path.stat().st_size / MIB / elapsed_s}
+
+
+def _read_s(path: Path, options: Options) -> float:
+    prepare = drop_pages if options.cold else warm_pages
+    prepare(path)
+    buffer = bytearray(1 << 20)
+    began_s = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    return time.perf_counter() - began_s
+
+
+_OTHERS: dict[str, Callable[[Path], Epoch]] = {
+    "torch_0": torch(0, getitems=False),
+    "torch_0_getitems": torch(0, getitems=True),
+    "torch_2": torch(2, getitems=False),
+    "torch_2_getitems": torch(2, getitems=True),
+    "tf_data": tf_data,
+    "grain_threads": grain(0),
+    "grain_mp": grain(2),
+}
+_CONTENDERS = {"penstock": penstock, "floor": floor, "memmap_fancy": memmap_fancy, **_OTHERS}
+_CASES = {name: _case(name, contender) for name, contender in _CONTENDERS.items()}
+_CASES["sequential"] = _sequential
+
+
+def _targets(options: Options) -> list[Target]:
+    best = Target(
+        "penstock / best of torch, tf.data, Grain",
+        ratio("penstock", list(_OTHERS)),
+        at_least=3.0 if options.cold else 2.2,
+    )
+    if options.cold:
+        return [best, Target("penstock / sequential read", ratio("penstock", ["sequential"]), at_least=0.9)]
+    return [
+        best,
+        Target("penstock / floor", ratio("penstock", ["floor"]), at_least=1.0),
+        *(Target(f"{name} / floor", ratio(name, ["floor"])) for name in ("memmap_fancy", *_OTHERS)),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets)

@@ -1,0 +1,87 @@
+"""Can rows too small for a system call each be read at the speed of memory?
+
+Question: (64, 64) float16 rows, 8 kB each, from a `.npy` of 100,000, 819 MB, in the page cache; batches of
+256, shuffled over the whole array anew each epoch. A system call a row costs more here than the copy.
+
+Method: `python benchmarks/small_rows.py`. As in `shuffled_pairs`: fresh processes in turn, one epoch to warm
+up, then the epochs of 2 s, a consumer that sums every byte. `floor` is one thread and `np.take` into a buffer
+made once; `memmap_fancy` is `mm[indices]`, a new 2 MB array a batch. penstock runs two threads.
+
+Machine: not yet measured.
+
+Result: not yet measured.
+
+Not shown: a cold page cache, where 8 kB rows are bound by the disk's operations a second.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from _harness import Array, Epoch, Numbers, Options, Target, npy_file, ratio, run, time_epochs
+from _memory import PeakMemory, warm_pages
+
+_ROW_COUNT = 100_000
+_ROW_SHAPE = (64, 64)
+_BATCH_SIZE = 256
+
+Batch = tuple[Array]
+
+
+def _shuffled_indices(rng: np.random.Generator) -> Iterator[Array]:
+    order = rng.permutation(_ROW_COUNT)
+    for start in range(0, _ROW_COUNT, _BATCH_SIZE):
+        yield order[start : start + _BATCH_SIZE]
+
+
+def floor(path: Path) -> Epoch:
+    rows = np.load(path, mmap_mode="r")
+    rng = np.random.default_rng(1)
+    out = np.empty((_BATCH_SIZE, *_ROW_SHAPE), "float16")
+
+    def epoch() -> Iterator[Batch]:
+        for indices in _shuffled_indices(rng):
+            # mode="clip" lets `take` write into `out` directly; "raise" would buffer it.
+            np.take(rows, indices, axis=0, out=out[: len(indices)], mode="clip")
+            yield (out[: len(indices)],)
+
+    return epoch
+
+
+def memmap_fancy(path: Path) -> Epoch:
+    rows = np.load(path, mmap_mode="r")
+    rng = np.random.default_rng(1)
+    return lambda: ((np.asarray(rows[indices]),) for indices in _shuffled_indices(rng))
+
+
+def penstock(path: Path) -> Epoch:
+    import penstock as ps
+
+    dataset = ps.from_npy(path).shuffle(seed=1).batch(_BATCH_SIZE)
+    loader = dataset.loader(executor="threads", workers=2)
+    return lambda: ((rows,) for rows in loader)
+
+
+def _case(contender: Callable[[Path], Epoch]) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        path = npy_file("rows.npy", (_ROW_COUNT, *_ROW_SHAPE), "float16")
+        warm_pages(path)
+        with PeakMemory() as memory:
+            numbers = time_epochs(contender(path), options)
+        return numbers | memory.peaks_mib()
+
+    return measure
+
+
+_CASES = {"penstock": _case(penstock), "floor": _case(floor), "memmap_fancy": _case(memmap_fancy)}
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target("penstock / floor", ratio("penstock", ["floor"]), at_least=0.8),
+        Target("memmap_fancy / floor", ratio("memmap_fancy", ["floor"])),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets)

@@ -1,0 +1,61 @@
+"""penstock: feeds model training from data that does not fit in memory.
+
+    frames = penstock.from_npy("frames.npy")
+    pairs = penstock.zip((frames[:-1], frames[1:]))
+    for x, y in pairs.shuffle(seed=1).batch(32).loader():
+        ...
+
+A map of the package, each room importing only from those above it:
+
+    _tree  _spec  _errors  _random     values and pure functions
+    _plan/          what is wanted: nodes, one kind a file; _node.py is the idea
+    _memory/        bytes that a loader delivers: slots, the ring, leases
+    diagnostics/    counters and reports
+    _run/           how it happens: units, executors, the pipeline, the end
+    sources/        where elements come from, one format a file
+    _loader.py      a dataset being run
+    _dataset.py     the handle: a method for each verb      _constructors.py   from_..., zip, ...
+    adapters/       one framework a file, imported when it is asked for
+    testing/        contract suites for those who add to all this
+    demos/  cli.py  the command `penstock`
+"""
+
+from penstock._constructors import (
+    concatenate as concatenate,
+    from_arrays as from_arrays,
+    from_npy as from_npy,
+    from_source as from_source,
+    interleave as interleave,
+    range as range,  # noqa: A004
+    zip as zip,  # noqa: A004
+)
+from penstock._dataset import Dataset as Dataset
+from penstock._errors import (
+    ArgumentError as ArgumentError,
+    ArgumentTypeError as ArgumentTypeError,
+    DeadlineError as DeadlineError,
+    ElementError as ElementError,
+    ElementIndexError as ElementIndexError,
+    LoaderError as LoaderError,
+    MemoryLimitError as MemoryLimitError,
+    PenstockError as PenstockError,
+    SourceError as SourceError,
+    SpecError as SpecError,
+    StateError as StateError,
+    UnknownLengthError as UnknownLengthError,
+)
+from penstock._loader import Loader as Loader
+from penstock._plan._source import Source as Source
+from penstock._spec import ArraySpec as ArraySpec
+from penstock.diagnostics._report import Report as Report
+
+__version__ = "0.1.0"
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+
+for _name in __all__:
+    _value = globals()[_name]
+    if getattr(_value, "__module__", "").startswith("penstock."):
+        # Reprs, docs and pickles say `penstock.Dataset`, not where it happens to be defined.
+        _value.__module__ = "penstock"
+del _name, _value

@@ -1,0 +1,259 @@
+"""The functions that make datasets: of data, and of other datasets."""
+
+import math
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from penstock import _tree
+from penstock._dataset import Dataset
+from penstock._errors import ArgumentError, ArgumentTypeError
+from penstock._plan._combine import Concatenate, Interleave, Zip
+from penstock._plan._node import Node
+from penstock._plan._source import Source, SourceNode
+from penstock._plan._text import length_text
+from penstock._tree import Tree
+from penstock.sources import arrays, files, npy
+
+
+
+def from_npy(path_or_tree: Tree) -> Dataset:
+    """Makes a dataset of the rows of a `.npy` file, or of several side by side.
+
+    Reads headers only. C and Fortran order, every dtype of fixed size, structured ones included, format versions 1
+    to 3. Rows go from the page cache straight into the batch; the file is never mapped, so a file that is
+    shortened meanwhile is an error and not a crash, and resident memory does not grow.
+
+    An element is one row: `(3, 50, 50)` for a file of `(20000, 3, 50, 50)`, same dtype.
+
+    Random access: yes. Rows of a Fortran-ordered file are scattered over all of it, and slow to read.
+    Memory: none.
+
+    Args:
+        path_or_tree: A path, or a tree of paths: `{"x": "x.npy", "y": "y.npy"}`.
+
+    Raises:
+        SourceError: Not a `.npy` file, truncated, or of Python objects (which are never unpickled).
+        ArgumentError: Files have different numbers of rows; all are listed.
+
+    Example:
+        >>> np.save("frames.npy", np.zeros((20, 3, 50, 50)))
+        >>> penstock.from_npy("frames.npy")
+        from_npy(frames.npy): 20 elements, (3, 50, 50) float64, random
+    """
+    leaves, structure = _tree.flatten(path_or_tree)
+    nodes: list[Node] = []
+    for leaf, place in _pairs(leaves, structure):
+        if not isinstance(leaf, (str, os.PathLike)):
+            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {type(leaf).__name__}.")
+        nodes.append(SourceNode(files.FileSource(npy.describe(leaf)), "from_npy"))
+    return _side_by_side("from_npy", nodes, structure)
+
+
+def from_arrays(tree: Tree) -> Dataset:
+    """Makes a dataset of the rows of arrays, side by side in the given tree.
+
+    A leaf may be a NumPy array, a memmap or a view of one (read from its file, by a handle, as `from_npy` does), an
+    `h5py.Dataset` or a `zarr.Array` (reopened wherever they are read), or a list of numbers. Nothing is copied.
+
+    Random access: yes. Memory: none besides the arrays that you hold.
+
+    Args:
+        tree: A tree of arrays with first axes of the same length.
+
+    Raises:
+        ArgumentTypeError: A leaf has no first axis, or holds Python objects.
+        ArgumentError: Leaves have different lengths; all are listed.
+
+    Example:
+        >>> ds = penstock.from_arrays({"x": np.eye(3), "y": np.arange(3)})
+        >>> ds[1]
+        {'x': array([0., 1., 0.]), 'y': np.int64(1)}
+    """
+    leaves, structure = _tree.flatten(tree)
+    nodes: list[Node] = [SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)]
+    return _side_by_side("from_arrays", nodes, structure)
+
+
+def _array_source(leaf: Any, place: str) -> Source:
+    # A leaf can only be of an optional library if that library is imported.
+    if "h5py" in sys.modules:
+        from penstock.sources import hdf5
+
+        if hdf5.is_dataset(leaf):
+            return hdf5.from_dataset(leaf)
+    if "zarr" in sys.modules:
+        from penstock.sources import zarr
+
+        if zarr.is_array(leaf):
+            return zarr.ZarrSource(leaf)
+    array = arrays.as_array(leaf, place)
+    return files.from_memmap(array) or arrays.ArraySource(array)
+
+
+def from_source(source: Any) -> Dataset:
+    """Makes a dataset of anything that has a length and gives elements by index.
+
+    Args:
+        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`); or
+            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset. Of the
+            last, element 0 is read once to learn the spec, and several threads read at once.
+
+    Raises:
+        ArgumentTypeError: It has no length, or no way to get an element.
+
+    Example:
+        >>> penstock.from_source([10, 20, 30])[1]
+        np.int64(20)
+    """
+    if isinstance(source, Source):
+        return Dataset(SourceNode(source, "from_source"))
+    if not hasattr(source, "__len__"):
+        raise ArgumentTypeError(f"from_source() needs an object with a length, got a {type(source).__name__}.")
+    if hasattr(source, "read_into") and hasattr(source, "element_spec"):
+        return Dataset(SourceNode(_Lookalike(source), "from_source"))
+    if not hasattr(source, "__getitem__"):
+        raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got a {type(source).__name__}.")
+    return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
+
+
+class _Lookalike(Source):
+    """A user's object that has what a source has, without being one."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.element_spec = inner.element_spec
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def read_into(self, indices: Any, out: Tree) -> None:
+        self._inner.read_into(indices, out)
+
+    def advise(self, indices: Any) -> None:
+        if hasattr(self._inner, "advise"):
+            self._inner.advise(indices)
+
+    def describe(self, index: int) -> str:
+        if hasattr(self._inner, "describe"):
+            return str(self._inner.describe(index))
+        return f"element {index} of {type(self._inner).__name__}"
+
+
+def range(n: int) -> Dataset:  # noqa: A001  # the public name, as in tf.data and Grain
+    """Makes a dataset of the integers `0 ... n - 1`, int64 scalars.
+
+    Random access: yes. Memory: none.
+
+    Raises:
+        ArgumentError: `n` is negative or above 2**62.
+
+    Example:
+        >>> penstock.range(3)[-1]
+        np.int64(2)
+    """
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise ArgumentTypeError(f"range({n!r}): an integer is needed, not a {type(n).__name__}.")
+    if not 0 <= n < 1 << 62:
+        raise ArgumentError(f"range({n}): from 0 up to 2**62 - 1 elements are possible.")
+    return Dataset(SourceNode(arrays.RangeSource(n), "range"))
+
+
+def zip(tree: Tree) -> Dataset:  # noqa: A001  # the public name, as in tf.data
+    """Puts datasets side by side: element `i` is the tree of their elements `i`.
+
+    Random access, order: kept. Memory: none. An endless dataset takes the length of the others.
+
+    Args:
+        tree: A tree of datasets: `(x, y)`, `{"image": images, "label": labels}`.
+
+    Raises:
+        ArgumentTypeError: A leaf is not a dataset.
+        ArgumentError: Known lengths differ; all are listed.
+
+    Example:
+        >>> frames = penstock.range(4)
+        >>> penstock.zip((frames[:-1], frames[1:]))[0]
+        (np.int64(0), np.int64(1))
+    """
+    leaves, structure = _tree.flatten(tree)
+    if not leaves:
+        raise ArgumentError("zip() got no datasets.")
+    return _side_by_side("zip", _nodes("zip", leaves), structure)
+
+
+def concatenate(datasets: Iterable[Dataset]) -> Dataset:
+    """Puts datasets end to end.
+
+    Random access, order: kept. Memory: none.
+
+    Args:
+        datasets: Datasets with elements of the same spec; only the last may be endless.
+
+    Raises:
+        ArgumentTypeError: Something in it is not a dataset.
+        ArgumentError: None was given, or one before the last is endless.
+        SpecError: When the spec is first needed: they differ.
+
+    Example:
+        >>> [int(x) for x in penstock.concatenate([penstock.range(2), penstock.range(3)])]
+        [0, 1, 0, 1, 2]
+    """
+    nodes = _nodes("concatenate", datasets)
+    for number, node in enumerate(nodes[:-1]):
+        if node.length == math.inf:
+            raise ArgumentError(f"concatenate(): dataset {number} is endless, so what follows is never reached.")
+    return Dataset(Concatenate(tuple(nodes)))
+
+
+def interleave(datasets: Iterable[Dataset]) -> Dataset:
+    """Deals one element of each dataset in turn, until all are exhausted; those that ended are passed over.
+
+    `interleave([ds, ds.random_map(distort)]).batch(256)` makes batches half as they are, half distorted.
+
+    Random access, order: kept. Memory: none.
+
+    Raises:
+        ArgumentTypeError: Something in it is not a dataset.
+        ArgumentError: None was given.
+        SpecError: When the spec is first needed: they differ.
+
+    Example:
+        >>> [int(x) for x in penstock.interleave([penstock.range(2), penstock.range(4)])]
+        [0, 0, 1, 1, 2, 3]
+    """
+    return Dataset(Interleave(tuple(_nodes("interleave", datasets))))
+
+
+def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
+    if isinstance(datasets, Dataset):
+        raise ArgumentTypeError(f"{verb}() needs several datasets in a list or tuple, got one dataset.")
+    datasets = list(datasets)
+    if not datasets:
+        raise ArgumentError(f"{verb}() got no datasets.")
+    for each in datasets:
+        if not isinstance(each, Dataset):
+            raise ArgumentTypeError(
+                f"{verb}() needs datasets, got a {type(each).__name__}. Make one of it first: from_arrays(...)."
+            )
+    return [each._node for each in datasets]
+
+
+def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> Dataset:
+    lengths = [node.length for node in nodes]
+    if len({length for length in lengths if length != math.inf}) > 1:
+        pairs = _pairs([length_text(length) for length in lengths], structure)
+        listed = ", ".join(f"{place or 'the whole'}: {length}" for length, place in pairs)
+        raise ArgumentError(
+            f"{verb}() puts elements side by side, so lengths must be equal, but they are {listed}. Cut them to one "
+            "length with take(n) or a slice."
+        )
+    if len(nodes) == 1 and structure.num_nodes == 1:
+        return Dataset(nodes[0])
+    return Dataset(Zip(tuple(nodes), structure))
+
+
+def _pairs(leaves: list[Any], structure: _tree.Structure) -> list[tuple[Any, str]]:
+    places = _tree.paths(structure)
+    return [(leaf, places[number]) for number, leaf in enumerate(leaves)]

@@ -1,0 +1,543 @@
+"""The handle that users hold: a short method for each verb, and nothing else.
+
+A verb checks its arguments, builds one node, and returns a new handle. What a step means is in its node
+(`_plan/`), how a plan is run is in the loader.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError
+from penstock._loader import Loader, LoaderOptions
+from penstock._plan._batch import Batch, Unbatch
+from penstock._plan._cast import Cast
+from penstock._plan._index import Select, as_range, sliced
+from penstock._plan._map import Map
+from penstock._plan._node import Access, Length, Node
+from penstock._plan._reader import OpenSources, Reader
+from penstock._plan._shuffle import Repeat, Shuffle
+from penstock._plan._split import boundaries, by_groups
+from penstock._plan._text import describe, length_text
+from penstock._plan._windows import Windows, group_bounds
+from penstock._random import permute
+from penstock._spec import Spec
+from penstock._tree import Tree
+
+if TYPE_CHECKING:
+    from penstock.adapters.keras import KerasAdapter
+
+
+_log = logging.getLogger("penstock")
+
+
+@final
+class Dataset:
+    """Elements that can be had by index, and the steps that make them. Immutable; making one reads nothing.
+
+    An element is a tree (tuple, dict, named tuple, nested) of NumPy arrays. `ds[i]` and `for x in ds` run
+    the steps here and now, in epoch 0, without workers: always right, and good for looking. `ds.loader()`
+    runs the same steps ahead, in parallel, into memory that is reused.
+
+    Make one with `from_npy`, `from_arrays`, `from_source` or `range`, or with any method of another.
+    """
+
+    __slots__ = ("__weakref__", "_kept_reader", "_node")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._kept_reader: Reader | None = None
+
+    # Looking.
+
+    @property
+    def length(self) -> Length:
+        """The number of elements: an int, `math.inf`, or None where nobody knows."""
+        return self._node.length
+
+    def __len__(self) -> int:
+        length = self._node.length
+        if not isinstance(length, int):
+            raise UnknownLengthError(
+                f"This dataset is {length_text(length)}, so it has no len(). Use take(n) for a part, or .length."
+            )
+        return length
+
+    def __bool__(self) -> bool:
+        """True: a dataset is a thing, also where it is empty or endless."""
+        return True
+
+    @property
+    def element_spec(self) -> Tree:
+        """The tree of `ArraySpec` of an element. May run a mapped function on element 0, once."""
+        return self._node.spec.tree
+
+    @property
+    def access(self) -> Access:
+        """`"random"` if any element can be had by its index, else `"stream"`."""
+        return self._node.access
+
+    def __repr__(self) -> str:
+        return describe(self._node)
+
+    @overload
+    def __getitem__(self, index: int) -> Tree: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Dataset": ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Returns one element of epoch 0, or a dataset of some of them.
+
+        Random access: reads what element `index` is made of and nothing else, whatever the length.
+
+        Raises:
+            ElementIndexError: An `IndexError`; the index is outside `[-len, len)`.
+        """
+        if isinstance(index, slice):
+            return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
+        try:
+            number = index.__index__()
+        except AttributeError:
+            raise ArgumentTypeError(
+                f"A dataset is indexed by an integer or a slice, not by {index!r}, a {type(index).__name__}."
+            ) from None
+        length = self._node.length
+        if isinstance(length, int):
+            if not -length <= number < length:
+                raise ElementIndexError(f"Index {number} is outside a dataset of {length_text(length)}.")
+            number %= length
+        elif number < 0:
+            raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_text(length)}.")
+        return self._reader().element(0, number)
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Iterates over epoch 0, each element in memory of its own."""
+        reader, length, index = self._reader(), self._node.length, 0
+        assert length is not None
+        while index < length:
+            yield reader.element(0, index)
+            index += 1
+
+    def _reader(self) -> Reader:
+        # Made at the first look and kept, with the files that it opened, as long as this handle lives.
+        if self._kept_reader is None:
+            self._kept_reader = Reader(self._node, OpenSources(self._node), isolated=True)
+        return self._kept_reader
+
+    # Functions.
+
+    def map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
+        """Applies a function to every element.
+
+        The function gets an element whose arrays are its own to change, and returns a tree of arrays, numbers
+        or text of one structure, shape and dtype for all elements. Nothing is cast for you.
+
+        Random access: kept. Order: kept. Memory: some elements of input a worker, at most 1 MiB or one
+        element; the result is copied once, into its batch.
+
+        Args:
+            fn: `fn(element)`; must depend on the element alone. For randomness see `random_map`.
+            element_spec: What it returns, a tree of `ArraySpec`. Without it, element 0 is run once when the
+                spec is first needed.
+
+        Raises:
+            ArgumentTypeError: `fn` cannot be called.
+            ElementError: While reading, `fn` raised: names the element and the step; its own exception is the
+                `__cause__`.
+            SpecError: While reading, `fn` returned something else than for element 0, or than was declared.
+
+        Example:
+            >>> penstock.range(4).map(lambda x: {"x": x, "square": x * x})[3]
+            {'x': np.int64(3), 'square': np.int64(9)}
+        """
+        return self._mapped("map", fn, element_spec, seed=None)
+
+    def random_map(self, fn: Callable[[Any, np.random.Generator], Any], *, seed: int = 0, element_spec: Tree = None) -> "Dataset":
+        """Applies a function that draws random numbers: `fn(element, rng)`.
+
+        `rng` is a `numpy.random.Generator` for this element: it depends on the seed, the epoch, the element's
+        index at this step and how many random steps come before, and on nothing else. So the same run gives
+        the same numbers, for any executor and number of workers, resumed or not, and another epoch gives
+        others. Two branches with the same seed draw the same numbers: an image and its mask stay together.
+
+        Random access, order and memory: as `map`. `ds[i]` shows epoch 0.
+
+        Args:
+            fn: `fn(element, rng)`.
+            seed: Any integer; another one for other numbers.
+            element_spec: As for `map`.
+
+        Raises:
+            As `map`.
+
+        Example:
+            >>> noisy = penstock.from_arrays(np.zeros((4, 2))).random_map(lambda x, rng: x + rng.normal(size=2))
+            >>> bool((noisy[1] == noisy[1]).all()), bool((noisy[1] == noisy[2]).any())
+            (True, False)
+        """
+        return self._mapped("random_map", fn, element_spec, seed=_integer("random_map", "seed", seed))
+
+    def _mapped(self, verb: str, fn: Callable[..., Any], element_spec: Tree, seed: int | None) -> "Dataset":
+        if not callable(fn):
+            raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, a {type(fn).__name__}.")
+        declared = None if element_spec is None else Spec.of(element_spec)
+        return Dataset(Map(self._node, fn, declared, seed, caller()))
+
+    def cast(self, dtype: Any) -> "Dataset":
+        """Converts leaves to other dtypes, without Python per element.
+
+        Values are converted as NumPy's `astype` does: floats to integers drop the fraction.
+
+        Random access, order: kept. Memory: at most 1 MiB of input, or one element, a worker.
+
+        Args:
+            dtype: One dtype for all leaves, or a tree of dtypes like the element, with None for leaves to keep.
+
+        Raises:
+            ArgumentTypeError: Not a dtype.
+            SpecError: When the spec is first needed: the tree of dtypes is not like the element.
+
+        Example:
+            >>> penstock.range(3).cast("float32")[2]
+            np.float32(2.0)
+        """
+        leaves, structure = _tree.flatten(dtype)
+        dtypes = []
+        for leaf in leaves:
+            try:
+                dtypes.append(None if leaf is None else np.dtype(leaf))
+            except TypeError:
+                raise ArgumentTypeError(f"cast() needs dtypes such as 'float32', got {leaf!r}.") from None
+        alike = None if structure == _tree.flatten(0)[1] else structure
+        return Dataset(Cast(self._node, tuple(dtypes), alike))
+
+    # Order and number.
+
+    def shuffle(self, seed: int = 0, *, window: int | None = None, reshuffle: bool = True) -> "Dataset":
+        """Puts the elements in an order that is a pure function of the seed and the epoch.
+
+        Nothing is stored and nothing is read ahead: positions are mapped to indices by a keyed bijection (a
+        Feistel network with cycle walking, after Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
+        2002). Every element comes once an epoch.
+
+        Random access: kept; needed, too. Memory: at most 4 MiB for the whole process, whatever the length.
+
+        Args:
+            seed: Any integer.
+            window: Shuffle among so many neighbours only, for data on slow disks. An element moves by less than
+                `window` places.
+            reshuffle: Whether each epoch has an order of its own.
+
+        Raises:
+            ArgumentError: The dataset is endless, or `window` is below 1.
+
+        Example:
+            >>> sorted(penstock.range(5).shuffle(seed=7))
+            [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)]
+        """
+        _integer("shuffle", "seed", seed)
+        if window is not None:
+            window = _integer("shuffle", "window", window, least=1)
+        self._require_finite("shuffle", "Shuffle before repeat(): every round gets an order of its own.")
+        return Dataset(Shuffle(self._node, seed, window, reshuffle))
+
+    def repeat(self, count: int | None = None) -> "Dataset":
+        """Repeats the dataset; round `r` of epoch `e` is epoch `e * count + r` of what is before.
+
+        So every round is reshuffled and freshly augmented, unless `shuffle(reshuffle=False)`.
+
+        Random access, order: kept. Memory: none.
+
+        Args:
+            count: How often; None for without end, which makes one endless epoch.
+
+        Raises:
+            ArgumentError: `count` is negative, or the dataset is endless already.
+
+        Example:
+            >>> [int(x) for x in penstock.range(2).repeat(3)]
+            [0, 1, 0, 1, 0, 1]
+        """
+        if count is not None:
+            count = _integer("repeat", "count", count)
+        self._require_finite("repeat", "It is endless already.")
+        return Dataset(Repeat(self._node, count))
+
+    def take(self, n: int) -> "Dataset":
+        """Keeps the first `n` elements, or all if there are fewer.
+
+        Random access, order: kept. Memory: none.
+
+        Raises:
+            ArgumentError: `n` is negative.
+        """
+        return self._sliced("take", str(n), 0, _integer("take", "n", n), None)
+
+    def skip(self, n: int) -> "Dataset":
+        """Leaves out the first `n` elements.
+
+        Random access, order: kept. Memory: none.
+
+        Raises:
+            ArgumentError: `n` is negative.
+        """
+        return self._sliced("skip", str(n), _integer("skip", "n", n), None, None)
+
+    def shard(self, index: int, count: int) -> "Dataset":
+        """Keeps elements `index`, `index + count`, `index + 2 * count` and so on.
+
+        Random access: kept. Memory: none. Lengths of shards differ by at most one. To share the *batches* of
+        one run among processes use `loader(shard=...)`, which resumes with another number of them.
+
+        Raises:
+            ArgumentError: Not `0 <= index < count`.
+        """
+        _integer("shard", "count", count, least=1)
+        if _integer("shard", "index", index) >= count:
+            raise ArgumentError(f"shard({index}, {count}): the index must be below the count.")
+        return self._sliced("shard", f"{index}, {count}", index, None, count)
+
+    def _sliced(self, verb: str, text: str, start: int | None, stop: int | None, step: int | None) -> "Dataset":
+        try:
+            return Dataset(sliced(self._node, verb, text, start, stop, step))
+        except (ValueError, TypeError) as error:
+            raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
+
+    def split(
+        self, *parts: float, groups: npt.ArrayLike | None = None, seed: int | None = None
+    ) -> tuple["Dataset", ...]:
+        """Divides the elements into parts that have none in common, by position.
+
+        Part `k` ends at `floor(n * (sum of the first k fractions) + 0.5)`; fractions that sum to 1 leave
+        nothing out. Parts of `windows` share nothing underneath either: a later part loses its first windows
+        until that holds, and the log (`penstock`, level INFO) says how many.
+
+        Random access: kept. Memory: none by range or seed; 8 bytes an element if groups are not neighbours.
+
+        Args:
+            parts: Fractions such as `0.6, 0.2, 0.2`, or counts such as `800, 200`.
+            groups: A label an element, `(n,)`: elements with the same label stay in one part.
+            seed: Deal elements, or groups, at random; without it parts are ranges.
+
+        Raises:
+            ArgumentError: Parts are negative or too many, labels do not fit, or the order changes with each epoch
+                (split first, then shuffle), or windows would be dealt out one by one.
+
+        Example:
+            >>> train, test = penstock.range(10).split(0.8, 0.2)
+            >>> len(train), [int(x) for x in test]
+            (8, [8, 9])
+        """
+        self._require_finite("split", "Use take(n) first.")
+        node, count = self._node, len(self)
+        if node.changes_order:
+            raise ArgumentError(
+                "split() after a shuffle that changes every epoch would let elements wander between the parts. "
+                "Split first and shuffle each part, or use shuffle(seed, reshuffle=False)."
+            )
+        overlaps = count > 1 and node.clear_after(0) > 1
+        if groups is not None:
+            return self._split_groups(parts, np.asarray(groups), seed)
+        ends = boundaries(parts, count)
+        if seed is not None:
+            if overlaps:
+                raise ArgumentError(
+                    "split(seed=...) would deal overlapping windows to different parts, which would then share "
+                    "data. Split by range (no seed), or give groups=, a label a window."
+                )
+            node = Shuffle(node, _integer("split", "seed", seed), None, reshuffle=False)
+        return _ranges(node, parts, ends)
+
+    def _split_groups(self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None) -> tuple["Dataset", ...]:
+        if labels.shape != (len(self),):
+            raise ArgumentError(f"split(groups=...) needs a label an element, shape ({len(self)},), got {labels.shape}.")
+        order = None
+        if seed is not None:
+            group_count = len(np.unique(labels))
+            order = permute(np.arange(group_count), group_count, seed=_integer("split", "seed", seed), epoch=0)
+        results = []
+        for number, positions in enumerate(by_groups(labels, parts, order)):
+            bounds = as_range(positions)
+            name = f"{number} of {parts}"
+            if bounds is None:
+                results.append(Dataset(Select(self._node, "split", name, positions)))
+            else:
+                results.append(self._sliced("split", name, bounds[0], sum(bounds), None))
+        return tuple(results)
+
+    # Shape.
+
+    def batch(self, size: int, *, drop_remainder: bool = False) -> "Dataset":
+        """Stacks consecutive elements along a new first axis.
+
+        An element of shape `(height, width, 3)` becomes `(size, height, width, 3)`; dtypes do not change. If
+        the length is not a multiple of `size` the last batch is shorter and that axis is `None` in
+        `element_spec`, unless `drop_remainder`.
+
+        Random access: kept; batch `i` is one read of elements `[i * size, (i + 1) * size)`. Order: kept.
+        Memory: a slot of a loader holds one batch, `size` times the element's `nbytes`.
+
+        Args:
+            size: Elements a batch, at least 1.
+            drop_remainder: Leave out a last batch that is short.
+
+        Raises:
+            ArgumentError: `size` is below 1.
+            SpecError: When the spec is first needed: elements do not have one shape.
+
+        Example:
+            >>> [batch.tolist() for batch in penstock.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+        """
+        return Dataset(Batch(self._node, _integer("batch", "size", size, least=1), drop_remainder))
+
+    def unbatch(self) -> "Dataset":
+        """Takes elements apart along their first axis; the opposite of `batch`.
+
+        Random access: kept. Order: kept. Memory: one element of input a worker, where it cannot be read in
+        parts.
+
+        Raises:
+            SpecError: When the length or spec is first needed: leaves have no common first axis, or a short batch
+                may be anywhere.
+
+        Example:
+            >>> [int(x) for x in penstock.range(5).batch(2).unbatch()]
+            [0, 1, 2, 3, 4]
+        """
+        return Dataset(Unbatch(self._node))
+
+    def windows(
+        self, length: int, *, shift: int = 1, stride: int = 1, groups: npt.ArrayLike | None = None
+    ) -> "Dataset":
+        """Looks at runs of `length` elements: element `i` is elements `i * shift + k * stride`, stacked.
+
+        An element of shape `(height, width)` becomes `(length, height, width)`. Nothing is copied to make
+        windows; each is read where it lies.
+
+        Random access, order: kept. Memory: none, or 16 bytes a group.
+
+        Args:
+            length: Elements in a window.
+            shift: How far a window starts after the one before.
+            stride: How far apart the elements of a window are.
+            groups: A label an element, `(n,)`, read now. No window crosses from one label to another.
+
+        Raises:
+            ArgumentError: A number is below 1, or labels do not fit.
+            SpecError: When the spec is first needed: elements do not have one shape.
+
+        Example:
+            >>> [w.tolist() for w in penstock.range(5).windows(3)]
+            [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        for name, value in (("length", length), ("shift", shift), ("stride", stride)):
+            _integer("windows", name, value, least=1)
+        span, total = (length - 1) * stride + 1, self._node.length
+        if groups is None:
+            count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
+            return Dataset(Windows(self._node, length, shift, stride, None, count))
+        labels = np.asarray(groups)
+        if labels.shape != (total,):
+            raise ArgumentError(f"windows(groups=...) needs a label an element, shape ({total},), got {labels.shape}.")
+        bounds, count = group_bounds(labels, span, shift)
+        return Dataset(Windows(self._node, length, shift, stride, bounds, count))
+
+    # Running.
+
+    def loader(
+        self,
+        executor: Literal["auto", "inline", "threads"] = "auto",
+        workers: int | Literal["auto"] = "auto",
+        prefetch: int = 4,
+        memory_limit: int | None = None,
+        timeout_s: float = 300.0,
+        shard: tuple[int, int] = (0, 1),
+    ) -> Loader:
+        """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
+
+        None of the options changes what is delivered.
+
+        Args:
+            executor: `"threads"`; `"inline"`, without workers, on the caller's thread; or `"auto"`, which takes
+                threads unless a function draws from the global `np.random` or `random`.
+            workers: Threads; `"auto"` for the CPUs that this process may use.
+            prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
+                slots.
+            memory_limit: Bytes that `projected_nbytes` must not exceed.
+            timeout_s: How long no worker may get on, in seconds, before waiting for a batch is an error.
+            shard: `(index, count)`: deliver only this share of the rows of every batch.
+
+        Raises:
+            ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
+                `threads` was asked for and a function draws from global generators.
+            MemoryLimitError: `memory_limit` is too low; says what takes it and what fits.
+
+        Example:
+            >>> with penstock.range(6).batch(4).loader() as loader:
+            ...     [batch.tolist() for batch in loader]
+            [[0, 1, 2, 3], [4, 5]]
+        """
+        return Loader(self._node, LoaderOptions(executor, workers, prefetch, memory_limit, timeout_s, shard))
+
+    def to_keras(self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any) -> "KerasAdapter":
+        """Makes what `fit`, `evaluate` and `predict` of Keras 3 take, on TensorFlow, JAX and torch.
+
+        Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict.
+
+        Args:
+            class_weight: A weight for each integer label, applied as sample weights. Keras drops
+                `fit(class_weight=)` silently with an adapter of ours.
+            training: Whether epochs advance. False for validation, where every pass is epoch 0.
+            loader_options: As for `loader`.
+        """
+        from penstock.adapters.keras import KerasAdapter
+
+        options = LoaderOptions(**loader_options)
+        return KerasAdapter(Loader(self._node, options, same_epoch=not training), class_weight=class_weight)
+
+    def _require_finite(self, verb: str, cure: str) -> None:
+        if not isinstance(self._node.length, int):
+            raise ArgumentError(f"{verb}() needs a known number of elements, but this is {length_text(self._node.length)}. {cure}")
+
+
+def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:
+    """Cuts at the given ends; where elements overlap, a part begins where nothing of the one before is left."""
+    results, start = [], 0
+    for number, end in enumerate(ends):
+        results.append(Dataset(sliced(node, "split", f"{number} of {tuple(parts)}", min(start, end), end, None)))
+        start = end
+        if 0 < end < (node.length or 0):
+            start = node.clear_after(end - 1)
+            if start > end:
+                _log.info("split() left out %d windows after position %d: they share data with both sides.", start - end, end)
+    return tuple(results)
+
+
+def caller() -> str:
+    """The user's line that called into penstock: `train.py:41`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
+    """Checks a count; `least` defaults to 0, and to no bound for seeds."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not a {type(value).__name__}.")
+    number = int(value.__index__())
+    if name != "seed" and number < (least or 0):
+        raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
+    return number
+
+
+def _slice_text(index: slice) -> str:
+    ends = ["" if end is None else str(end) for end in (index.start, index.stop)]
+    return ":".join(ends if index.step is None else [*ends, str(index.step)])
+

@@ -1,0 +1,57 @@
+"""Every error that penstock raises on purpose, in one tree.
+
+Each class is also the builtin that a user would catch, so `except IndexError` and `except
+penstock.PenstockError` both work. A message is the fact with its numbers, then the cause in the user's
+own terms, then the cure.
+"""
+
+
+class PenstockError(Exception):
+    """The root of penstock's errors; catch it to catch them all."""
+
+
+class ArgumentError(PenstockError, ValueError):
+    """An argument has a value that cannot be meant: a negative size, unequal lengths, fractions above 1."""
+
+
+class ArgumentTypeError(PenstockError, TypeError):
+    """An argument is of another type than the call takes: a float for a size, a list for a dataset."""
+
+
+class ElementIndexError(PenstockError, IndexError):
+    """An element was asked for outside `[-len, len)`."""
+
+
+class UnknownLengthError(PenstockError, TypeError):
+    """`len()` was asked of a dataset that is infinite or whose length is not known.
+
+    It is a `TypeError` because `list()` and `len()` treat that one, and no other, as "there is no length".
+    """
+
+
+class SpecError(PenstockError, ValueError):
+    """Shapes, dtypes or structures do not agree, or an element differs from its `element_spec`."""
+
+
+class SourceError(PenstockError, OSError):
+    """Data on disk are not what they should be: not that format, truncated, replaced, shortened."""
+
+
+class ElementError(PenstockError, RuntimeError):
+    """A function raised while it worked on an element; its own exception is the `__cause__`."""
+
+
+class DeadlineError(PenstockError, TimeoutError):
+    """A batch did not arrive within `timeout_s`; the elements that were being worked on are named."""
+
+
+class MemoryLimitError(PenstockError, MemoryError):
+    """The projected memory of a loader is above its `memory_limit`."""
+
+
+class StateError(PenstockError, ValueError):
+    """A state cannot be restored here: another plan, another version, or not a state at all."""
+
+
+class LoaderError(PenstockError, RuntimeError):
+    """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""

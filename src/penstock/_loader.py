@@ -1,0 +1,346 @@
+"""A dataset being run: executor, ring, position."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self, final
+
+from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
+from penstock._memory._budget import Budget, budget
+from penstock._plan._map import Map
+from penstock._plan._node import Node
+from penstock._plan._text import difference, identity, length_text
+from penstock._run._cpus import usable_cpu_count
+from penstock._run._executor import Client, Executor
+from penstock._run._inline import InlineExecutor
+from penstock._run._lower import Program
+from penstock._run._pipeline import Pipeline
+from penstock._run._shutdown import watch
+from penstock._run._threads import ThreadsExecutor
+from penstock._tree import Tree
+from penstock.diagnostics._report import Counters, Report
+
+STATE_VERSION = 1
+CLOSE_WAIT_S = 5.0
+"""How long `close` waits for workers that are in the middle of something."""
+
+
+@final
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How a dataset is run. None of it changes what is delivered; see `Dataset.loader` for each."""
+
+    executor: Literal["auto", "inline", "threads"] = "auto"
+    workers: int | Literal["auto"] = "auto"
+    prefetch: int = 4
+    memory_limit: int | None = None
+    timeout_s: float = 300.0
+    shard: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        if self.executor not in ("auto", "inline", "threads"):
+            raise ArgumentError(
+                f"executor={self.executor!r} is not known. Use 'auto', 'threads', or 'inline' (no workers)."
+            )
+        if self.workers != "auto":
+            _require_int("workers", self.workers, 1)
+        _require_int("prefetch", self.prefetch, 1)
+        if self.memory_limit is not None:
+            _require_int("memory_limit", self.memory_limit, 1, "bytes, such as 2 * 2**30")
+        if not self.timeout_s > 0:
+            raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
+        shard = self.shard
+        if not (isinstance(shard, tuple) and len(shard) == 2 and all(type(part) is int for part in shard)):
+            raise ArgumentTypeError(f"shard={shard!r} is not a pair of integers (index, count).")
+        if not 0 <= shard[0] < shard[1]:
+            raise ArgumentError(f"shard={shard!r} is (index, count), and needs 0 <= index < count.")
+
+
+@final
+class Loader:
+    """Delivers a dataset's elements, most often batches, filled ahead by workers into memory that is reused.
+
+    Iterating it is one epoch, and epochs advance by themselves. After a `break` the next iteration is the
+    next epoch; after `set_state` it is the rest of that epoch. One iterator lives at a time: making a new one
+    ends the older. Workers live until `close`, the end of a `with` block, or until the loader is dropped.
+
+    Order: that of the dataset, whatever the executor and the number of workers.
+    Memory: `projected_nbytes`, known before the first read. A batch is yours while you hold it, and its slot
+    is used again when you drop it; if you keep many, further batches are copies.
+
+    Example:
+        >>> loader = penstock.range(10).shuffle(seed=1).batch(4).loader()
+        >>> [batch.tolist() for batch in loader] == [batch.tolist() for batch in penstock.range(10).shuffle(seed=1).batch(4)]
+        True
+        >>> loader.close()
+    """
+
+    def __init__(self, node: Node, options: LoaderOptions, *, same_epoch: bool = False) -> None:
+        self._node = node
+        self._options = options
+        self._same_epoch = same_epoch
+        _require_elements(node)
+        self._executor, self._worker_count, self._note = _choose(node, options)
+        self._program = Program(node, options.shard)
+        self._budget: Budget = budget(node, self._program.spec, options.prefetch + 2, self._worker_count)
+        self._budget.require(options.memory_limit)
+        self._identity = identity(node)
+        self._pipeline: Pipeline | None = None
+        self._is_closed = False
+        self._counters = Counters()
+        self._epoch = 0
+        self._position = 0
+        self._resumes = True
+        self._iterator_count = 0
+        self._started_at = 0.0
+        self._lock = threading.Lock()
+
+    # What it delivers.
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Begins the next epoch, or the rest of one after `set_state`."""
+        with self._lock:
+            if self._position and not self._resumes:
+                self._epoch, self._position = self._next_epoch(), 0
+            self._resumes = False
+            self._iterator_count += 1
+            self._counters.paused()
+            self._started_at = self._started_at or time.perf_counter()
+            self._running().seek((self._epoch, self._position))
+            return _Epoch(self, self._iterator_count, self._epoch, self._position)
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        if self._program.batch_count is None:
+            raise UnknownLengthError(f"This loader is {length_text(self._node.length)}, so it has no len().")
+        return self._program.batch_count
+
+    @property
+    def length(self) -> int | float | None:
+        """The number of batches in an epoch: an int, `math.inf`, or None where nobody knows."""
+        return self._node.length
+
+    @property
+    def element_spec(self) -> Tree:
+        """The tree of `ArraySpec` of what is delivered."""
+        return self._program.spec.tree
+
+    @property
+    def projected_nbytes(self) -> int:
+        """Bytes that this loader takes, in all: slots, scratch memory of workers, blocks of shuffled positions."""
+        return self._budget.projected_nbytes
+
+    # Where it is.
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position as JSON of less than 500 bytes: the same for any executor and worker count.
+
+        It is the position after the batches that were handed out. Save it beside the model's weights.
+        """
+        return {
+            "version": STATE_VERSION,
+            "plan": self._identity,
+            "epoch": self._epoch,
+            "position": self._position,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
+
+        Raises:
+            StateError: It is no state of this version, or of another plan (the message says which step
+                differs), or a position that this dataset does not have.
+        """
+        epoch, position = self._checked(state)
+        with self._lock:
+            self._iterator_count += 1
+            self._epoch, self._position, self._resumes = epoch, position, True
+
+    def _checked(self, state: dict[str, Any]) -> tuple[int, int]:
+        if not isinstance(state, dict) or set(state) != {"version", "plan", "epoch", "position"}:
+            raise StateError(
+                f"Not a loader's state: {state!r:.200}. It is what get_state() returned: a dict with version, plan, "
+                "epoch and position."
+            )
+        if state["version"] != STATE_VERSION:
+            raise StateError(
+                f"The state has version {state['version']!r}, this penstock reads version {STATE_VERSION}."
+            )
+        if state["plan"] != self._identity:
+            raise StateError(
+                f"The state is of another dataset: {difference(str(state['plan']), self._identity)}. "
+                "Build the dataset as it was when the state was saved."
+            )
+        epoch, position = state["epoch"], state["position"]
+        if not all(type(number) is int and number >= 0 for number in (epoch, position)):
+            raise StateError(f"epoch={epoch!r} and position={position!r} must be integers from 0 on.")
+        count = self._program.batch_count
+        if count is not None and position >= count:
+            raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
+        return epoch, position
+
+    def _next_epoch(self) -> int:
+        return 0 if self._same_epoch else self._epoch + 1
+
+    # What it says of itself.
+
+    def report(self) -> Report:
+        """Says where the time went so far, and what was chosen. Print it."""
+        counters = self._counters
+        leaves = self._node.spec.leaves
+        sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
+        return Report(
+            batches=counters.batches,
+            elements_per_batch=sizes.pop() if len(sizes) == 1 and self._node.part_count(0, 0) else 1,
+            elapsed_s=counters.wait_s + counters.use_s,
+            wait_s=counters.wait_s,
+            first_batch_s=counters.first_batch_s or 0.0,
+            copied=self._pipeline.copied_count if self._pipeline else 0,
+            executor=self._executor,
+            workers=self._worker_count,
+            projected_nbytes=self.projected_nbytes,
+            slot_count=self._budget.slot_count,
+            slot_nbytes=self._budget.slot_nbytes,
+            note=self._note,
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"epoch {self._epoch}, position {self._position}"
+        return f"<penstock.Loader of {length_text(self._node.length)}, {self._executor}, {state}>"
+
+    # Its life.
+
+    def _running(self) -> Pipeline:
+        if self._is_closed:
+            raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
+        if self._pipeline is None:
+            # A slot in the consumer's hand, one asked for meanwhile, and `prefetch` ready or being filled. With
+            # fewer than two left the workers would stand still while the consumer works.
+            self._pipeline = Pipeline(
+                self._program,
+                slot_count=self._budget.slot_count,
+                spare_count=min(2, self._options.prefetch),
+                make_executor=self._make_executor,
+                same_epoch=self._same_epoch,
+            )
+            watch(self, self._pipeline)
+        return self._pipeline
+
+    @property
+    def _make_executor(self) -> Any:
+        workers = self._worker_count
+
+        # Not a method: the executor holds it, and must not hold the loader.
+        def make(client: Client) -> Executor:
+            return InlineExecutor(client) if workers == 0 else ThreadsExecutor(client, workers)
+
+        return make
+
+    def _take(self, number: int, epoch: int, position: int) -> Tree:
+        """The next batch for iterator `number`, which is at a position."""
+        if number != self._iterator_count:
+            raise LoaderError(
+                "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. Make a "
+                "second loader to iterate twice at once."
+            )
+        pipeline = self._running()
+        entered_at = self._counters.entered()
+        batch = pipeline.take(self._options.timeout_s)
+        self._counters.left(entered_at, self._started_at)
+        position += 1
+        if position == self._program.batch_count:
+            self._epoch, self._position = self._next_epoch(), 0
+        else:
+            self._position = position
+        return batch
+
+    def close(self) -> None:
+        """Stops the workers, waits for them for a moment, and frees the memory. Closing again does nothing.
+
+        Batches that you hold stay yours.
+        """
+        self._is_closed = True
+        if self._pipeline is not None:
+            self._pipeline.close(CLOSE_WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@final
+class _Epoch(Iterator[Tree]):
+    """One epoch of a loader, or the rest of one."""
+
+    def __init__(self, loader: Loader, number: int, epoch: int, position: int) -> None:
+        self._loader: Loader | None = loader
+        self._number = number
+        self._epoch = epoch
+        self._position = position
+
+    def __next__(self) -> Tree:
+        loader = self._loader
+        if loader is None or self._position == loader.length:
+            self._loader = None
+            raise StopIteration
+        try:
+            batch = loader._take(self._number, self._epoch, self._position)
+        except Exception:
+            self._loader = None  # an epoch that failed is over; the loader can begin another
+            raise
+        self._position += 1
+        return batch
+
+
+def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:
+    """Returns the executor, the number of its workers, and what there is to say about the choice."""
+    global_users = [each for each in _maps(node) if each.spec and each.traits.uses_globals]
+    name = options.executor
+    note = ""
+    if global_users:
+        culprit = global_users[0]
+        if name == "threads":
+            raise ArgumentError(
+                f"{culprit.label} at {culprit.where} draws from the global np.random or random, whose state "
+                "threads would share in an order that nobody controls. Use random_map(fn), whose fn(element, rng) "
+                "gets numbers of its own, or executor='inline'."
+            )
+        if name == "auto":
+            note = (
+                f"It runs inline, without workers, because {culprit.label} draws from the global np.random or random; "
+                "random_map() gives it numbers of its own and lets it run on threads."
+            )
+            name = "inline"
+    if name == "inline":
+        if options.workers not in ("auto", 1):
+            raise ArgumentError(f"executor='inline' has no workers, but workers={options.workers} was asked for.")
+        return "inline", 0, note
+    return "threads", usable_cpu_count() if options.workers == "auto" else options.workers, note
+
+
+def _maps(node: Node) -> Iterator[Map]:
+    if isinstance(node, Map):
+        yield node
+    for each in node.inputs:
+        yield from _maps(each)
+
+
+def _require_elements(node: Node) -> None:
+    if node.length != 0:
+        return
+    while any(each.length == 0 for each in node.inputs):
+        node = next(each for each in node.inputs if each.length == 0)
+    before = ", ".join(length_text(each.length) for each in node.inputs)
+    raise ArgumentError(
+        f"There is nothing to load: {node.label} has no elements{f', of {before} before it' if before else ''}."
+    )
+
+
+def _require_int(name: str, value: object, least: int, unit: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
+    if value < least:
+        raise ArgumentError(f"{name}={value} is below {least}.")

@@ -1,0 +1,128 @@
+"""The ring: a few slots that are filled, handed out as leases, and come back when nobody looks at them.
+
+Who writes what. A slot belongs to one of three at any time: to the queue `free`, to the workers that fill
+it, or to a lease. `free` is the one way from the last to the first.
+
+Guarantees.
+- A batch that somebody holds never changes: its slot comes back when the last view of it is gone, views
+  held by other libraries included. NumPy gives a view of a view the *owner* of the memory as its base, so a
+  lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
+  reference tells when it dies.
+- That weak reference calls `return_slot` on any thread, at any bytecode, perhaps inside a lock that this
+  very thread holds. So it takes no lock: it pops from a dict and puts into `SimpleQueue`s, which are both
+  safe there (`SimpleQueue.put` is reentrant by its documentation).
+- Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
+
+Decided elsewhere: which batch fills a slot (`_run/_pipeline.py`).
+"""
+
+import mmap
+import queue
+import weakref
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._memory._mapping import anonymous
+from penstock._memory._slot import SlotLayout, trimmed
+from penstock._plan._reader import Rows
+from penstock._spec import Spec
+from penstock._tree import Tree
+
+
+@final
+class Ring:
+    """Slots for a spec in one mapping, and the leases on them.
+
+    Args:
+        spec: What one slot holds.
+        slot_count: How many slots; at least two.
+        spare_count: How many slots a hand-out must leave, or the batch is copied instead.
+        on_free: Called after a slot came back, from a finalizer: it must take no lock and not fail.
+    """
+
+    def __init__(self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None]) -> None:
+        self._layout = SlotLayout(spec)
+        self._structure = spec.structure
+        self._spare_count = spare_count
+        self._on_free = on_free
+        self._memory: mmap.mmap | None = anonymous(self._layout.nbytes * slot_count)
+        self._rows = [self._layout.rows(self._root(slot)) for slot in range(slot_count)]
+        self._leases: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
+        self.copied_count = 0
+        """How many batches were handed out as private copies because their user kept many."""
+        self.free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """Slots that may be filled."""
+        for slot in range(slot_count):
+            self.free.put(slot)
+
+    def _root(self, slot: int) -> npt.NDArray[np.uint8]:
+        assert self._memory is not None
+        nbytes = self._layout.nbytes
+        return np.frombuffer(self._memory, np.uint8, nbytes, slot * nbytes)
+
+    def rows(self, slot: int) -> Rows:
+        """The slot as the place that workers write to."""
+        return self._rows[slot]
+
+    def hand_out(self, slot: int) -> Tree:
+        """Gives a filled slot to the user: as a lease, or as a copy if too few slots would be left.
+
+        Args:
+            slot: The slot, filled, and from now on the user's.
+        """
+        rows = self._rows[slot]
+        extents = [None if extent is None else int(extent[0]) for extent in rows.extents]
+        is_lease = len(self._rows) - len(self._leases) - 1 >= self._spare_count
+        root = self._root(slot)
+        arrays = [
+            array if array is not None else kept
+            for array, kept in zip(self._layout.arrays(root), rows.arrays, strict=True)
+        ]
+        leaves: list[Any] = trimmed(arrays, extents)
+        for number, (leaf, spec) in enumerate(zip(leaves, self._layout.spec.leaves, strict=True)):
+            if not spec.is_bounded:
+                leaves[number] = _own(leaf, spec.dtype.kind)
+            elif not is_lease or leaf.ndim == 0:
+                leaves[number] = leaf.copy()[()]
+        if is_lease:
+            self._leases[slot] = weakref.ref(root, self._returner(slot))
+        else:
+            self.copied_count += 1
+            self.give_back(slot)
+        return self._structure.unflatten(leaves)
+
+    def _returner(self, slot: int) -> Callable[[object], None]:
+        # It holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no more.
+        leases, free, on_free = self._leases, self.free, self._on_free
+
+        def return_slot(_: object) -> None:
+            leases.pop(slot, None)
+            free.put(slot)
+            on_free()
+
+        return return_slot
+
+    def give_back(self, slot: int) -> None:
+        """Returns a slot that nobody writes to and nobody sees."""
+        self.free.put(slot)
+        self._on_free()
+
+    def release(self) -> None:
+        """Lets go of the mapping; batches that somebody holds keep it for themselves."""
+        self._rows.clear()
+        self._memory = None
+
+    @property
+    def leased_count(self) -> int:
+        """How many slots are in the user's hands."""
+        return len(self._leases)
+
+
+def _own(leaf: Any, kind: str) -> Any:
+    """A leaf without a place in the slot as the user's own: text of a batch as an array of text."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object and kind in "US":
+        return np.array(leaf.tolist(), kind)
+    return leaf

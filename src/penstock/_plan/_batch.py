@@ -1,0 +1,218 @@
+"""Stacking elements into batches, and taking batches apart."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import SpecError
+from penstock._plan._cast import Cast
+from penstock._plan._combine import Zip
+from penstock._plan._map import Map
+from penstock._plan._node import Demand, Indices, Length, Node
+from penstock._spec import ArraySpec, Spec
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Gather, Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch(Node):
+    """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
+
+    source: Node
+    size: int
+    drop_remainder: bool
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is batched."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`batch`."""
+        return "batch"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
+
+    @property
+    def length(self) -> Length:
+        """That of the input over `size`, rounded up, or down with `drop_remainder`."""
+        count = self.source.length
+        if not isinstance(count, int):
+            return count
+        return count // self.size if self.drop_remainder else -(-count // self.size)
+
+    @property
+    def remainder(self) -> int:
+        """How many elements the last batch has if it is short; 0 if none is."""
+        count = self.source.length
+        return 0 if self.drop_remainder or not isinstance(count, int) else count % self.size
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        spec = self.source.spec
+        require_one_shape(self.label, spec)
+        return spec.stacked(self.size, exact=self.remainder == 0 and self.source.length is not None)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements of each batch, in order."""
+        return [Demand(0, epoch, self._members(indices)[0])]
+
+    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The elements of some batches, and the place of each among `len(indices) * size` rows."""
+        within = np.arange(self.size, dtype=np.int64)
+        members = (indices[:, None] * self.size + within).ravel()
+        places = np.arange(len(members), dtype=np.int64)
+        count = self.source.length
+        if self.remainder and isinstance(count, int):
+            real = members < count
+            return members[real], places[real]
+        return members, places
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """The elements go straight to where they lie in their batch."""
+        members, places = self._members(indices)
+        reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
+        if self.remainder:
+            out.set_extents(np.array([self.part_count(epoch, index) for index in indices.tolist()], np.int64))
+
+    def part_count(self, epoch: int, index: int) -> int:
+        """Its number of elements."""
+        return self.remainder if self.remainder and index == self.length - 1 else self.size  # type: ignore[operator]
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Some of the elements of one batch."""
+        reader.inputs[0].fill(epoch, parts + index * self.size, out, gather)
+
+    def clear_after(self, index: int) -> int:
+        """The first batch all of whose elements are clear of this one's."""
+        return max(index + 1, -(-self.source.clear_after((index + 1) * self.size - 1) // self.size))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Unbatch(Node):
+    """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
+
+    source: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is taken apart."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`unbatch`."""
+        return "unbatch"
+
+    @property
+    def length(self) -> Length:
+        """The number of stacked arrays in all elements; may run a mapped function on element 0."""
+        count = self.source.length
+        size, remainder = self._sizes
+        if not isinstance(count, int):
+            return count
+        return count * size - (size - remainder if remainder and count else 0)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """How many parts an element has, and how many the last has if it is short (else 0)."""
+        spec = self.source.spec
+        sizes = {leaf.max_shape[0] for leaf in spec.leaves if leaf.max_shape}
+        if len(sizes) != 1 or not all(leaf.max_shape for leaf in spec.leaves):
+            raise SpecError(
+                f"unbatch() takes elements apart along their first axis, but here that is {spec}: every "
+                "leaf needs a first axis, and all the same."
+            )
+        remainder = 0
+        if any(leaf.varies for leaf in spec.leaves):
+            batch = _batch_below(self.source)
+            if batch is None:
+                raise SpecError(
+                    "unbatch() needs to know where the short batch is, but after "
+                    f"{self.source.label} it may be anywhere. Use batch(size, drop_remainder=True), or "
+                    "unbatch before the batches are rearranged."
+                )
+            remainder = batch.remainder
+        return sizes.pop(), remainder
+
+    def _find_spec(self) -> Spec:
+        assert self._sizes
+        return self.source.spec.unstacked()
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The element that each part is in."""
+        return [Demand(0, epoch, np.unique(indices // self._sizes[0]))]
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Parts are read alone where the input can; otherwise its whole element is read, and kept for the next."""
+        source, size = reader.inputs[0], self._sizes[0]
+        owners = indices // size
+        for owner in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == owner)
+            parts, mine = indices[rows] - owner * size, out.take(rows)
+            if self.source.part_count(epoch, owner) is not None:
+                source.fill_parts(epoch, owner, parts, mine, gather)
+                continue
+            box = reader.kept(epoch, owner)
+            for target, origin in zip(mine.arrays, box.arrays, strict=True):
+                target[mine.rows] = origin[0][parts]
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """One element of the input."""
+        return self.source.spec.nbytes
+
+
+def require_one_shape(label: str, spec: Spec) -> None:
+    """Refuses to stack leaves whose shapes differ from element to element.
+
+    Raises:
+        SpecError: Names the leaf and the cures.
+    """
+    for place, leaf in zip(_tree.paths(spec.structure), spec.leaves, strict=True):
+        if None in leaf.shape:
+            raise SpecError(
+                f"{label} stacks elements, so they must have one shape, but element{place} is {leaf}: an axis "
+                "of None differs from element to element. Bring it to one size with map() (pad or crop)"
+                f"{_short_batch_cure(leaf)}."
+            )
+
+
+def remainder(node: Node) -> int:
+    """How many elements the short batch of a plan has, wherever it is; 0 if all batches are full."""
+    if isinstance(node, Batch):
+        return node.remainder
+    return next((rows for each in node.inputs if (rows := remainder(each))), 0)
+
+
+def _short_batch_cure(leaf: ArraySpec) -> str:
+    return ", or batch below with drop_remainder=True" if leaf.is_bounded else ""
+
+
+def _batch_below(node: Node) -> Batch | None:
+    """The batch step that decides which element is short, through steps that keep order and number."""
+    while not isinstance(node, Batch):
+        if not isinstance(node, (Map, Cast, Zip)):
+            return None
+        lasts = [each for each in node.inputs if any(leaf.varies for leaf in each.spec.leaves)]
+        if not lasts:
+            return None
+        node = lasts[0]
+    return node

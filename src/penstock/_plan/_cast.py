@@ -1,0 +1,90 @@
+"""Another dtype, without Python per element."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock._errors import SpecError
+from penstock._plan._node import Indices, Node, OneToOne
+from penstock._plan._reader import Gather, chunk_count, chunk_nbytes, pieces
+from penstock._spec import Spec
+from penstock._tree import Structure
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cast(OneToOne):
+    """The same elements with other dtypes."""
+
+    source: Node
+    dtypes: tuple[np.dtype[Any] | None, ...]
+    """A dtype for each leaf, None for one to keep; or a single one for all."""
+    structure: Structure | None
+    """How the dtypes were given, which must be how elements are; None for a single one."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is cast."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`cast`."""
+        return "cast"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"cast({self._text})"
+
+    @property
+    def _text(self) -> str:
+        names = [None if dtype is None else str(dtype) for dtype in self.dtypes]
+        return str(names[0] if self.structure is None else self.structure.unflatten(names))
+
+    def settings(self) -> dict[str, Any]:
+        """The dtypes as written."""
+        return {"dtypes": self._text}
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Input elements, read some at a time."""
+        return chunk_nbytes(self.source.spec)
+
+    def _find_spec(self) -> Spec:
+        spec = self.source.spec
+        dtypes = self.dtypes
+        if self.structure is None:
+            dtypes *= len(spec.leaves)
+        elif self.structure != spec.structure:
+            raise SpecError(f"{self.label} names dtypes by another structure than that of the element, {spec}.")
+        leaves = zip(spec.leaves, dtypes, strict=True)
+        return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Reads into scratch memory that stays in the core's cache, and assigns from there."""
+        source = reader.inputs[0]
+        for start, stop in pieces(len(indices), chunk_count(source.spec)):
+            box, reads = source.scratch(stop - start), Gather()
+            source.fill(epoch, indices[start:stop], box, reads)
+            reads.run()
+            out.take(slice(start, stop)).copy_from(box, stop - start)
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """As the input: a batch is cast in parts."""
+        return self.source.part_count(epoch, index)
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """The same for some parts of one element."""
+        source = reader.inputs[0]
+        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
+            box, reads = source.part_scratch(stop - start), Gather()
+            source.fill_parts(epoch, index, parts[start:stop], box, reads)
+            reads.run()
+            out.take(slice(start, stop)).copy_from(box, stop - start)

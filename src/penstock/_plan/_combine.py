@@ -1,0 +1,183 @@
+"""Steps that make one dataset of several: side by side, end to end, or dealt in turn."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._plan._node import Demand, Indices, Length, Node, OneToOne, Reorder, total
+from penstock._spec import Spec
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Gather, Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Zip(OneToOne):
+    """Element `i` is the tree of the inputs' elements `i`. Lengths were compared where it was written."""
+
+    sources: tuple[Node, ...]
+    structure: _tree.Structure
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The datasets, in the order of the tree's leaves."""
+        return self.sources
+
+    @property
+    def verb(self) -> str:
+        """`zip`."""
+        return "zip"
+
+    @property
+    def label(self) -> str:
+        """Without the tree: `repr` shows the inputs below it."""
+        return "zip"
+
+    def settings(self) -> dict[str, Any]:
+        """The structure that the inputs are put into."""
+        return {"structure": str(self.structure)}
+
+    @property
+    def length(self) -> Length:
+        """The one known length; infinite inputs take it."""
+        lengths = [node.length for node in self.sources]
+        known = [length for length in lengths if length != math.inf]
+        return known[0] if known else math.inf
+
+    def _find_spec(self) -> Spec:
+        specs = [node.spec for node in self.sources]
+        leaves = tuple(leaf for spec in specs for leaf in spec.leaves)
+        return Spec(leaves, _tree.nest([spec.structure for spec in specs], self.structure))
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Each input fills its own leaves of the same rows."""
+        start = 0
+        for source in reader.inputs:
+            stop = start + len(source.spec.leaves)
+            source.fill(epoch, indices, out.leaves(start, stop), gather)
+            start = stop
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the inputs, where all agree."""
+        counts = {node.part_count(epoch, index) for node in self.sources}
+        return counts.pop() if len(counts) == 1 else None
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Each input fills its own leaves of the same parts."""
+        start = 0
+        for source in reader.inputs:
+            stop = start + len(source.spec.leaves)
+            source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
+            start = stop
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Concatenate(Reorder):
+    """The elements of the first input, then those of the second, and so on."""
+
+    sources: tuple[Node, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The datasets, in order."""
+        return self.sources
+
+    @property
+    def verb(self) -> str:
+        """`concatenate`."""
+        return "concatenate"
+
+    @property
+    def length(self) -> Length:
+        """The sum."""
+        return total([node.length for node in self.sources])
+
+    @cached_property
+    def _starts(self) -> Indices:
+        # All inputs but the last are finite: that was checked where it was written.
+        lengths = [node.length for node in self.sources[:-1]]
+        return np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Each input's share of the positions."""
+        which = np.searchsorted(self._starts, indices, side="right") - 1
+        return _shares(epoch, which, indices - self._starts[which])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Interleave(Reorder):
+    """One element of each input in turn; an input that has ended is passed over."""
+
+    sources: tuple[Node, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The datasets, in the order they are dealt from."""
+        return self.sources
+
+    @property
+    def verb(self) -> str:
+        """`interleave`."""
+        return "interleave"
+
+    @property
+    def length(self) -> Length:
+        """The sum: all are dealt until all are exhausted."""
+        return total([node.length for node in self.sources])
+
+    @cached_property
+    def _stages(self) -> tuple[Indices, Indices, list[Indices]]:
+        """Between two ends of inputs, the same ones are dealt from: a stage.
+
+        Returns the first position of each stage, the first round of each, and the inputs alive in each.
+        """
+        lengths = [node.length for node in self.sources]
+        ends = sorted({length for length in lengths if length is not None and length > 0})
+        positions, rounds, alive = [0], [0], []
+        for end in ends:
+            inputs = [k for k, length in enumerate(lengths) if length is not None and length >= end]
+            alive.append(np.array(inputs, np.int64))
+            if isinstance(end, int):
+                positions.append(positions[-1] + (end - rounds[-1]) * len(inputs))
+                rounds.append(end)
+        return np.array(positions, np.int64), np.array(rounds, np.int64), alive
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Arithmetic within the stage that a position falls into."""
+        positions, rounds, alive = self._stages
+        stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
+        which, theirs = np.empty_like(indices), np.empty_like(indices)
+        for stage in np.unique(stages):
+            mine = stages == stage
+            turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
+            which[mine] = alive[stage][number]
+            theirs[mine] = turn + rounds[stage]
+        return _shares(epoch, which, theirs)
+
+
+def _shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
+    """Splits positions by the input they fall to; even spacing stays a slice, which costs nothing to write."""
+    shares = []
+    for number in np.unique(which):
+        rows = np.flatnonzero(which == number)
+        shares.append(Demand(int(number), epoch, indices[rows], _as_slice(rows)))
+    return shares
+
+
+def _as_slice(rows: Indices) -> Indices | slice:
+    if len(rows) == 1:
+        return slice(int(rows[0]), int(rows[0]) + 1)
+    step = int(rows[1] - rows[0])
+    if np.array_equal(rows, np.arange(rows[0], rows[0] + step * len(rows), step)):
+        return slice(int(rows[0]), int(rows[0]) + step * (len(rows) - 1) + 1, step)
+    return rows

@@ -1,0 +1,223 @@
+"""Functions of the user: `map` and `random_map`.
+
+A function gets an element that is writable and its own, and returns a tree of arrays, which is copied once:
+into the slot of the batch. Everything that can go wrong in it is told with the element and the step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import ElementError, PenstockError, SpecError
+from penstock._plan._node import Indices, Node, OneToOne
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows, chunk_count, chunk_nbytes, pieces
+from penstock._plan._text import origins
+from penstock._random import ElementRng, seeded_globals
+from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
+
+if TYPE_CHECKING:
+    from penstock._tree import Tree
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Map(OneToOne):
+    """Element `i` is `function` of the input's element `i`."""
+
+    source: Node
+    function: Callable[..., Any]
+    declared: Spec | None
+    """What the user said that elements look like; None to find out by running element 0."""
+    seed: int | None
+    """For `random_map`; None for `map`, whose function gets no random numbers."""
+    where: str
+    """The user's line: `train.py:41`."""
+    traits: "Traits" = field(default_factory=lambda: Traits(), repr=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is mapped."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`map` or `random_map`."""
+        return "map" if self.seed is None else "random_map"
+
+    @property
+    def function_name(self) -> str:
+        """The function's qualified name, or that of its type."""
+        # A partial or a callable object has no name of its own; that of what it wraps says most.
+        inner = getattr(self.function, "func", self.function)
+        return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it: `random_map(warp, seed=3)`."""
+        seed = f", seed={self.seed}" if self.seed else ""
+        return f"{self.verb}({self.function_name}{seed})"
+
+    def settings(self) -> dict[str, Any]:
+        """A function is known by its name alone: mending a bug in it must not lose the run."""
+        return {"function": self.function_name, "seed": self.seed}
+
+    @property
+    def random_depth(self) -> int:
+        """One more than below for `random_map`, so that two steps in a row draw other numbers."""
+        return self.source.random_depth + (self.seed is not None)
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """What was declared or found; None before."""
+        return self.declared or self.__dict__.get("spec")
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Input elements, read some at a time."""
+        return chunk_nbytes(self.source.spec)
+
+    def _find_spec(self) -> Spec:
+        if self.declared is not None:
+            return self.declared
+        if self.length == 0:
+            raise SpecError(
+                f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
+                "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
+            )
+        sources = OpenSources(self.source)
+        try:
+            return self._spec_from(Reader(self.source, sources, isolated=True))
+        finally:
+            sources.close()
+
+    def _spec_from(self, reader: Reader) -> Spec:
+        element = reader.element(0, 0)
+        with seeded_globals() as globals_:
+            globals_.seed(0, self.random_depth, 0, 0)
+            value = self._call(self._arguments(ElementRng(self.seed or 0, self.random_depth), 0, 0, element), 0, 0)
+            self.traits.uses_globals |= globals_.used()
+        leaves, structure = _tree.flatten(value)
+        places = _tree.paths(structure)
+        specs = []
+        for leaf, place in zip(leaves, places, strict=True):
+            try:
+                specs.append(spec_of_leaf(leaf_of(leaf)))
+            except SpecError as error:
+                raise self._misfit(f"a leaf{place} that is {error}", 0) from None
+        return Spec(tuple(self._varying(spec) for spec in specs), structure)
+
+    def _varying(self, spec: ArraySpec) -> ArraySpec:
+        """A function of a batch returns a shorter one for a short batch: an axis that was the batch's varies."""
+        sizes = {leaf.max_shape[0] for leaf in self.source.spec.leaves if leaf.varies and leaf.max_shape}
+        if spec.shape and spec.shape[0] in sizes:
+            return ArraySpec((None, *spec.shape[1:]), spec.dtype, spec.max_shape)
+        return spec
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads input elements into scratch memory, some at a time, and runs the function on each."""
+        source = reader.inputs[0]
+        rng = None if self.seed is None else reader.memo("rng", self._new_rng)
+        for start, stop in pieces(len(indices), chunk_count(source.spec)):
+            chunk, rows = indices[start:stop], out.take(slice(start, stop))
+            if not reader.isolated:
+                self._fill_chunk(reader, rng, None, epoch, chunk, rows)
+                continue
+            with seeded_globals() as globals_:
+                self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
+                if not self.traits.uses_globals and globals_.used():
+                    # Found out in the act: what it drew depends on who drew before. Again, seeded.
+                    self.traits.uses_globals = True
+                    self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
+
+    def _fill_chunk(
+        self,
+        reader: Reader,
+        rng: ElementRng | None,
+        globals_: "seeded_globals | None",
+        epoch: int,
+        chunk: Indices,
+        out: Rows,
+    ) -> None:
+        source = reader.inputs[0]
+        box = source.scratch(len(chunk))
+        gather = Gather()
+        source.fill(epoch, chunk, box, gather)
+        gather.run()
+        structure, trace = source.spec.structure, reader.trace
+        trace.node, trace.epoch = self, epoch
+        for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
+            trace.index = index
+            if globals_ is not None and self.traits.uses_globals:
+                globals_.seed(0, self.random_depth, epoch, index)
+            element = structure.unflatten(box.leaf_values(0, place))
+            self._put(self._call(self._arguments(rng, epoch, index, element), epoch, index), out, row, index)
+            del element  # or the scratch memory looks as if the function had kept it
+
+    def _new_rng(self) -> ElementRng:
+        return ElementRng(self.seed or 0, self.random_depth)
+
+    def _arguments(self, rng: ElementRng | None, epoch: int, index: int, element: "Tree") -> tuple[Any, ...]:
+        return (element,) if rng is None or self.seed is None else (element, rng.at(epoch, index))
+
+    def _call(self, arguments: tuple[Any, ...], epoch: int, index: int) -> "Tree":
+        try:
+            return self.function(*arguments)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ElementError(
+                f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
+                f"{origins(self, epoch, index)}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _put(self, value: "Tree", out: Rows, row: int, index: int) -> None:
+        spec = self.spec
+        try:
+            leaves = _tree.flatten_like(spec.structure, value)
+        except ValueError:
+            raise self._misfit(f"the structure {_tree.flatten(value)[1]}", index) from None
+        for leaf, want, array, extent in zip(leaves, spec.leaves, out.arrays, out.extents, strict=True):
+            try:
+                found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
+            except SpecError as error:
+                raise self._misfit(f"a leaf that is {error}", index) from None
+            if isinstance(found, np.ndarray):
+                if not want.admits(found.shape, found.dtype):
+                    raise self._misfit(f"an array of {spec_of_leaf(found)}", index)
+                if extent is not None:
+                    extent[row] = len(found)
+                    array[row, : len(found)] = found
+                elif want.is_bounded:
+                    array[row] = found
+                else:
+                    array[row] = found.copy()  # a leaf without a place of its own must not alias scratch
+            elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
+                array[row] = found
+            else:
+                raise self._misfit(f"a {type(found).__name__}", index)
+
+    def _misfit(self, found: str, index: int) -> SpecError:
+        known = self.known_spec
+        expected = "" if known is None else f", but its element_spec is {known}"
+        if known is not None:
+            expected += " (as declared)" if self.declared else " (as found on element 0)"
+        return SpecError(
+            f"{self.label} at {self.where} returned {found} for element {index}{expected}. "
+            "Every element of a dataset has one structure, shape and dtype: make the function return it."
+        )
+
+
+@final
+class Traits:
+    """What was learnt about a function by running it. It is the one thing about a plan that may change."""
+
+    __slots__ = ("uses_globals",)
+
+    def __init__(self) -> None:
+        self.uses_globals = False
+        """It draws from `np.random` or `random`, which belong to the whole process."""
+
+

@@ -1,0 +1,198 @@
+"""The idea of the library: a node says what element `index` of epoch `epoch` is.
+
+A plan is a tree of nodes, each a frozen dataclass that knows its inputs, its length, its spec, and which
+elements of its inputs an element needs (`demand`). Nothing about a run is in here: not the executor, not
+the number of workers, not the batch that asked. From that follow random access through every step, a
+checkpoint that is a position, and work that can be done again.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import SpecError
+from penstock._spec import Spec
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Gather, Reader, Rows
+
+Access = Literal["random", "stream"]
+Indices = npt.NDArray[np.int64]
+Length = int | float | None
+"""An int, `math.inf`, or None where nobody knows."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """Elements of one input that some elements of a node are made of."""
+
+    input: int
+    """Which of the node's inputs."""
+    epoch: int
+    """The epoch of the input; another than the node's only below `repeat`."""
+    indices: Indices
+    """The input's elements, shape `(n,)`."""
+    rows: Indices | slice | None = None
+    """Which of the elements asked for they are; None where one element is one element, in order."""
+
+
+class Node(ABC):
+    """One step of a plan. Final classes below; this one is abstract and holds what they share."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple["Node", ...]:
+        """The nodes that this one reads, outermost structure first."""
+
+    @property
+    @abstractmethod
+    def verb(self) -> str:
+        """The user's name for this step: `shuffle`, `map`."""
+
+    @property
+    @abstractmethod
+    def length(self) -> Length:
+        """The number of elements of one epoch. Never reads data, but where it says so."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Structure, shapes and dtypes of an element. May run a mapped function on element 0, once."""
+        return self._find_spec()
+
+    @abstractmethod
+    def _find_spec(self) -> Spec: ...
+
+    @abstractmethod
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Which elements of the inputs the given elements need; arithmetic alone."""
+
+    @abstractmethod
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Writes the given elements into rows of `out`, or has `gather` do so when it runs."""
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """The number of parts that element `index` can be filled in, along its first axis; None for none.
+
+        A batch has one part for each element in it, so that several workers can fill the same batch.
+        """
+        return None
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Writes the given parts of one element into rows of `out`, where a row is one part."""
+        raise NotImplementedError(f"{self.verb} has no parts")
+
+    # What a plan is asked about itself.
+
+    @property
+    def access(self) -> Access:
+        """`"random"` if any element can be had by its index, else `"stream"`."""
+        return "random" if all(node.access == "random" for node in self.inputs) else "stream"
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """The spec, or None if finding it would run a user's function."""
+        return self.spec if all(node.known_spec for node in self.inputs) else None
+
+    @property
+    def label(self) -> str:
+        """This step as a user wrote it, for messages and for `repr`: `map(decode)`."""
+        settings = (str(value) for name, value in self.settings().items() if value is not None)
+        return f"{self.verb}({', '.join(settings)})"
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make this step what it is, without its inputs; values print short."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)  # type: ignore[arg-type]  # every concrete node is a dataclass
+            if field.name not in ("source", "sources")
+        }
+
+    @property
+    def random_depth(self) -> int:
+        """How many `random_map` steps are on the way from here to the data, this one included."""
+        return max((node.random_depth for node in self.inputs), default=0)
+
+    @property
+    def changes_order(self) -> bool:
+        """Whether the order of elements differs from epoch to epoch."""
+        return any(node.changes_order for node in self.inputs)
+
+    def clear_after(self, index: int) -> int:
+        """The first index above `index` whose element shares no data with elements up to `index`."""
+        return max((node.clear_after(index) for node in self.inputs), default=index + 1)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes that one worker keeps for this step besides the slots; known before the run."""
+        return 0
+
+
+class OneToOne(Node):
+    """A step whose element `i` is made of element `i` of each input."""
+
+    @property
+    def length(self) -> Length:
+        """That of the input."""
+        return self.inputs[0].length
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The same elements of every input."""
+        return [Demand(number, epoch, indices) for number in range(len(self.inputs))]
+
+
+class Reorder(Node):
+    """A step that gives elements of its inputs as they are, in another order or number.
+
+    A concrete class says which, by `demand`; reading follows from that.
+    """
+
+    def _find_spec(self) -> Spec:
+        first, *rest = self.inputs
+        spec = first.spec
+        for number, node in enumerate(rest, 1):
+            try:
+                spec = spec.merged(node.spec)
+            except SpecError as error:
+                raise SpecError(
+                    f"{self.verb}() needs datasets whose elements look the same, but dataset {number} "
+                    f"differs from those before it: {error}. Use map() or cast() to make them alike."
+                ) from None
+        return spec
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Has each input write its elements into the rows that they belong to."""
+        for need in self.demand(epoch, indices):
+            rows = out if need.rows is None else out.take(need.rows)
+            reader.inputs[need.input].fill(need.epoch, need.indices, rows, gather)
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the input's element."""
+        (need,) = self.demand(epoch, np.array([index], np.int64))
+        return self.inputs[need.input].part_count(need.epoch, int(need.indices[0]))
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Has the input write the parts of its element."""
+        (need,) = self.demand(epoch, np.array([index], np.int64))
+        reader.inputs[need.input].fill_parts(need.epoch, int(need.indices[0]), parts, out, gather)
+
+
+def finite_length(node: Node) -> int:
+    """The length of a node that is known to end; checked where the step that needs it was written."""
+    assert isinstance(node.length, int)
+    return node.length
+
+
+def total(lengths: Sequence[Length]) -> Length:
+    """The sum of lengths: unknown if one is unknown, infinite if one is infinite."""
+    return None if None in lengths else sum(length for length in lengths if length is not None)

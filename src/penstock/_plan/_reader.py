@@ -1,0 +1,287 @@
+"""How a plan is read: one `Reader` a node and worker, and the places that elements are written into.
+
+A plan is shared by everybody and never changes. What changes while it is read is here: scratch memory, the
+generator of random numbers, the note of which element is being worked on. One worker (a thread, a process,
+or whoever calls `ds[i]`) has readers of its own, so nothing in this file takes a lock. `OpenSources` alone
+is shared by the workers of one process; it is filled before they start and only looked up after.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._plan._node import Indices, Node
+from penstock._plan._source import Read, Source, SourceNode
+from penstock._spec import ArraySpec, Spec
+from penstock._tree import Tree
+
+T = TypeVar("T")
+
+CHUNK_NBYTES = 1 << 20
+"""Scratch memory of a step is about this much: it stays in the core's cache, and calls are amortised."""
+
+
+@final
+class Rows:
+    """Places for elements: one array a leaf, and which rows of it to write.
+
+    A leaf of bounded size has an array `(count, *max_shape)`; text the same, of Python objects; a ragged
+    leaf `(count,)`, of arrays. Where the first axis varies, `extents` holds how much of it is used.
+    """
+
+    __slots__ = ("arrays", "extents", "rows")
+
+    def __init__(
+        self,
+        arrays: Sequence[npt.NDArray[Any]],
+        rows: Indices | slice,
+        extents: Sequence[npt.NDArray[np.int64] | None],
+    ) -> None:
+        self.arrays = arrays
+        self.rows = rows
+        self.extents = extents
+
+    @classmethod
+    def allocate(cls, spec: Spec, count: int) -> "Rows":
+        """Makes new memory for `count` elements, C-contiguous and not cleared."""
+        arrays = [_storage(leaf, count) for leaf in spec.leaves]
+        extents = [np.zeros(count, np.int64) if leaf.varies else None for leaf in spec.leaves]
+        return cls(arrays, slice(0, count), extents)
+
+    def take(self, rows: Indices | slice) -> "Rows":
+        """Some of these rows, numbered from the first of them."""
+        return Rows(self.arrays, _compose(self.rows, rows), self.extents)
+
+    def leaves(self, start: int, stop: int) -> "Rows":
+        """The same rows of some leaves."""
+        return Rows(self.arrays[start:stop], self.rows, self.extents[start:stop])
+
+    def unstacked(self, size: int, inner: Indices) -> "Rows":
+        """Rows of the elements within stacks of `size`: `inner` counts over all stacks of these rows."""
+        first = self._positions()
+        rows = first[inner // size] * size + inner % size
+        arrays = [array.reshape(-1, *array.shape[2:]) for array in self.arrays]
+        return Rows(arrays, rows, (None,) * len(arrays))
+
+    def parts(self) -> "Rows":
+        """The parts of the one element that these rows are a place for, as rows."""
+        assert len(self.arrays[0]) == 1
+        return Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
+
+    def leaf_values(self, number: int, row: int) -> list[Any]:
+        """The leaves of the element in the `number`-th of these rows: views, NumPy scalars, text."""
+        return [_value(array, row, extent) for array, extent in zip(self.arrays, self.extents, strict=True)]
+
+    def set_extents(self, sizes: Indices) -> None:
+        """Says how much of a varying first axis is used, for each of these rows."""
+        for extent in self.extents:
+            if extent is not None:
+                extent[self.rows] = sizes
+
+    def row_numbers(self) -> list[int]:
+        """These rows as numbers."""
+        return self._positions().tolist()  # type: ignore[no-any-return]
+
+    def _positions(self) -> Indices:
+        if isinstance(self.rows, slice):
+            step = self.rows.step or 1
+            stop = len(self.arrays[0]) if self.rows.stop is None else self.rows.stop
+            return np.arange(self.rows.start, stop, step, np.int64)
+        return self.rows
+
+    def copy_from(self, other: "Rows", count: int) -> None:
+        """Copies the first `count` rows of `other` here, casting as NumPy's assignment does."""
+        for ours, theirs in zip(self.arrays, other.arrays, strict=True):
+            ours[self.rows] = theirs[:count]
+        for mine, extent in zip(self.extents, other.extents, strict=True):
+            if mine is not None and extent is not None:
+                mine[self.rows] = extent[:count]
+
+
+@final
+class Gather:
+    """Reads that are wanted, collected over a plan so that each source sees all of its own at once."""
+
+    __slots__ = ("_reads",)
+
+    def __init__(self) -> None:
+        self._reads: dict[Source, list[Read]] = {}
+
+    def add(self, source: Source, indices: Indices, out: Rows) -> None:
+        """Notes that the elements `indices` of an open source belong into `out`."""
+        self._reads.setdefault(source, []).append(Read(indices, out.arrays, out.rows))
+
+    def run(self) -> None:
+        """Reads everything that was noted; after it, the rows hold their elements."""
+        for source, reads in self._reads.items():
+            source.gather(reads)
+
+
+@final
+class OpenSources:
+    """The sources of a plan, opened in this process; equal sources are opened once."""
+
+    def __init__(self, node: Node) -> None:
+        self._opened: dict[Source, Source] = {}
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, SourceNode) and node.data not in self._opened:
+                self._opened[node.data] = node.data.open()
+            stack.extend(node.inputs)
+
+    def __getitem__(self, source: Source) -> Source:
+        return self._opened[source]
+
+    def close(self) -> None:
+        """Closes what `open` opened; a source that is its own open form stays as it is."""
+        for source, opened in self._opened.items():
+            if opened is not source:
+                opened.close()
+
+
+@final
+class Trace:
+    """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits."""
+
+    __slots__ = ("epoch", "index", "node")
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self.epoch = 0
+        self.index = 0
+
+    def __str__(self) -> str:
+        node = self.node  # one read: the worker may move on meanwhile
+        return "nothing yet" if node is None else f"{node.label} on element {self.index}"
+
+
+@final
+class Reader:
+    """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
+
+    __slots__ = ("_memo", "_node", "inputs", "isolated", "source", "trace")
+
+    def __init__(self, node: Node, sources: OpenSources, *, isolated: bool, trace: Trace | None = None) -> None:
+        self.trace = trace or Trace()
+        self.isolated = isolated
+        """Whether one element runs at a time in this process, so that global generators can be seeded."""
+        self._node = node
+        self.inputs = [Reader(each, sources, isolated=isolated, trace=self.trace) for each in node.inputs]
+        self.source = sources[node.data] if isinstance(node, SourceNode) else None
+        self._memo: dict[str, Any] = {}
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of the node that is read."""
+        return self._node.spec
+
+    def fill(self, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """See `Node.fill`."""
+        self._node.fill(self, epoch, indices, out, gather)
+
+    def fill_parts(self, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """See `Node.fill_parts`."""
+        self._node.fill_parts(self, epoch, index, parts, out, gather)
+
+    def element(self, epoch: int, index: int) -> Tree:
+        """Reads one element into memory of its own."""
+        box = Rows.allocate(self.spec, 1)
+        gather = Gather()
+        self.fill(epoch, np.array([index], np.int64), box, gather)
+        gather.run()
+        return self.spec.structure.unflatten(box.leaf_values(0, 0))
+
+    def advise(self, epoch: int, indices: Indices) -> None:
+        """Announces to the sources that these elements will be read."""
+        if self.source is not None:
+            self.source.advise(indices)
+        for need in self._node.demand(epoch, indices):
+            self.inputs[need.input].advise(need.epoch, need.indices)
+
+    def memo(self, name: str, make: Callable[[], T]) -> T:
+        """Returns what this node's reader keeps under a name, made when first asked for."""
+        if name not in self._memo:
+            self._memo[name] = make()
+        return self._memo[name]  # type: ignore[no-any-return]
+
+    def scratch(self, count: int) -> Rows:
+        """Memory for `count` elements of this node, the same at each call as long as nobody else holds it.
+
+        A function may keep what it was given. So before the memory is given out again, its reference
+        counts are looked at: if anybody still has a view of it, it is theirs, and new memory is made.
+        """
+        return self._reusable("scratch", self.spec, count)
+
+    def part_scratch(self, count: int) -> Rows:
+        """The same for `count` parts of an element."""
+        return self._reusable("part_scratch", self.spec.unstacked(), count)
+
+    def kept(self, epoch: int, index: int) -> Rows:
+        """One element of this node's first input, read now or still there from the call before."""
+        if self._memo.get("kept_at") != (epoch, index):
+            self._memo.pop("kept_at", None)  # if reading fails, what is in the memory is neither
+            source, gather = self.inputs[0], Gather()
+            self._memo["kept"] = box = source.scratch(1)
+            source.fill(epoch, np.array([index], np.int64), box, gather)
+            gather.run()
+            self._memo["kept_at"] = (epoch, index)
+        return self._memo["kept"]  # type: ignore[no-any-return]
+
+    def _reusable(self, name: str, spec: Spec, count: int) -> Rows:
+        box = self._memo.get(name)
+        if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
+            self._memo[name] = box = Rows.allocate(spec, count)
+        return box.take(slice(0, count))  # type: ignore[no-any-return]
+
+
+def pieces(count: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cuts `range(count)` into pieces of at most `step`."""
+    for start in range(0, count, step):
+        yield start, min(start + step, count)
+
+
+def chunk_count(spec: Spec) -> int:
+    """How many elements of a spec make about `CHUNK_NBYTES`; at least one."""
+    return max(1, CHUNK_NBYTES // max(spec.nbytes, 64))
+
+
+def chunk_nbytes(spec: Spec) -> int:
+    """Bytes of scratch memory for elements of a spec."""
+    return chunk_count(spec) * spec.nbytes
+
+
+def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
+    if leaf.max_shape is None:
+        return np.empty(count, object)
+    return np.empty((count, *leaf.max_shape), leaf.dtype if leaf.dtype.itemsize else object)
+
+
+def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | None) -> Any:
+    value = array[row] if extent is None else array[row, : extent[row]]
+    if array.dtype == object and isinstance(value, np.ndarray) and array.ndim > 1:
+        texts = value.tolist()
+        return np.array(texts, "S" if math.prod(value.shape) and isinstance(value.flat[0], bytes) else "U")
+    return value.copy() if isinstance(value, np.void) else value
+
+
+def _compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:
+    if isinstance(outer, np.ndarray):
+        return outer[inner]
+    start, step = outer.start, outer.step or 1
+    if isinstance(inner, np.ndarray):
+        return inner * step + start
+    inner_step = inner.step or 1
+    return slice(start + inner.start * step, start + inner.stop * step, step * inner_step)
+
+
+def _holders(arrays: Sequence[npt.NDArray[Any]]) -> int:
+    return max((sys.getrefcount(array) for array in arrays), default=0)
+
+
+# What `_holders` says of arrays that nobody else holds. Measured, for interpreters differ in what they count.
+_UNSHARED = _holders([np.empty(1)])

@@ -1,0 +1,103 @@
+"""Shuffling as arithmetic: a position is mapped to an index by a keyed bijection. Nothing is stored."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from penstock._plan._node import Demand, Indices, Length, Node, Reorder, finite_length
+from penstock._random import local_permute, permute
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shuffle(Reorder):
+    """Each element once, in an order made of (seed, epoch); within windows only, if a window is given."""
+
+    source: Node
+    seed: int
+    window: int | None
+    reshuffle: bool
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is shuffled."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`shuffle`."""
+        return "shuffle"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without what was left at its default."""
+        window = "" if self.window is None else f", window={self.window}"
+        return f"shuffle(seed={self.seed}{window}{'' if self.reshuffle else ', reshuffle=False'})"
+
+    @property
+    def length(self) -> Length:
+        """That of the input."""
+        return self.source.length
+
+    @property
+    def changes_order(self) -> bool:
+        """Unless it was told to keep one order."""
+        return self.reshuffle or self.source.changes_order
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The image of the positions under the epoch's bijection."""
+        count = finite_length(self.source)
+        order = epoch if self.reshuffle else 0
+        if self.window is None:
+            return [Demand(0, epoch, permute(indices, count, seed=self.seed, epoch=order))]
+        images = local_permute(indices, count, seed=self.seed, epoch=order, window=self.window)
+        return [Demand(0, epoch, images)]
+
+    def clear_after(self, index: int) -> int:
+        """Neighbours after a shuffle may be neighbours before it; splits that would care are refused."""
+        return index + 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Repeat(Reorder):
+    """The input several times, each round an epoch of its own: reshuffled and augmented afresh."""
+
+    source: Node
+    count: int | None
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The one dataset that is repeated."""
+        return (self.source,)
+
+    @property
+    def verb(self) -> str:
+        """`repeat`."""
+        return "repeat"
+
+    @property
+    def length(self) -> Length:
+        """`count` times that of the input; infinite without a count."""
+        if self.count is None:
+            return float("inf") if self.source.length else self.source.length
+        return None if self.source.length is None else self.source.length * self.count
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Round `r` of epoch `e` is epoch `e * count + r` of the input."""
+        count = finite_length(self.source)
+        first = epoch * (self.count or 0)
+        rounds = indices // count
+        low, high = int(rounds.min(initial=1 << 62)), int(rounds.max(initial=0))
+        if low >= high:
+            return [Demand(0, first + high, indices - high * count)]
+        needs = []
+        for number in sorted(set(rounds.tolist())):
+            rows = (rounds == number).nonzero()[0]
+            needs.append(Demand(0, first + number, indices[rows] - number * count, rows))
+        return needs
+
+    @property
+    def changes_order(self) -> bool:
+        """As the input."""
+        return self.source.changes_order

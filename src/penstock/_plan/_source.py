@@ -1,0 +1,143 @@
+"""Where elements come from: the contract of a source, and the node that stands for one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._plan._node import Demand, Indices, Node
+from penstock._spec import Spec
+from penstock._tree import Tree
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Gather, Reader, Rows
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """One request to a source: element `indices[k]` belongs into row `rows[k]` of each leaf's array."""
+
+    indices: Indices
+    """The elements, shape `(n,)`, in any order, repeated or not."""
+    arrays: Sequence[npt.NDArray[Any]]
+    """An array a leaf, `(count, *shape)`, C-contiguous."""
+    rows: Indices | slice
+    """Which `n` rows of the arrays to write; each once."""
+
+
+class Source(ABC):
+    """Where elements come from, by index. Subclass it, or give `from_source` anything that looks like it.
+
+    A source is a *handle*: cheap to make, small to pickle, and without an open file. `open` gives the form
+    that reads. One open source serves all threads of a process at once.
+
+    Example:
+        >>> class Squares(penstock.Source):
+        ...     element_spec = penstock.ArraySpec((), "int64")
+        ...     def __len__(self): return 5
+        ...     def read_into(self, indices, out): out[...] = indices**2
+        >>> list(penstock.from_source(Squares()))
+        [np.int64(0), np.int64(1), np.int64(4), np.int64(9), np.int64(16)]
+    """
+
+    element_spec: Tree
+    """The tree of `ArraySpec` that every element has; shapes are fixed, or the leaf is ragged."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of elements; read from a header, never by counting them."""
+
+    @abstractmethod
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Writes elements into memory that is given.
+
+        Args:
+            indices: int64, shape `(n,)`, each in `[0, len)`, in any order, repeated or not.
+            out: The tree of `element_spec`, each leaf an array `(n, *shape)`. All of it must be written.
+        """
+
+    def open(self) -> "Source":
+        """Returns the form that reads, once a process and run. By default the source itself."""
+        return self
+
+    def close(self) -> None:
+        """Frees what `open` took. Called once on what `open` returned, if that is another object."""
+
+    def advise(self, indices: Indices) -> None:
+        """Is told which elements will be read soon, so that the system can fetch them. Never fails."""
+
+    def describe(self, index: int) -> str:
+        """An element in the user's terms, such as a file's name and a row. For messages."""
+        return f"element {index} of {type(self).__name__}"
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Executes requests that belong together. The default calls `read_into` for each.
+
+        A source that can scatter (write rows that are not neighbours) or join requests overrides it.
+        """
+        _, structure = _tree.flatten(self.element_spec)
+        for read in reads:
+            if isinstance(read.rows, slice):
+                self.read_into(read.indices, structure.unflatten([array[read.rows] for array in read.arrays]))
+                continue
+            count = len(read.indices)
+            arrays = [np.empty((count, *array.shape[1:]), array.dtype) for array in read.arrays]
+            self.read_into(read.indices, structure.unflatten(arrays))
+            for array, scratch in zip(read.arrays, arrays, strict=True):
+                array[read.rows] = scratch
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    """The step at the bottom of a plan: elements of a source."""
+
+    data: Source
+    name: str
+    """The user's verb: `from_npy`."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """None: elements come from outside."""
+        return ()
+
+    @property
+    def verb(self) -> str:
+        """The constructor that the user called."""
+        return self.name
+
+    @property
+    def length(self) -> int:
+        """What the source says."""
+        return len(self.data)
+
+    @property
+    def known_spec(self) -> Spec:
+        """Always known: a source knows its own."""
+        return self.spec
+
+    def _find_spec(self) -> Spec:
+        return Spec.of(self.data.element_spec)
+
+    @property
+    def label(self) -> str:
+        """The verb and what the source says of itself."""
+        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
+
+    def settings(self) -> dict[str, Any]:
+        """Data are identified by how they look and how many they are: a file may move."""
+        return {"length": self.length, "spec": str(self.spec)}
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Nothing: there are no inputs."""
+        return ()
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Notes the read; the source does all of its reads at once."""
+        assert reader.source is not None
+        gather.add(reader.source, indices, out)

@@ -1,0 +1,78 @@
+"""Where to cut a dataset into parts without a common element."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import ArgumentError, ArgumentTypeError
+from penstock._plan._node import Indices
+
+Part = float | int
+
+
+def boundaries(parts: Sequence[Part], count: int) -> list[int]:
+    """Returns the end of each part: fractions of `count`, or counts of elements.
+
+    Part `k` of fractions ends at `floor(count * (sum of the first k) + 0.5)`, and fractions that sum to 1
+    leave nothing out. The sum is that of the decimals as they are written: 0.1 + 0.2 is 0.3.
+
+    Raises:
+        ArgumentError: Negative parts, or more than there is.
+        ArgumentTypeError: Not numbers, or fractions and counts mixed.
+    """
+    if not parts:
+        raise ArgumentError("split() got no parts. Give fractions, split(0.8, 0.2), or counts, split(800, 200).")
+    for part in parts:
+        if isinstance(part, bool) or not isinstance(part, (int, float)):
+            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r}, a {type(part).__name__}.")
+        if not part >= 0:
+            raise ArgumentError(f"split() got the part {part!r}. A part is a fraction from 0 to 1, or a count.")
+    whole = [isinstance(part, int) for part in parts]
+    if any(whole) and not all(whole) and not all(part in (0, 1) for part, is_int in zip(parts, whole) if is_int):
+        raise ArgumentTypeError(f"split{tuple(parts)} mixes fractions and counts. Use one kind.")
+    if all(whole):
+        ends = np.cumsum(np.array(parts, dtype=object)).tolist()
+        if ends[-1] > count:
+            raise ArgumentError(
+                f"split{tuple(parts)} asks for {ends[-1]} elements, but the dataset has {count}."
+            )
+        return [int(end) for end in ends]
+    shares = [Fraction(str(part)) for part in parts]
+    if sum(shares) > 1:
+        # Decimals that are cut off, such as three times 0.3333333333333334, may exceed 1 by a hair.
+        if sum(shares) > 1 + Fraction(1, 10**9):
+            raise ArgumentError(f"split{tuple(parts)}: the fractions sum to {float(sum(shares))}, above 1.")
+        shares = [share / sum(shares) for share in shares]
+    sums = [sum(shares[: k + 1], Fraction(0)) for k in range(len(shares))]
+    if abs(1 - sums[-1]) < Fraction(1, 10**9):
+        sums[-1] = Fraction(1)
+    return [math.floor(count * share + Fraction(1, 2)) for share in sums]
+
+
+def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | None) -> list[Indices]:
+    """Deals whole groups to parts: all elements with the same label go to the same part.
+
+    Args:
+        labels: A label an element, `(n,)`.
+        parts: Fractions of the elements, or counts, as for `boundaries`.
+        order: A permutation of the groups' numbers; None for the order of first appearance.
+
+    Returns:
+        The positions of each part, ascending. A group goes to the part in which its middle element falls,
+        so that a part is off by at most half a group at each end.
+    """
+    ends = boundaries(parts, len(labels))
+    _, first, inverse, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+    sequence = np.argsort(first, kind="stable")
+    if order is not None:
+        sequence = sequence[order]
+    after = np.cumsum(sizes[sequence])
+    middles = after - sizes[sequence] / 2
+    part_of_group = np.empty(len(sizes), np.int64)
+    part_of_group[sequence] = np.searchsorted(np.array(ends), middles, side="left")
+    part_of_element = part_of_group[inverse.ravel()]
+    return [np.flatnonzero(part_of_element == part).astype(np.int64) for part in range(len(parts))]

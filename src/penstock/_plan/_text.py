@@ -1,0 +1,94 @@
+"""A plan in words: as a tree for people, as a line for checkpoints, and where an element came from."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from penstock._plan._node import Length, Node
+
+IDENTITY_NBYTES = 320
+"""A plan's line in a checkpoint is at most this long; what is longer is folded."""
+
+
+def describe(node: "Node") -> str:
+    """Returns the plan as a tree, one step a line: length, spec, access. Reads nothing and runs nothing."""
+    return "\n".join(_lines(node, "", ""))
+
+
+def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
+    spec = node.known_spec
+    facts = [length_text(node.length if spec is not None or node.verb != "unbatch" else None)]
+    facts.append("spec is known when element 0 has run" if spec is None else str(spec))
+    facts.append(node.access)
+    yield f"{first}{node.label}: {', '.join(facts)}"
+    for number, source in enumerate(node.inputs):
+        last = number == len(node.inputs) - 1
+        if len(node.inputs) == 1:
+            yield from _lines(source, rest, rest)
+        else:
+            yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+
+
+def length_text(length: "Length") -> str:
+    """A length in words."""
+    if length is None:
+        return "unknown length"
+    return "endless" if length == math.inf else f"{length:,} element{'' if length == 1 else 's'}"
+
+
+def identity(node: "Node") -> str:
+    """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end."""
+    text = _identity(node)
+    if len(text.encode()) <= IDENTITY_NBYTES:
+        return text
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    steps = text.split(" > ")
+    head, tail = [], []
+    budget = IDENTITY_NBYTES - 40
+    while steps and budget > 0:
+        step = steps.pop(0 if len(head) <= len(tail) else -1)
+        budget -= len(step.encode()) + 3
+        if budget > 0:
+            (head if len(head) <= len(tail) else tail).append(step)
+    return " > ".join([*head, f"...#{digest}", *reversed(tail)])
+
+
+def _identity(node: "Node") -> str:
+    digest = hashlib.blake2b(repr(sorted(node.settings().items())).encode(), digest_size=3).hexdigest()
+    step = f"{node.verb}#{digest}"
+    if not node.inputs:
+        return step
+    if len(node.inputs) == 1:
+        return f"{_identity(node.inputs[0])} > {step}"
+    return f"[{' | '.join(map(_identity, node.inputs))}] > {step}"
+
+
+def difference(saved: str, ours: str) -> str:
+    """Says in words where two plans' lines part."""
+    then, now = saved.split(" > "), ours.split(" > ")
+    for number, (before, after) in enumerate(zip(then, now, strict=False), 1):
+        if before != after:
+            verb, other = before.partition("#")[0], after.partition("#")[0]
+            change = f"{verb} was {other}" if verb != other else f"the arguments of {verb} differ"
+            return f"step {number} differs: {change} (saved {before}, here {after})"
+    return f"it had {len(then)} steps, this one has {len(now)} (saved {saved}, here {ours})"
+
+
+def origins(node: "Node", epoch: int, index: int) -> str:
+    """Says from which elements of which sources an element is made, as `, made of ds.npy[777]`."""
+    found: list[str] = []
+    stack = [(node, epoch, index)]
+    while stack and len(found) < 4:
+        here, era, place = stack.pop()
+        data = getattr(here, "data", None)
+        if data is not None:
+            found.append(data.describe(place))
+            continue
+        needs = list(here.demand(era, np.array([place], np.int64)))
+        for need in reversed(needs):
+            stack.extend((here.inputs[need.input], need.epoch, int(one)) for one in need.indices[:2][::-1])
+    return f", made of {', '.join(found)}" if found else ""

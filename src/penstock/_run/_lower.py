@@ -1,0 +1,176 @@
+"""From a plan to units of work: the bridge between what is wanted and how it happens.
+
+A unit is rows `[start, stop)` of one batch. It is a pure function of the plan and those integers, so it can
+run anywhere, in any order, and again.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from penstock._errors import ArgumentError
+from penstock._plan._batch import remainder
+from penstock._plan._map import Map
+from penstock._plan._node import Node
+from penstock._plan._reader import CHUNK_NBYTES, Gather, OpenSources, Reader, Rows
+from penstock._spec import Spec
+
+ANNOUNCED_BATCHES = 16
+"""How many batches ahead, at most, the kernel is told what will be read."""
+ANNOUNCED_NBYTES = 64 << 20
+"""And how much memory of the page cache that may ask for; one batch is always announced."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Rows `[start, stop)` of batch `index` of epoch `epoch`, to be written into a slot."""
+
+    epoch: int
+    index: int
+    start: int
+    stop: int
+    slot: int
+    ticket: int
+    """Which filling of a slot it belongs to; of fillings that were given up, nothing is delivered."""
+    announce: tuple[tuple[int, int], ...] = ()
+    """Batches to come, as `(epoch, index)`, that this unit tells the sources about when it is done."""
+
+
+@final
+class Program:
+    """A plan made ready to run: its length, what a slot holds, and how batches are cut into units.
+
+    Args:
+        node: The plan. Its elements are what the loader delivers, called batches here.
+        shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each.
+    """
+
+    def __init__(self, node: Node, shard: tuple[int, int]) -> None:
+        self.node = node
+        self.shard = shard
+        self.sources = OpenSources(node)
+        if shard[1] > 1:
+            self._check_shard()
+
+    @property
+    def batch_count(self) -> int | None:
+        """Batches in an epoch; None for an epoch without an end."""
+        return self.node.length if isinstance(self.node.length, int) else None
+
+    @property
+    def spec(self) -> Spec:
+        """What is delivered: the plan's spec, or a shard's part of it."""
+        return self.node.spec if self.shard[1] == 1 else self.node.spec.divided(self.shard[1])
+
+    def _check_shard(self) -> None:
+        count = self.shard[1]
+        sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in self.node.spec.leaves}
+        size = sizes.pop() if len(sizes) == 1 else None
+        if not size:
+            raise ArgumentError(
+                f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
+                f"{self.node.spec}, without a common first axis. Put batch() last."
+            )
+        shortest = remainder(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else size
+        for rows, which in ((size, "A batch"), (shortest, "The last batch")):
+            if rows % count:
+                raise ArgumentError(
+                    f"{which} has {rows} elements, which {count} shards cannot share evenly. Use a batch size "
+                    f"that {count} divides{' and drop_remainder=True' if which != 'A batch' else ''}."
+                )
+
+    def shard_rows(self, row_count: int) -> tuple[int, int]:
+        """The rows of a batch of `row_count` that this shard delivers."""
+        index, count = self.shard
+        return index * row_count // count, (index + 1) * row_count // count
+
+    def row_count(self, epoch: int, index: int) -> int | None:
+        """How many rows a batch can be cut along; None if it is made in one piece."""
+        return self.node.part_count(epoch, index)
+
+    def units(
+        self,
+        epoch: int,
+        index: int,
+        slot: int,
+        ticket: int,
+        worker_count: int,
+        announce: tuple[tuple[int, int], ...] = (),
+    ) -> list[Unit]:
+        """Cuts a batch into units: one a worker, or more if rows are large or take a user's function."""
+        rows = self.row_count(epoch, index)
+        if rows is None:
+            return [Unit(epoch, index, 0, 1, slot, ticket, announce)]
+        first, last = self.shard_rows(rows)
+        size = max(1, min(-(-(last - first) // worker_count), self._finest))
+        return [
+            Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else ())
+            for start in range(first, last, size)
+        ]
+
+    @cached_property
+    def _finest(self) -> int:
+        """Rows that a unit should have at most.
+
+        One unit a worker costs least. Finer ones even out rows that take unlike times, as files and
+        functions do; for plain reads half a scratch chunk is where the cost of a unit (some 30 us of
+        Python) begins to show.
+        """
+        if runs_functions(self.node):
+            return 4
+        row_nbytes = self.node.spec.nbytes // max(1, self.row_count(0, 0) or 1)
+        return max(1, (CHUNK_NBYTES // 2) // max(1, row_nbytes))
+
+    @cached_property
+    def announced_count(self) -> int:
+        """How many batches ahead sources are told of."""
+        return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
+
+    def next_position(self, epoch: int, index: int) -> tuple[int, int]:
+        """What follows a batch: the next, or the first of the next epoch."""
+        return (epoch, index + 1) if index + 1 != self.batch_count else (epoch + 1, 0)
+
+    def reader(self, *, isolated: bool) -> Reader:
+        """Makes the readers of one worker."""
+        return Reader(self.node, self.sources, isolated=isolated)
+
+    def run(self, reader: Reader, unit: Unit, out: Rows) -> None:
+        """Runs a unit: fills its rows of the slot, then announces reads to come."""
+        gather = Gather()
+        rows = self.row_count(unit.epoch, unit.index)
+        if rows is None:
+            self._run_whole(reader, unit, out, gather)
+        else:
+            parts = np.arange(unit.start, unit.stop, dtype=np.int64)
+            first, last = self.shard_rows(rows)  # a shard's rows begin where the slot begins
+            places = out.parts().take(slice(unit.start - first, unit.stop - first))
+            reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
+            gather.run()
+            out.set_extents(np.array([last - first], np.int64))
+        for epoch, index in unit.announce:
+            reader.advise(epoch, np.array([index], np.int64))
+
+
+    def _run_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:
+        index = np.array([unit.index], np.int64)
+        if self.shard[1] == 1:
+            reader.fill(unit.epoch, index, out, gather)
+            gather.run()
+            return
+        box = reader.scratch(1)
+        reader.fill(unit.epoch, index, box, gather)
+        gather.run()
+        count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))
+        first, last = self.shard_rows(count)
+        places = out.parts().take(slice(0, last - first))
+        for target, whole in zip(places.arrays, box.arrays, strict=True):
+            target[places.rows] = whole[0, first:last]
+        out.set_extents(np.array([last - first], np.int64))
+
+
+def runs_functions(node: Node) -> bool:
+    """Whether a plan has a step that runs a user's function."""
+    return isinstance(node, Map) or any(map(runs_functions, node.inputs))

@@ -1,0 +1,282 @@
+"""What runs when, and delivery in order: the one place that starts and stops things.
+
+Who writes what. Everything below `_lock` in `__init__` is written with that lock held, by whoever has
+something to say: a worker that finished a unit, a worker that was woken by a slot that came back, or the
+consumer. No user code runs, and nothing is waited for, with the lock held. A finalizer may run at any
+bytecode, in the middle of a locked region too, and so takes no lock: it puts the slot into `Ring.free` and
+wakes the executor, which calls `pump` on a thread that holds nothing.
+
+Guarantees.
+- Batches are delivered in the order of positions, each once, whatever order units finish in.
+- Every slot that came back becomes work at once, whether or not the consumer asks for a batch: by `pump`.
+- A position is either at or after `_cursor`, or in `_order`, or delivered. `seek` gives up what is in
+  flight by a new generation: units of an old one are not begun, and the slot comes back with its last unit.
+
+Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
+delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
+when the batch that it waits for is ready; a token too many makes it look once more, no harm. Workers wait
+for units: see the executor.
+
+Why a batch always comes: a lease is only given if slots remain (`Ring.hand_out`), so at least one slot is
+never the user's; it is free, and then `pump` issues the next batch, or it is being filled by units that an
+executor finishes or fails, or it is filled and delivered.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+from penstock._errors import DeadlineError, LoaderError
+from penstock._memory._ring import Ring
+from penstock._plan._reader import Reader
+from penstock._run._executor import Client, Executor
+from penstock._run._lower import Program, Unit
+from penstock._tree import Tree
+
+Position = tuple[int, int]
+"""`(epoch, index)` of a batch."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Filling:
+    """A slot that is being filled with a batch."""
+
+    epoch: int
+    index: int
+    slot: int
+    generation: int
+    remaining: int
+    """Units not finished."""
+    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    """What units raised, with the row at which they start; the first row's is the one that is told."""
+
+
+@final
+class Pipeline:
+    """Fills the slots of a ring by an executor, ahead of the consumer, and delivers batches in order.
+
+    Args:
+        program: The plan, ready to run.
+        slot_count: Slots in the ring.
+        spare_count: Slots that a hand-out must leave unleased.
+        make_executor: Makes the executor, given its client.
+        same_epoch: Every epoch is epoch 0 again, for evaluation.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        slot_count: int,
+        spare_count: int,
+        make_executor: Callable[[Client], Executor],
+        *,
+        same_epoch: bool,
+    ) -> None:
+        self._program = program
+        self._same_epoch = same_epoch
+        self._pid = os.getpid()
+        self._local = threading.local()
+        self._readers: list[Reader] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._is_awaited = False
+        self._generation = 0
+        self._cursor: Position | None = None
+        self._told: deque[Position] = deque()
+        self._ticket = 0
+        self._fillings: dict[int, Filling] = {}
+        self._order: deque[Filling] = deque()
+        # Made last: from here on, workers may call.
+        self._executor = make_executor(self)
+        self._ring = Ring(program.spec, slot_count, spare_count, self._executor.wake)
+
+    # The executor's side: see `Client`.
+
+    def run(self, unit: Unit) -> None:
+        """Runs a unit on the calling thread, unless nobody wants it any more."""
+        filling = self._fillings.get(unit.ticket)
+        if self._closed or filling is None or filling.generation != self._generation or filling.errors:
+            return
+        reader: Reader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            self._local.reader = reader = self._program.reader(isolated=self._executor.isolates)
+            self._readers.append(reader)
+        try:
+            self._program.run(reader, unit, self._ring.rows(unit.slot))
+        except Exception as error:
+            error.add_note(f"This was in batch {unit.index} of epoch {unit.epoch}.")
+            raise
+
+    def finished(self, unit: Unit, error: BaseException | None) -> None:
+        """Counts a unit of its batch; the last one makes the batch ready."""
+        with self._lock:
+            filling = self._fillings[unit.ticket]
+            if error is not None:
+                filling.errors.append((unit.start, error))
+            filling.remaining -= 1
+            if filling.remaining:
+                return
+            del self._fillings[unit.ticket]
+            if filling.generation != self._generation:
+                self._ring.free.put(filling.slot)
+            elif self._is_awaited and filling is self._order[0]:
+                self._is_awaited = False
+                self._bell.put(None)
+        self.pump()
+
+    def pump(self) -> None:
+        """Issues the next batches into the slots that are free."""
+        with self._lock:
+            while self._cursor is not None and not self._closed:
+                try:
+                    slot = self._ring.free.get_nowait()
+                except queue.Empty:
+                    return
+                self._issue(self._cursor, slot)
+
+    def _issue(self, position: Position, slot: int) -> None:
+        self._cursor = self._after(position)
+        self._ticket += 1
+        units = self._program.units(
+            *position, slot, self._ticket, self._executor.worker_count, self._announcements(position)
+        )
+        filling = Filling(*position, slot, self._generation, len(units))
+        self._fillings[self._ticket] = filling
+        self._order.append(filling)
+        for unit in units:
+            self._executor.submit(unit)
+
+    def _announcements(self, position: Position) -> tuple[Position, ...]:
+        """Batches after a position that the sources were not told of yet."""
+        told = self._told
+        if told and told[0] == position:
+            told.popleft()
+        fresh = []
+        while len(told) < min(self._program.announced_count, self._program.batch_count or 1 << 62):
+            told.append(self._after(told[-1] if told else position))
+            fresh.append(told[-1])
+        return tuple(fresh)
+
+    def _after(self, position: Position) -> Position:
+        epoch, index = self._program.next_position(*position)
+        return (0 if self._same_epoch else epoch), index
+
+    # The consumer's side.
+
+    def seek(self, position: Position) -> None:
+        """Makes this the next batch to be delivered; what is in flight is kept if it leads there."""
+        with self._lock:
+            self._require_open()
+            head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
+            if head == position:
+                return
+            self._generation += 1
+            for filling in self._order:
+                if not filling.remaining:  # the others give their slots back when their units are done
+                    self._ring.free.put(filling.slot)
+            self._order.clear()
+            self._told.clear()
+            self._cursor = position
+        self.pump()
+
+    def take(self, timeout_s: float) -> Tree:
+        """Waits for the next batch and hands it out.
+
+        Args:
+            timeout_s: How long no worker may get on before that is an error.
+
+        Raises:
+            DeadlineError: Nothing moved for `timeout_s`; says which elements were being worked on.
+            LoaderError: The loader was closed meanwhile.
+            Exception: What a unit of this batch raised.
+        """
+        self.pump()
+        while (filling := self._head_if_ready()) is None:
+            if not self._executor.drive():
+                self._wait(timeout_s)
+        if filling.errors:
+            self._ring.give_back(filling.slot)
+            raise min(filling.errors, key=lambda pair: pair[0])[1]
+        return self._ring.hand_out(filling.slot)
+
+    def _head_if_ready(self) -> Filling | None:
+        with self._lock:
+            self._require_open()
+            if self._order and not self._order[0].remaining:
+                self._is_awaited = False
+                return self._order.popleft()
+            self._is_awaited = True
+            return None
+
+    def _wait(self, timeout_s: float) -> None:
+        # The bell rings for the batch. The silence between is listened to in quarters of the deadline, for a
+        # slow batch is no error as long as somebody gets on with it.
+        before, since = self._progress(), time.monotonic()
+        while True:
+            try:
+                return self._bell.get(timeout=timeout_s / 4)
+            except queue.Empty:
+                now = self._progress()
+                if now != before:
+                    before, since = now, time.monotonic()
+                elif time.monotonic() - since >= timeout_s:
+                    raise self._deadline_error(timeout_s) from None
+
+    def _progress(self) -> object:
+        return self._executor.progress(), [(r.trace.node, r.trace.index) for r in list(self._readers)]
+
+    def _deadline_error(self, timeout_s: float) -> DeadlineError:
+        with self._lock:
+            running = [(filling.epoch, filling.index) for filling in self._order if filling.remaining]
+        epoch, index = running[0] if running else (0, 0)
+        at = "; ".join(str(reader.trace) for reader in list(self._readers)) or "the sources"
+        return DeadlineError(
+            f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
+            f"for. They are at: {at}.\n{''.join(self._executor.stuck())}If that is how long it takes, raise "
+            "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
+        )
+
+    @property
+    def copied_count(self) -> int:
+        """How many batches were handed out as private copies."""
+        return self._ring.copied_count
+
+    def _require_open(self) -> None:
+        if self._pid != os.getpid():
+            raise LoaderError(
+                "This loader was made in another process, and its workers did not come along with fork(). "
+                "Make the loader in the process that iterates it."
+            )
+        if self._closed:
+            raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
+
+    # The end.
+
+    def request_stop(self) -> None:
+        """Has everything stop soon. Takes no lock, so a finalizer may call it; calling it again does nothing."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        self._executor.request_stop()
+        self._bell.put(None)
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, waits for the workers to end, and frees the memory and the sources.
+
+        Returns:
+            Whether all workers ended. One that is stuck in a user's function keeps what it works on.
+        """
+        self.request_stop()
+        ended = self._executor.join(timeout_s)
+        if ended:
+            self._program.sources.close()
+            self._ring.release()
+            self._readers.clear()
+        return ended

@@ -1,0 +1,109 @@
+"""The executor `threads`: workers that share memory and the GIL. For reads and for code that lets go of it.
+
+Who writes what. `_queue` is the only way in: units, wake-ups and stops, each taken by exactly one worker.
+A worker writes `_traces[number]` and reads nothing of another.
+
+Each wait, and what ends it.
+- A worker waits in `_queue.get()`: ended by a unit, by a wake-up, or by its stop. `request_stop` puts one
+  stop a worker, and a worker that takes a stop takes nothing more, so every worker gets one.
+- `join` waits for the threads: ended by their end, or by its timeout. A thread cannot be killed: one that
+  never returns from a user's function is left behind, a daemon, which does not keep the process alive.
+
+Threads hold the executor and its client, never the `Loader`; dropping the loader therefore stops them.
+`SimpleQueue.put` is reentrant, so `wake` and `request_stop` may be called by a finalizer at any bytecode.
+"""
+
+import queue
+import sys
+import threading
+import traceback
+from typing import Final, final
+
+from penstock._run._executor import Client, Executor
+from penstock._run._lower import Unit
+
+_WAKE: Final = object()
+_STOP: Final = object()
+
+
+@final
+class ThreadsExecutor(Executor):
+    """Runs units on `worker_count` daemon threads, oldest first."""
+
+    isolates = False
+
+    def __init__(self, client: Client, worker_count: int) -> None:
+        self.worker_count = worker_count
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._running: list[Unit | None] = [None] * worker_count
+        self._done_counts = [0] * worker_count
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(number, self._queue, self._running, self._done_counts, client),
+                name=f"penstock-{number}", daemon=True,
+            )
+            for number in range(worker_count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, unit: Unit) -> None:
+        """Queues a unit."""
+        self._queue.put(unit)
+
+    def wake(self) -> None:
+        """Has one worker look for slots that came back."""
+        self._queue.put(_WAKE)
+
+    def progress(self) -> object:
+        """Units done and running; what a worker does within a unit is the client's to know."""
+        return tuple(self._done_counts), tuple(self._running)
+
+    def stuck(self) -> list[str]:
+        """Each running worker's Python stack."""
+        frames = sys._current_frames()
+        reports = []
+        for thread, unit in zip(self._threads, self._running, strict=True):
+            frame = frames.get(thread.ident or -1)
+            if unit is not None and frame is not None:
+                stack = "".join(traceback.format_stack(frame, limit=-6))
+                reports.append(f"{thread.name} is at\n{stack}")
+        return reports
+
+    def request_stop(self) -> None:
+        """Queues a stop for each worker."""
+        for _ in self._threads:
+            self._queue.put(_STOP)
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the threads, but not for the one that this is called on."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _work(
+    number: int,
+    tasks: "queue.SimpleQueue[object]",
+    running: list[Unit | None],
+    done_counts: list[int],
+    client: Client,
+) -> None:
+    while (task := tasks.get()) is not _STOP:
+        if not isinstance(task, Unit):
+            client.pump()
+            continue
+        running[number] = task
+        error: BaseException | None = None
+        try:
+            client.run(task)
+        except BaseException as caught:
+            # SystemExit too: a user's function must not end a worker silently.
+            error = caught
+        running[number] = None
+        done_counts[number] += 1
+        client.finished(task, error)
+        del task, error  # what they hold must not live until the next unit comes
+
+

@@ -1,0 +1,222 @@
+"""What an element looks like before it is read: shape and dtype of every leaf."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import SpecError
+from penstock._tree import Structure, Tree
+
+Shape = tuple[int | None, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape and dtype of one leaf of an element.
+
+    An axis of `None` differs from element to element: the first axis of a batch whose last may be short,
+    or a ragged axis. A dtype of zero bytes (`np.dtype("U")`, `np.dtype("S")`) is text or bytes of any size.
+
+    Example:
+        >>> ArraySpec((None, 28, 28), "float32", max_shape=(32, 28, 28))
+        ArraySpec((None, 28, 28), float32)
+        >>> ArraySpec((3, 50, 50), "float64").nbytes
+        60000
+    """
+
+    shape: Shape
+    """Sizes of the axes; `None` for an axis that varies."""
+    dtype: np.dtype[Any]
+    """The NumPy dtype; anything that `np.dtype` takes is accepted."""
+    max_shape: tuple[int, ...] | None = field(default=None, compare=False)
+    """The largest shape there can be. Known for batches, unknown for ragged leaves; not part of equality."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if self.max_shape is None and None not in self.shape:
+            object.__setattr__(self, "max_shape", self.shape)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the largest such array, or None where that is not known."""
+        if self.max_shape is None or self.dtype.itemsize == 0:
+            return None
+        return math.prod(self.max_shape) * self.dtype.itemsize
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether such an array has a place of a size known ahead, so that it can live in a slot."""
+        return self.nbytes is not None
+
+    @property
+    def varies(self) -> bool:
+        """Whether the first axis of a bounded array may be shorter than its place."""
+        return self.is_bounded and None in self.shape
+
+    def admits(self, shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+        """Whether an array of this shape and dtype is one that this spec describes."""
+        if dtype != self.dtype and not (self.dtype.itemsize == 0 and dtype.kind == self.dtype.kind):
+            return False
+        if tuple(shape) == self.shape:
+            return True
+        bounds = self.max_shape or self.shape
+        return len(shape) == len(self.shape) and all(
+            size == want if want is not None else bound is None or size <= bound
+            for size, want, bound in zip(shape, self.shape, bounds, strict=True)
+        )
+
+    def stacked(self, count: int, *, exact: bool = True) -> "ArraySpec":
+        """The spec of up to `count` such arrays, or exactly so many, along a new first axis."""
+        maximum = None if self.max_shape is None else (count, *self.max_shape)
+        return ArraySpec((count if exact else None, *self.shape), self.dtype, maximum)
+
+    def unstacked(self) -> "ArraySpec":
+        """The spec of one of the arrays that are stacked along the first axis."""
+        return ArraySpec(self.shape[1:], self.dtype, None if self.max_shape is None else self.max_shape[1:])
+
+    def __repr__(self) -> str:
+        return f"ArraySpec({self.shape}, {_dtype_text(self.dtype)})"
+
+    def __str__(self) -> str:
+        return f"{self.shape} {_dtype_text(self.dtype)}"
+
+
+@final
+@dataclass(frozen=True)
+class Spec:
+    """A tree of `ArraySpec`, kept flat: the leaves in order, and the structure that holds them."""
+
+    leaves: tuple[ArraySpec, ...]
+    structure: Structure
+
+    @classmethod
+    def of(cls, tree: Tree) -> "Spec":
+        """Makes a spec of a tree of `ArraySpec`s (or of anything with `.shape` and `.dtype`).
+
+        Raises:
+            SpecError: A leaf has no shape or no dtype.
+        """
+        leaves, structure = _tree.flatten(tree)
+        places = _tree.paths(structure)
+        return cls(tuple(_as_array_spec(*pair) for pair in zip(leaves, places, strict=True)), structure)
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The tree of `ArraySpec`s that a user sees as `element_spec`."""
+        return self.structure.unflatten(self.leaves)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element in a slot; leaves of unknown size count as nothing."""
+        return sum(leaf.nbytes or 0 for leaf in self.leaves)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every leaf has a place of known size."""
+        return all(leaf.is_bounded for leaf in self.leaves)
+
+    def stacked(self, count: int, *, exact: bool = True) -> "Spec":
+        """The spec of `count` such elements, every leaf with a new first axis."""
+        return Spec(tuple(leaf.stacked(count, exact=exact) for leaf in self.leaves), self.structure)
+
+    def unstacked(self) -> "Spec":
+        """The spec of one part: every leaf without its first axis."""
+        return Spec(tuple(leaf.unstacked() for leaf in self.leaves), self.structure)
+
+    def divided(self, count: int) -> "Spec":
+        """The spec of one of `count` equal shares of the first axis."""
+        return Spec(tuple(leaf.unstacked().stacked((leaf.max_shape or (0,))[0] // count, exact=not leaf.varies)
+                          for leaf in self.leaves), self.structure)
+
+    def unbounded(self) -> "Spec":
+        """The leaves without a place of known size, as a tuple."""
+        leaves = tuple(leaf for leaf in self.leaves if not leaf.is_bounded)
+        return Spec(leaves, _tree.flatten(leaves)[1])
+
+    def merged(self, other: "Spec") -> "Spec":
+        """The spec of elements that may come from either; the sizes of places are the larger ones.
+
+        Raises:
+            SpecError: The two differ in structure, shape or dtype.
+        """
+        if self.structure != other.structure:
+            raise SpecError(f"one has the structure {self}, the other {other}")
+        return Spec(tuple(map(_merged, self.leaves, other.leaves)), self.structure)
+
+    def __str__(self) -> str:
+        leaf = _Verbatim
+        return repr(self.structure.unflatten([leaf(str(spec)) for spec in self.leaves]))
+
+
+class _Verbatim:
+    """Prints as the text it was given, so that a tree of texts reads without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _as_array_spec(leaf: object, place: str) -> ArraySpec:
+    if isinstance(leaf, ArraySpec):
+        return leaf
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        raise SpecError(
+            f"element_spec{place} is {leaf!r}, which has no shape and dtype. "
+            'Write penstock.ArraySpec(shape, dtype), such as ArraySpec((28, 28), "uint8").'
+        )
+    return ArraySpec(tuple(shape), np.dtype(dtype))
+
+
+def _merged(one: ArraySpec, other: ArraySpec) -> ArraySpec:
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape) or one.shape[1:] != other.shape[1:]:
+        raise SpecError(f"one has a leaf of {one}, the other of {other}")
+    if one.shape == other.shape and one.max_shape == other.max_shape:
+        return one
+    if one.shape != other.shape and None not in (one.shape[0], other.shape[0]):
+        raise SpecError(f"one has a leaf of {one}, the other of {other}")
+    if one.max_shape is None or other.max_shape is None:
+        return ArraySpec((None, *one.shape[1:]), one.dtype)
+    return ArraySpec((None, *one.shape[1:]), one.dtype, tuple(map(max, one.max_shape, other.max_shape)))
+
+
+def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
+    """Returns a leaf that a function returned as what is stored: an array, or text or bytes as they are.
+
+    Lists and numbers become arrays as `np.asarray` makes them (int64, float64, bool); nothing is cast.
+
+    Raises:
+        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object).
+    """
+    if isinstance(value, (str, bytes)):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SpecError(f"a {type(value).__name__} that is not an array: {error}") from None
+    if array.dtype.hasobject:
+        raise SpecError(f"a {type(value).__name__}, which is not an array of numbers, text or bytes")
+    return array
+
+
+def spec_of_leaf(leaf: npt.NDArray[Any] | str | bytes) -> ArraySpec:
+    """Returns the spec of a leaf as `leaf_of` returns it; text and bytes are of any size."""
+    if isinstance(leaf, np.ndarray):
+        return ArraySpec(leaf.shape, leaf.dtype)
+    return ArraySpec((), np.dtype("U" if isinstance(leaf, str) else "S"))
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    if dtype.itemsize == 0:
+        return {"U": "text", "S": "bytes"}.get(dtype.kind, str(dtype))
+    return str(dtype)

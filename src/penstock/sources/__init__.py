@@ -1,0 +1,1 @@
+"""Where elements come from: one kind of data a file, its library imported there alone."""

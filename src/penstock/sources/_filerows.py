@@ -1,0 +1,401 @@
+"""Reads rows of an array in a file into memory that it is given, many at a time.
+
+The file is never mapped: a process that touches a mapping of a file that has become shorter dies by SIGBUS, and one
+that reads a whole file through a mapping shows the whole file as its resident memory. Rows go from the page cache
+straight to their destinations, by `_aio.ReadQueue` where the kernel has it and by `preadv` where not.
+
+What threads share, and why that is right. `gather` and `advise` may be called by any number of threads at once.
+
+- The descriptor. Reads name their own offset, so no thread moves another's. It belongs to an `_OpenFile`, which each
+  call holds while it runs: `close` drops the `FileRows`' reference, and the descriptor is closed when the last call
+  under way has let go of it. A read can therefore never go to another file that was given the same number.
+- The queues (`_aio`). One thread at a time has each; lending is by atomic deque operations.
+- The state of `advise`, one integer. Written without a lock: a lost update costs or saves a few system calls.
+- Opening. Under a lock, so that a file is opened once.
+- The destinations. Two calls may not write the same rows; that is the caller's to see to (units are disjoint).
+
+The GIL is free while bytes move. A child made by fork uses the same descriptor, which is right for positioned reads,
+and makes queues of its own.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._errors import SourceError
+from penstock.sources import _aio
+from penstock.sources.npy import StridedFile
+
+Read: TypeAlias = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | slice]
+"""`(indices, out, rows)`: row `indices[k]` of the file goes to `out[rows[k]]`."""
+
+# Pieces of memory that one read may fill. IOV_MAX is 1024; beyond some dozens nothing more is saved.
+_MAX_VECTORS: Final = 64
+# `advise` looks whether so many rows of a call are in memory, and after a miss advises so many calls unlooked.
+_PROBE_COUNT: Final = 2
+_UNPROBED_CALLS: Final = 64
+# Bytes between two stretches that are announced as one: a seek costs more than reading them.
+_ADVISE_GAP_NBYTES: Final = 16 << 10
+# A row of a Fortran array has as many stretches as elements; so many are announced a call, and the rest is read
+# when its turn comes.
+_MAX_ADVICES: Final = 4096
+_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_HAS_FADVISE: Final = hasattr(os, "posix_fadvise")
+
+
+class _OpenFile:
+    """A descriptor that is closed when nobody holds this object any more."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        self.queues = _aio.shared_queues()
+        self._seek_lock = threading.Lock()
+
+    def read_at(self, offset: int, views: list[memoryview]) -> int:
+        """Fills `views` with the bytes from `offset` on and returns how many; fewer only at the end of the file."""
+        total = 0
+        while views:
+            count = self._read_some(offset + total, views)
+            if count == 0:
+                break
+            total += count
+            while views and count >= len(views[0]):
+                count -= len(views.pop(0))
+            if count:
+                views[0] = views[0][count:]
+        return total
+
+    def _read_some(self, offset: int, views: list[memoryview]) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self.fd, views, offset)
+        # Windows has no positioned read in `os`: the position is shared, so one thread at a time.
+        with self._seek_lock, open(self.fd, "rb", buffering=0, closefd=False) as file:
+            file.seek(offset)
+            return file.readinto(views[0]) or 0
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0 and os is not None:
+            os.close(self.fd)
+
+
+class _Requests(NamedTuple):
+    """Reads to be done. Arrays are int64, one entry a request, but for `vectors`."""
+
+    offsets: NDArray[np.int64]
+    """Byte of the file at which each starts."""
+    wanted: NDArray[np.int64]
+    """Bytes that each is to bring."""
+    heads: NDArray[np.int64]
+    """The vector that each fills first, an index into `vectors`."""
+    counts: NDArray[np.int64]
+    """The vectors that each fills."""
+    vectors: NDArray[np.int64]
+    """Shape `(any, 2)`, address and bytes: the kernel's `struct iovec`."""
+
+
+class _Plan:
+    """The reads that fetch the first run of each of some rows; the other runs are the same reads elsewhere.
+
+    A *vector* is a piece of memory, filled from one or more rows; a *request* is a stretch of the file that goes
+    to one or more vectors. Rows, vectors and requests are in the file's order. All arrays are int64.
+    """
+
+    def __init__(
+        self,
+        elements: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        nbytes: int,
+    ) -> None:
+        count = len(elements)
+        self._elements = elements
+        self._nbytes = nbytes
+        follows = offsets[1:] - offsets[:-1] == nbytes
+        # Rows at which a vector starts, and the end; vectors at which a request starts, and the end.
+        row_bounds = _bounds(follows & (addresses[1:] - addresses[:-1] == nbytes))
+        vector_bounds = _bounds(follows[row_bounds[1:-1] - 1])
+        vector_bounds = _split(vector_bounds)
+        self._request_row = row_bounds[vector_bounds]
+        vectors = np.empty((len(row_bounds) - 1, 2), np.int64)
+        vectors[:, 0] = addresses[row_bounds[:-1]]
+        vectors[:, 1] = (row_bounds[1:] - row_bounds[:-1]) * nbytes
+        self.requests = _Requests(
+            offsets=offsets[self._request_row[:-1]],
+            wanted=(self._request_row[1:] - self._request_row[:-1]) * nbytes,
+            heads=vector_bounds[:-1],
+            counts=vector_bounds[1:] - vector_bounds[:-1],
+            vectors=vectors,
+        )
+
+    def at_runs(self, first: int, shifts: NDArray[np.int64]) -> _Requests:
+        """Returns the reads for runs `first` and on, that lie `shifts` bytes, shape `(runs,)`, after the first."""
+        offsets, wanted, heads, counts, vectors = self.requests
+        runs = np.arange(len(shifts))[:, None]
+        moved = np.tile(vectors, (len(shifts), 1, 1))
+        moved[:, :, 0] += (first + runs) * self._nbytes
+        return _Requests(
+            (offsets + shifts[:, None]).ravel(),
+            np.tile(wanted, len(shifts)),
+            (heads + runs * len(vectors)).ravel(),
+            np.tile(counts, len(shifts)),
+            moved.reshape(-1, 2),
+        )
+
+    def element_at(self, request: int, byte: int) -> int:
+        """Returns the element to which a byte of a request belongs."""
+        return int(self._elements[self._request_row[request] + byte // self._nbytes])
+
+
+def _bounds(joined: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns where groups of neighbours start, and the end: `[T, F]` joins items 0 and 1 of 3: `[0, 2, 3]`."""
+    starts = np.ones(len(joined) + 2, np.bool_)
+    np.logical_not(joined, out=starts[1:-1])
+    return starts.nonzero()[0]
+
+
+def _split(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Splits groups that are larger than `_MAX_VECTORS`."""
+    lengths = bounds[1:] - bounds[:-1]
+    if lengths.max() <= _MAX_VECTORS:
+        return bounds
+    place = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
+    return np.append(np.flatnonzero(place % _MAX_VECTORS == 0), bounds[-1])
+
+
+@final
+class FileRows:
+    """The rows of one array in a file, opened in this process.
+
+    Opens the file at first use. Memory: a descriptor, and 8 bytes for each run of a row (1 for C order, as many as a
+    row has elements for Fortran order). The process's resident memory does not grow with what is read.
+
+    Args:
+        handle: The array, as `npy.describe` or `StridedFile.of_memmap` gives it.
+    """
+
+    def __init__(self, handle: StridedFile) -> None:
+        self.handle = handle
+        self._run_nbytes, self._run_count = handle.runs
+        self._run_offsets = handle.run_offsets()
+        self._file: _OpenFile | None = None
+        self._closed = False
+        self._open_lock = threading.Lock()
+        self._unprobed_calls = 0
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Reads rows into their destinations; all of a call together, each byte moved once.
+
+        Rows are read in the file's order. Those that follow one another there, of whichever request (a frame and
+        its successor), are one read; where they follow one another in memory too, one piece of it. A row wanted
+        twice is read twice: that is a copy from the page cache, and copying it from its first destination is one too.
+
+        Args:
+            reads: Each `(indices, out, rows)`: row `indices[k]`, which the caller has checked to be in range, goes to
+                `out[rows[k]]`. `out` is C-contiguous, writable, of shape `(any, *row_shape)` and of the file's dtype,
+                byte order included. `rows` is an int64 array or a slice, with as many rows as there are indices.
+
+        Raises:
+            SourceError: The file was replaced, deleted or shortened, or its device fails; names file and element.
+                Rows of `out` may have been written.
+        """
+        elements, addresses = _flatten(self.handle, reads)
+        if not len(elements):
+            return
+        file = self._opened(int(elements[0]))
+        if self._run_count == 0:
+            return
+        plan = self._plan(elements, addresses)
+        queue = file.queues.take()
+        try:
+            if self._run_count == 1:
+                self._read(file, queue, plan, plan.requests)
+                return
+            at_once = max(1, _aio.CAPACITY // len(plan.requests.offsets))
+            for first in range(0, self._run_count, at_once):
+                shifts = self._run_offsets[first : first + at_once]
+                self._read(file, queue, plan, plan.at_runs(first, shifts))
+        finally:
+            if queue is not None:
+                file.queues.put(queue)
+
+    def _plan(self, elements: NDArray[np.int64], addresses: NDArray[np.int64]) -> _Plan:
+        offsets = elements * self.handle.strides[0] + self.handle.offset
+        order = offsets.argsort()
+        plan_elements = elements[order]
+        ends = sorted((int(plan_elements[0]), int(plan_elements[-1])))
+        assert ends[0] >= 0, f"row {ends[0]}"
+        assert ends[1] < self.handle.shape[0], f"row {ends[1]} of {self.handle.shape[0]}"
+        return _Plan(plan_elements, offsets[order], addresses[order], self._run_nbytes)
+
+    def _read(
+        self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests
+    ) -> None:
+        """Does the requests of a plan for one or more of its runs."""
+        offsets, wanted, heads, counts, vectors = requests
+        scattered = counts > 1
+        at = vectors.__array_interface__["data"][0]
+        buffers = np.where(scattered, at + heads * (2 * vectors.itemsize), vectors[heads, 0])
+        lengths = np.where(scattered, counts, wanted)
+        for start in range(0, len(offsets), _aio.CAPACITY):
+            part = slice(start, start + _aio.CAPACITY)
+            if queue is None:
+                missed = range(start, min(start + _aio.CAPACITY, len(offsets)))
+            else:
+                got = queue.read(file.fd, offsets[part], buffers[part], lengths[part], scattered[part])
+                whole = got == wanted[part]
+                if whole.all():
+                    continue
+                missed = (np.flatnonzero(~whole) + start).tolist()
+            # What did not come back whole is read again one by one, which tells a short read from the end of the
+            # file and an error of the device from one of the queue. It is rare, so the way is the plain one.
+            for k in missed:
+                pieces = vectors[heads[k] : heads[k] + counts[k]]
+                self._read_one(file, plan, k % len(plan.requests.offsets), int(offsets[k]), pieces)
+
+    def _read_one(
+        self, file: _OpenFile, plan: _Plan, request: int, offset: int, pieces: NDArray[np.int64]
+    ) -> None:
+        views = [memoryview((ctypes.c_char * n).from_address(a)).cast("B") for a, n in pieces.tolist()]
+        wanted = int(plan.requests.wanted[request])
+        try:
+            got = file.read_at(offset, views)
+        except OSError as error:
+            element = self.handle.describe(plan.element_at(request, 0))
+            raise SourceError(
+                f"{element} cannot be read: {error.strerror or error}, at byte {offset:,} of {self.handle.path}. The "
+                f"disk or the connection to it fails; see the system's log."
+            ) from error
+        if got < wanted:
+            raise self._shortened(os.fstat(file.fd).st_size, plan.element_at(request, got))
+
+    def advise(self, indices: NDArray[np.int64]) -> None:
+        """Announces rows that will be read soon, so that the kernel fetches them meanwhile.
+
+        Never fails: what is wrong with the file, `gather` will say. Does nothing where the system has no
+        `posix_fadvise`, and next to nothing while the rows are in memory already.
+
+        Args:
+            indices: Rows, in range; any order.
+        """
+        if not _HAS_FADVISE or not len(indices) or not self._run_count:
+            return
+        with suppress(OSError):
+            file = self._opened(int(indices[0]))
+            if self._unprobed_calls > 0:
+                self._unprobed_calls -= 1
+            elif self._in_memory(file, indices):
+                return
+            else:
+                self._unprobed_calls = _UNPROBED_CALLS
+            for first, nbytes in self._stretches(indices):
+                os.posix_fadvise(file.fd, first, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def _in_memory(self, file: _OpenFile, indices: NDArray[np.int64]) -> bool:
+        """Says whether the rows looked at are in the page cache; False where that cannot be asked."""
+        if not _RWF_NOWAIT:
+            return False
+        byte = bytearray(1)
+        try:
+            for k in range(0, len(indices), -(-len(indices) // _PROBE_COUNT)):
+                offset = self.handle.offset + int(indices[k]) * self.handle.strides[0]
+                os.preadv(file.fd, [byte], offset, _RWF_NOWAIT)
+        except OSError:  # EAGAIN: not there. EOPNOTSUPP: this file system does not say.
+            return False
+        return True
+
+    def _stretches(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yields `(first byte, length)` of what the rows cover, neighbours merged."""
+        rows = (
+            indices[: max(1, _MAX_ADVICES // self._run_count)] * self.handle.strides[0] + self.handle.offset
+        )
+        starts = np.sort((rows[:, None] + self._run_offsets[:_MAX_ADVICES]).ravel())
+        gaps = starts[1:] - starts[:-1] > self._run_nbytes + _ADVISE_GAP_NBYTES
+        firsts = starts[np.concatenate(([True], gaps))]
+        lasts = starts[np.concatenate((gaps, [True]))]
+        return zip(firsts.tolist(), (lasts - firsts + self._run_nbytes).tolist(), strict=True)
+
+    def describe(self, index: int) -> str:
+        """Names one row as a message should: `ds.npy[777]`."""
+        return self.handle.describe(index)
+
+    def close(self) -> None:
+        """Lets go of the file, at once or when calls under way have ended; a later call is an error."""
+        self._closed = True
+        self._file = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"FileRows of {self.handle.path} is open in one process; send its handle and open that."
+        )
+
+    def _opened(self, element: int) -> _OpenFile:
+        """Returns the open file after a look at whether its name still means it (1 us)."""
+        handle = self.handle
+        file = self._file
+        try:
+            if file is None:
+                file = self._open(element)
+            status = os.stat(handle.path)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError(
+                f"{handle.describe(element)} cannot be read: {handle.path}: {error.strerror or error}. The file was "
+                f"there when the dataset was made; put it back, or make the dataset again."
+            ) from error
+        if (status.st_dev, status.st_ino) != (handle.st_dev, handle.st_ino):
+            raise SourceError(
+                f"{handle.describe(element)} cannot be read: {handle.path} was replaced by another file since the "
+                f"dataset was made (inode {handle.st_ino} then, {status.st_ino} now), and a run must not mix two. Make "
+                f"the dataset again; to change data under a running dataset, write them in place."
+            )
+        return file
+
+    def _open(self, element: int) -> _OpenFile:
+        with self._open_lock:
+            if self._closed:
+                raise SourceError(
+                    f"{self.handle.describe(element)} cannot be read: {self.handle.path} was closed."
+                )
+            if self._file is None:
+                file = _OpenFile(self.handle.path)
+                size = os.fstat(file.fd).st_size
+                if size < self.handle.extent[1]:
+                    raise self._shortened(size, element)
+                self._file = file
+            return self._file
+
+    def _shortened(self, size: int, element: int) -> SourceError:
+        handle = self.handle
+        return SourceError(
+            f"{handle.describe(element)} cannot be read: {handle.path} was shortened since the dataset was made, from "
+            f"{handle.st_size:,} to {size:,} bytes; its array ends at byte {handle.extent[1]:,}. Restore the file, or "
+            f"make the dataset again from what is there."
+        )
+
+
+def _flatten(handle: StridedFile, reads: Sequence[Read]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns which rows are read and the addresses that they go to, of all requests."""
+    elements, addresses = [], []
+    for indices, out, rows in reads:
+        assert out.flags.c_contiguous and out.flags.writeable, "rows are written as one piece each"
+        assert out.dtype == handle.dtype and out.shape[1:] == handle.row_shape, (out.dtype, out.shape)
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(out)), dtype=np.int64)
+        else:
+            assert not len(rows) or (rows.min() >= 0 and rows.max() < len(out)), "rows outside of out"
+        assert rows.shape == indices.shape, (rows.shape, indices.shape)
+        elements.append(indices)
+        addresses.append(rows * handle.row_nbytes + out.__array_interface__["data"][0])
+    if len(elements) == 1:
+        return elements[0], addresses[0]
+    if not elements:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(elements), np.concatenate(addresses)

@@ -1,0 +1,157 @@
+"""Things in memory as a source: NumPy arrays, and objects that are indexed like a list."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SpecError
+from penstock._plan._node import Indices
+from penstock._plan._source import Read, Source
+from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
+from penstock._tree import Tree
+
+
+@final
+class ArraySource(Source):
+    """Rows of an array in memory. The array is not copied; it must not change while it is read."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+        self.element_spec = ArraySpec(array.shape[1:], array.dtype)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __str__(self) -> str:
+        return f"array of {ArraySpec(self._array.shape, self._array.dtype)}"
+
+    def describe(self, index: int) -> str:
+        """The row."""
+        return f"row {index} of {self}"
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """Copies rows; NumPy lets go of the GIL meanwhile."""
+        if out.flags.c_contiguous:
+            # `clip` writes straight into `out`; `raise` would go through a copy. Indices were checked.
+            np.take(self._array, indices, axis=0, out=out, mode="clip")
+        else:
+            out[...] = self._array[indices]
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Copies rows to wherever they belong."""
+        for read in reads:
+            out = read.arrays[0]
+            if isinstance(read.rows, slice) and read.rows.step in (None, 1):
+                self.read_into(read.indices, out[read.rows])
+            else:
+                out[read.rows] = self._array[read.indices]
+
+
+@final
+class RangeSource(Source):
+    """The integers from 0 on, as int64 scalars."""
+
+    element_spec = ArraySpec((), np.dtype(np.int64))
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __str__(self) -> str:
+        return str(self._count)
+
+    def describe(self, index: int) -> str:
+        """The integer."""
+        return f"the integer {index}"
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """An element is its index."""
+        out[...] = indices
+
+
+@final
+class SequenceSource(Source):
+    """Anything with `len(obj)` and `obj[i]`: a list, a torch map-style dataset, a table of Hugging Face.
+
+    The object's `__getitems__` is used where it has one. Its spec is that of element 0, read once when it is
+    asked for. It is read by several threads at once.
+    """
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self._spec: Spec | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __str__(self) -> str:
+        return type(self._items).__name__
+
+    def describe(self, index: int) -> str:
+        """The object's type and the index."""
+        return f"{self}[{index}]"
+
+    @property
+    def element_spec(self) -> Tree:  # type: ignore[override]  # found when asked for, not kept in a field
+        """Found on element 0."""
+        if self._spec is None:
+            if len(self) == 0:
+                raise SpecError(f"{self} is empty, so nobody knows what its elements look like.")
+            leaves, structure = _tree.flatten(self._items[0])
+            self._spec = Spec(tuple(spec_of_leaf(leaf_of(leaf)) for leaf in leaves), structure)
+        return self._spec.tree
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Reads elements one by one, or in one call where the object offers it."""
+        spec = Spec.of(self.element_spec)
+        arrays = _tree.flatten_like(spec.structure, out)
+        for row, (index, item) in enumerate(zip(indices.tolist(), self._get(indices.tolist()), strict=True)):
+            try:
+                leaves = _tree.flatten_like(spec.structure, item)
+            except ValueError:
+                raise SpecError(
+                    f"{self.describe(index)} has the structure {_tree.flatten(item)[1]}, but element 0 is {spec}."
+                ) from None
+            for leaf, want, array in zip(map(leaf_of, leaves), spec.leaves, arrays, strict=True):
+                found = spec_of_leaf(leaf)
+                if not want.admits([size or 0 for size in found.shape], found.dtype):
+                    raise SpecError(f"{self.describe(index)} has a leaf of {found}, but element 0 is {spec}.")
+                array[row] = leaf
+
+    def _get(self, indices: list[int]) -> Sequence[Any]:
+        try:
+            if hasattr(self._items, "__getitems__"):
+                return self._items.__getitems__(indices)  # type: ignore[no-any-return]
+            return [self._items[index] for index in indices]
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ElementError(
+                f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
+    """Returns a leaf given to `from_arrays` as an array with a first axis.
+
+    Raises:
+        ArgumentTypeError: It is no array, holds Python objects, or has no first axis.
+    """
+    array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+    if array.dtype.hasobject:
+        raise ArgumentTypeError(
+            f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). Give an array of "
+            "numbers or text, such as array.astype('U') or array.astype('float32'), or use from_source()."
+        )
+    if array.ndim == 0:
+        raise ArgumentTypeError(
+            f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
+            "counts elements."
+        )
+    return array

@@ -1,0 +1,89 @@
+"""Arrays in files as a source: a handle that travels, and rows that are read straight into the batch."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._plan._node import Indices
+from penstock._plan._source import Read, Source
+from penstock._spec import ArraySpec
+from penstock.sources._filerows import FileRows
+from penstock.sources.npy import StridedFile
+
+
+@final
+@dataclass(frozen=True)
+class FileSource(Source):
+    """Rows of an array that lies in a file. Equal handles are one source."""
+
+    handle: StridedFile
+
+    @property
+    def element_spec(self) -> ArraySpec:
+        """One row."""
+        return ArraySpec(self.handle.row_shape, self.handle.dtype)
+
+    def __len__(self) -> int:
+        return self.handle.shape[0]
+
+    def __str__(self) -> str:
+        return os.path.basename(self.handle.path)
+
+    def describe(self, index: int) -> str:
+        """The file's name and the row."""
+        return self.handle.describe(index)
+
+    def open(self) -> "OpenFileSource":
+        """The form that reads; the file itself is opened at the first read."""
+        return OpenFileSource(self)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """Opens, reads and closes."""
+        opened = self.open()
+        try:
+            opened.read_into(indices, out)
+        finally:
+            opened.close()
+
+
+@final
+class OpenFileSource(Source):
+    """A `FileSource` with its file open."""
+
+    def __init__(self, source: FileSource) -> None:
+        self.element_spec = source.element_spec
+        self._rows = FileRows(source.handle)
+        self._length = len(source)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """Reads rows into consecutive rows of `out`."""
+        self._rows.gather([(indices, out, slice(0, len(indices)))])
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Reads all requests at once: rows that are neighbours in the file come in one call."""
+        self._rows.gather([(read.indices, read.arrays[0], read.rows) for read in reads])
+
+    def advise(self, indices: Indices) -> None:
+        """Has the kernel fetch the rows, unless they are in memory already."""
+        self._rows.advise(indices)
+
+    def describe(self, index: int) -> str:
+        """The file's name and the row."""
+        return self._rows.describe(index)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._rows.close()
+
+
+def from_memmap(array: np.ndarray[Any, Any]) -> FileSource | None:
+    """The file behind a memmap or a view of one; None where there is none to read again."""
+    handle = StridedFile.of_memmap(array)
+    return None if handle is None else FileSource(handle)

@@ -1,0 +1,115 @@
+"""HDF5 datasets (`h5py`) as a source: reopened by file name and path inside the file, wherever they are read.
+
+HDF5 runs one call at a time in a process, and a handle must not cross to another. So the handle of a source
+is two names; `open` opens the file read-only and reads under h5py's own lock.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import SourceError
+from penstock._plan._node import Indices
+from penstock._plan._source import Source
+from penstock._spec import ArraySpec
+
+
+@final
+@dataclass(frozen=True)
+class Hdf5Source(Source):
+    """Rows of an HDF5 dataset."""
+
+    path: str
+    """The file."""
+    name: str
+    """The dataset's path in the file."""
+    element_spec: ArraySpec
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __str__(self) -> str:
+        return f"{self.path}{self.name}"
+
+    def describe(self, index: int) -> str:
+        """File, dataset and row."""
+        return f"{self}[{index}]"
+
+    def open(self) -> "OpenHdf5Source":
+        """Opens the file for reading."""
+        return OpenHdf5Source(self)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """Opens, reads and closes."""
+        opened = self.open()
+        try:
+            opened.read_into(indices, out)
+        finally:
+            opened.close()
+
+
+@final
+class OpenHdf5Source(Source):
+    """An `Hdf5Source` with its file open from the first read on."""
+
+    def __init__(self, source: Hdf5Source) -> None:
+        self._source = source
+        self.element_spec = source.element_spec
+        self._file: h5py.File | None = None
+        self._data: Any = None
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """File, dataset and row."""
+        return self._source.describe(index)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
+        """Reads each run of neighbouring rows in one call, in file order, so that a chunk is decoded once."""
+        data = self._opened()
+        order = np.argsort(indices, kind="stable")
+        sorted_ = indices[order]
+        breaks = np.flatnonzero(np.diff(sorted_) > 1) + 1
+        for run in np.split(order, breaks):
+            first, last = int(indices[run[0]]), int(indices[run[-1]])
+            try:
+                rows = data[first : last + 1]
+            except OSError as error:
+                raise SourceError(f"{self.describe(first)} to row {last} cannot be read: {error}") from error
+            out[run] = rows[indices[run] - first]
+
+    def _opened(self) -> Any:
+        with h5py._hl.base.phil:  # h5py's own lock: two threads must not both open
+            if self._data is None:
+                try:
+                    self._file = h5py.File(self._source.path, "r")
+                    self._data = self._file[self._source.name]
+                except (OSError, KeyError) as error:
+                    raise SourceError(f"{self._source} cannot be opened again: {error}") from error
+                if len(self._data) < len(self):
+                    raise SourceError(
+                        f"{self._source} has {len(self._data)} rows now; it had {len(self)} when the dataset "
+                        "was made. Make the dataset again."
+                    )
+        return self._data
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def from_dataset(data: Any) -> Hdf5Source:
+    """Describes an open `h5py.Dataset` by names."""
+    spec = ArraySpec(data.shape[1:], data.dtype)
+    return Hdf5Source(data.file.filename, data.name, spec, len(data))
+
+
+def is_dataset(leaf: object) -> bool:
+    """Whether a leaf is an `h5py.Dataset`."""
+    return isinstance(leaf, h5py.Dataset)

@@ -1,0 +1,288 @@
+"""Says where the rows of an array lie in a file, without reading them.
+
+A `StridedFile` is to an array on disk what a NumPy array is to memory: a start, a shape, a dtype and strides.
+C order, Fortran order, and any slice, step or transpose of a memmap are therefore one case. It is a few
+hundred bytes, it travels to workers in place of the data, and `_filerows.FileRows` opens it there.
+"""
+
+import ast
+import math
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self, final
+
+import numpy as np
+
+from penstock._errors import SourceError
+
+_MAGIC = b"\x93NUMPY"
+# A header is evaluated as a Python literal. A thousand named fields take about 30 kB, so a longer one is damage.
+_MAX_HEADER_NBYTES = 1 << 20
+
+
+@final
+@dataclass(frozen=True)
+class StridedFile:
+    """An array in a file, by description: what reads it, not what it holds.
+
+    Equal descriptions of the same file are equal and hash alike. Pickled size: a few hundred bytes.
+    """
+
+    path: str
+    """Absolute path of the file."""
+    offset: int
+    """Byte of the file at which element `[0, ..., 0]` starts."""
+    shape: tuple[int, ...]
+    """Shape of the whole array; its first axis counts the rows."""
+    dtype: np.dtype[Any]
+    """Any dtype of fixed size, in the file's byte order; never object."""
+    strides: tuple[int, ...]
+    """Bytes from one element to the next along each axis; may be negative or zero."""
+    st_dev: int
+    """Device of the file when it was described."""
+    st_ino: int
+    """Inode of the file when it was described."""
+    st_size: int
+    """Size of the file in bytes when it was described."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self.shape[1:]
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.row_shape) * self.dtype.itemsize
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """`(run_nbytes, run_count)`: the longest stretches of a row that are contiguous in the file.
+
+        A row in C order is one run. A row in Fortran order is as many runs as it has elements. A row without
+        bytes has no run: `(0, 0)`.
+        """
+        run_nbytes = self.row_nbytes and self.dtype.itemsize
+        for length, stride in zip(reversed(self.row_shape), reversed(self.strides[1:]), strict=True):
+            if length > 1 and stride != run_nbytes:
+                break
+            run_nbytes *= length
+        return run_nbytes, self.row_nbytes // run_nbytes if run_nbytes else 0
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """`(first, end)`: the bytes of the file between which all elements lie."""
+        if 0 in self.shape:
+            return self.offset, self.offset
+        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        first = self.offset + sum(r for r in reach if r < 0)
+        return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
+
+    def run_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Bytes from the start of a row to each of its runs, in C order of the row's elements; 8 bytes a run."""
+        run_nbytes, run_count = self.runs
+        offsets = np.zeros(1 if run_count else 0, np.int64)
+        covered = self.dtype.itemsize
+        outer = []
+        for length, stride in zip(reversed(self.row_shape), reversed(self.strides[1:]), strict=True):
+            covered *= length
+            if covered > run_nbytes:
+                outer.append((length, stride))
+        for length, stride in reversed(outer):
+            offsets = (offsets[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
+        return offsets
+
+    def describe(self, index: int) -> str:
+        """Names one row as a message should: `ds.npy[777]`."""
+        return f"{os.path.basename(self.path)}[{index}]"
+
+    @classmethod
+    def of_memmap(cls, array: np.ndarray[Any, Any]) -> Self | None:
+        """Describes an `np.memmap`, or any view of one, as the file beneath it.
+
+        Slices, steps, transposes and plain-ndarray views keep their meaning: the place in the file follows from
+        the address of the first element. Nothing is read, whatever the size.
+
+        Args:
+            array: Any array.
+
+        Returns:
+            The description, or None where the values are not those of a file: copies (fancy indexing,
+            arithmetic), mode `"c"` (its changes are private), memmaps without a name, and files that were deleted
+            or are no longer the ones mapped.
+        """
+        owner: Any = array
+        while owner is not None and not isinstance(owner, np.memmap):
+            owner = getattr(owner, "base", None)
+        buffer = getattr(owner, "_mmap", None)
+        filename = getattr(owner, "filename", None)
+        if (
+            buffer is None
+            or filename is None
+            or owner.mode == "c"
+            or array.dtype.hasobject
+            or array.ndim == 0
+        ):
+            return None
+        try:
+            path = os.path.abspath(filename)
+            status = os.stat(path)
+            # Another file has taken the name if its size is not that of the one mapped. The inode of the one
+            # mapped cannot be asked; a file of the same size put in its place before this call goes unnoticed.
+            if status.st_size != buffer.size():
+                return None
+        except (OSError, TypeError, ValueError):
+            return None
+        base = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
+        address = array.__array_interface__["data"][0]
+        # NumPy maps from the last page boundary before the offset that it was asked for.
+        mapped_from = owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY
+        described = cls(
+            path=path,
+            offset=mapped_from + address - base,
+            shape=array.shape,
+            dtype=array.dtype,
+            strides=array.strides,
+            st_dev=status.st_dev,
+            st_ino=status.st_ino,
+            st_size=status.st_size,
+        )
+        first, end = described.extent
+        return described if mapped_from <= first and end <= status.st_size else None
+
+
+def describe(path: str | os.PathLike[str]) -> StridedFile:
+    """Describes the array in a `.npy` file by reading its header and nothing else.
+
+    Versions 1, 2 and 3 of the format, C and Fortran order, every dtype of fixed size.
+
+    Args:
+        path: A `.npy` file.
+
+    Returns:
+        Its description, with the absolute path.
+
+    Raises:
+        SourceError: The file cannot be opened, is not a `.npy`, is empty or truncated, or holds Python objects
+            or a single value.
+    """
+    name = Path(path).name
+    absolute = os.path.abspath(path)
+    try:
+        with open(absolute, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            version = _read_version(file, name)
+            header, offset = _read_header(file, version, name)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.") from error
+    shape, dtype, fortran_order = _parse(header, name)
+    if dtype.hasobject:
+        raise SourceError(
+            f"{name} holds Python objects (dtype {dtype}). They could only be unpickled, which runs whatever code "
+            f"the file contains, and their places in the file are not known. Save an array of fixed size: "
+            f"np.save({name!r}, np.stack(list(objects))), or strings as dtype 'U' or 'S'."
+        )
+    if not shape:
+        raise SourceError(
+            f"{name} holds a single value (shape ()), so it has no elements to count. Save it with a first axis: "
+            f"np.save({name!r}, value[None])."
+        )
+    strides = _contiguous_strides(shape, dtype.itemsize, fortran_order)
+    described = StridedFile(
+        absolute, offset, shape, dtype, strides, status.st_dev, status.st_ino, status.st_size
+    )
+    _check_complete(described, fortran_order, name)
+    return described
+
+
+def _read_version(file: BinaryIO | Any, name: str) -> int:
+    start = file.read(8)
+    if not start:
+        raise SourceError(
+            f"{name} is empty (0 bytes). Whatever wrote it had not finished or failed; write it again."
+        )
+    if start[:6] != _MAGIC[: len(start)]:
+        what = f"it begins with {start[:6]!r} where a .npy has {_MAGIC!r}"
+        cure = "Give a file written by np.save."
+        if start[:2] == b"PK":
+            what = "it is a zip archive, as np.savez writes"
+            cure = "Save each array of it with np.save: rows of an archive cannot be read in place."
+        raise SourceError(f"{name} is not a .npy file: {what}. {cure}")
+    if len(start) < 8:
+        raise _truncated_header(name, 8, len(start))
+    version = int(start[6])
+    if version not in (1, 2, 3):
+        raise SourceError(
+            f"{name} says it is version {version}.{start[7]} of the .npy format; versions 1 to 3 are known. Either "
+            f"the file is damaged or it was written by a newer NumPy: load and save it there with version=(3, 0)."
+        )
+    return version
+
+
+def _read_header(file: BinaryIO | Any, version: int, name: str) -> tuple[str, int]:
+    """Returns the header's text and the offset of the data, which follow it."""
+    code, prefix_nbytes = ("<H", 10) if version == 1 else ("<I", 12)
+    prefix = file.read(prefix_nbytes - 8)
+    if len(prefix) < prefix_nbytes - 8:
+        raise _truncated_header(name, prefix_nbytes, 8 + len(prefix))
+    (length,) = struct.unpack(code, prefix)
+    if length > _MAX_HEADER_NBYTES:
+        raise SourceError(
+            f"{name} announces a header of {length:,} bytes; at most {_MAX_HEADER_NBYTES:,} are read. The file is "
+            f"damaged; write it again."
+        )
+    raw = file.read(length)
+    if len(raw) < length:
+        raise _truncated_header(name, prefix_nbytes + length, prefix_nbytes + len(raw))
+    return raw.decode("utf-8" if version == 3 else "latin1", errors="replace"), prefix_nbytes + length
+
+
+def _truncated_header(name: str, expected: int, present: int) -> SourceError:
+    return SourceError(
+        f"{name} is truncated: its header takes {expected:,} bytes and the file has {present:,}. Whatever wrote it "
+        f"had not finished or failed; write it again."
+    )
+
+
+def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    try:
+        # Python 2 wrote long integers as 20000L, in shapes alone.
+        fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", header))
+        shape, fortran_order = fields["shape"], fields["fortran_order"]
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+        if not all(type(n) is int and n >= 0 for n in shape) or type(fortran_order) is not bool:
+            raise ValueError(f"shape {shape!r}, fortran_order {fortran_order!r}")
+    except (SyntaxError, ValueError, TypeError, KeyError, IndexError, RecursionError, MemoryError) as error:
+        raise SourceError(
+            f"{name} has a header that is not one of a .npy: {header.strip()[:120]!r}. The file is damaged; write it "
+            f"again."
+        ) from error
+    return tuple(shape), dtype, fortran_order
+
+
+def _contiguous_strides(shape: tuple[int, ...], itemsize: int, fortran_order: bool) -> tuple[int, ...]:
+    axes = range(len(shape))
+    if fortran_order:
+        return tuple(itemsize * math.prod(shape[:axis]) for axis in axes)
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in axes)
+
+
+def _check_complete(described: StridedFile, fortran_order: bool, name: str) -> None:
+    expected = math.prod(described.shape) * described.dtype.itemsize
+    present = max(0, described.st_size - described.offset)
+    if present >= expected:
+        return
+    if fortran_order and len(described.shape) > 1:
+        whole = "no row is whole, because it is in Fortran order"
+    else:
+        whole = f"{present // described.row_nbytes:,} of {described.shape[0]:,} rows are whole"
+    raise SourceError(
+        f"{name} is truncated: shape {described.shape} of {described.dtype} takes {expected:,} bytes after the "
+        f"header and {present:,} are there, so {whole}. Whatever wrote it had not finished or failed; write it again."
+    )

@@ -1,0 +1,125 @@
+"""What every test may use: Hypothesis profiles, a fresh interpreter, a check that nothing is left behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Read by Keras when it is first imported; without it, the user's own ~/.keras would decide what is tested.
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# TensorFlow's notes about its build are no part of what a test prints.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# A window would wait for somebody to close it.
+os.environ.setdefault("MPLBACKEND", "agg")
+
+# No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+FRAMEWORKS = frozenset({"jax", "keras", "tensorflow", "torch"})
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("keras"):
+            item.add_marker("framework")
+
+
+@pytest.fixture(autouse=True)
+def _fast_tests_import_no_framework(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = FRAMEWORKS & sys.modules.keys()
+    yield
+    added = (FRAMEWORKS & sys.modules.keys()) - before
+    if added and not request.node.get_closest_marker("framework"):
+        pytest.fail(f"{request.node.nodeid} imported {sorted(added)}; mark it `framework` or `keras`.")
+
+
+@pytest.fixture
+def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script, as text or as a path, in an interpreter of its own, with warnings as errors.
+
+    `fresh_python(script, *arguments, timeout_s=60, env={})` returns the completed process, its output as
+    text; `env` is added to ours. One that takes longer is aborted; the failure holds every thread's stack.
+    """
+
+    def run(
+        script: str | Path, *arguments: str, timeout_s: float = 60, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        source = [str(script)] if isinstance(script, Path) else ["-c", script]
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-X", "faulthandler", *source, *arguments],
+            env=os.environ | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # which faulthandler answers with the stacks
+            out, err = process.communicate()
+            pytest.fail(f"The script still ran after {timeout_s} s.\n{out}\n{err}")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def leaves_nothing_behind() -> Iterator[None]:
+    """Fails a test after which a thread, a descriptor or a mapping of ours is there that was not before.
+
+    For a whole file: `pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")`. What the test still
+    refers to when it returns (a module's global, a fixture of a wider scope) counts as left behind.
+    """
+    gc.collect()
+    threads, descriptors, mappings = set(threading.enumerate()), _descriptors(), _mappings()
+    yield
+    gc.collect()
+    _join(set(threading.enumerate()) - threads, deadline_s=5)
+    gc.collect()  # what those threads were the last to hold
+    left = {
+        "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
+        "descriptors": sorted((_descriptors() - descriptors).elements()),
+        "mappings": sorted((_mappings() - mappings).elements()),
+    }
+    assert not any(left.values()), f"Left behind: {left}"
+
+
+def _join(threads: set[threading.Thread], *, deadline_s: float) -> None:
+    """Waits for threads that were told to end; one that was not told costs the deadline, once."""
+    end_s = time.monotonic() + deadline_s
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+
+
+def _descriptors() -> Counter[str]:
+    """What each open descriptor refers to, such as a path; empty where there is no `/proc`."""
+    found: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").glob("*"):
+        try:
+            target = os.readlink(link)
+        except FileNotFoundError:  # the one that listed the directory
+            continue
+        # The inodes of pipes, sockets and the like say nothing; how many there are does.
+        found[target.partition(":[")[0]] += 1
+    return found
+
+
+def _mappings() -> Counter[str]:
+    """Address ranges of the ring's mappings in this process; empty where there is no `/proc`."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return Counter(line.split()[0] for line in lines if "memfd:penstock" in line)

@@ -1,0 +1,158 @@
+"""Runs what the documentation shows: each page's Python blocks, and the examples in docstrings.
+
+A page's ```python blocks run in order, as one script, in an empty directory, with the page's own line numbers
+in tracebacks. Two comments steer that:
+
+    <!-- needs: keras tensorflow -->    extras of ours; the page runs in a fresh process, marked `framework`
+                                        unless the extras are formats alone
+    <!-- not run: why -->               before a block that cannot run here; the reason is required
+"""
+
+import ast
+import doctest
+import importlib
+import re
+import runpy
+import textwrap
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+# Extras that the fast set has installed.
+FORMATS = {"hdf5", "zarr"}
+
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
+NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
+NEEDS = re.compile(r"^<!-- *needs: *(?P<extras>.*?) *-->\s*$", re.MULTILINE)
+
+# Words in a docstring's example that mean it needs a framework.
+FRAMEWORK_WORDS = re.compile(r"\b(?:keras|tensorflow|torch|jax|(?:to|from)_(?:keras|tf|torch|jax))\b")
+FRAMEWORK_ROOMS = {"adapters", "demos"}
+
+
+def script_of(page: str) -> str:
+    """The page with all but its Python blocks blanked, so that line numbers stay what they are."""
+    kept: list[str] = []
+    block: list[str] | None = None  # the lines of the block that is open
+    fence, runs, skip_next = "", False, False
+    for number, line in enumerate(page.splitlines(), start=1):
+        kept.append("")
+        if block is not None and line.strip() == "```":
+            if runs:
+                kept[-1 - len(block) : -1] = textwrap.dedent("\n".join(block)).split("\n") if block else []
+            block = None
+        elif block is not None:
+            block.append(line)
+        elif found := NOT_RUN.match(line):
+            if not found["reason"]:
+                raise ValueError(f"line {number}: say why the block is not run: <!-- not run: reason -->")
+            skip_next = True
+        elif found := FENCE.match(line):
+            fence = f"line {number}: ```{found['language']}"
+            if found["language"] in {"py", "python3", "pycon"}:
+                raise ValueError(f"{fence}: write ```python, which is what is run")
+            block, runs, skip_next = [], found["language"] == "python" and not skip_next, False
+        elif line.strip() and skip_next:
+            raise ValueError(f"line {number}: <!-- not run --> stands right before the block it is about")
+    if block is not None:
+        raise ValueError(f"{fence} is never closed")
+    return "\n".join(kept) + "\n"
+
+
+def needs_of(page: str) -> set[str]:
+    """The extras that a page says it needs."""
+    extras = {extra for found in NEEDS.finditer(page) for extra in found["extras"].split()}
+    if unknown := extras - EXTRAS:
+        raise ValueError(f"<!-- needs: --> takes names of extras in pyproject.toml, not {sorted(unknown)}")
+    return extras
+
+
+def _pages() -> list:
+    marks = {path: [pytest.mark.framework] * bool(needs_of(path.read_text()) - FORMATS) for path in PAGES}
+    return [pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=marks[path]) for path in PAGES]
+
+
+def _docstring_examples() -> list:
+    """A case for each docstring of `src/penstock` that has examples, found without importing anything."""
+    package = ROOT / "src" / "penstock"
+    cases = []
+    for path in sorted(package.rglob("*.py")):
+        inside = path.relative_to(package).with_suffix("")
+        module = ".".join(("penstock", *inside.parts)).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.get_docstring(node, clean=False) or ""
+            if ">>>" not in text:
+                continue
+            framework = bool(FRAMEWORK_WORDS.search(text)) or inside.parts[0] in FRAMEWORK_ROOMS
+            name = f"{module}.{node.name}:{node.lineno}" if not isinstance(node, ast.Module) else module
+            first_line = node.body[0].lineno - 1
+            marks = [pytest.mark.framework] * framework
+            cases.append(pytest.param(path, module, text, first_line, id=name, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize("path", _pages())
+def test_page_runs(path, fresh_python, tmp_path, monkeypatch):
+    page = path.read_text()
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text(script_of(page))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    if needs_of(page):
+        done = fresh_python(script, timeout_s=240)
+        assert done.returncode == 0, f"{path.relative_to(ROOT)}, same lines:\n{done.stdout}\n{done.stderr}"
+    else:
+        runpy.run_path(str(script), run_name="__main__")
+
+
+@pytest.mark.parametrize(("path", "module", "text", "first_line"), _docstring_examples())
+def test_docstring_example_runs(path, module, text, first_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    penstock = importlib.import_module("penstock")
+    names = {**vars(importlib.import_module(module)), "penstock": penstock, "ps": penstock, "np": np}
+    example = doctest.DocTestParser().get_doctest(text, names, module, str(path), first_line)
+    complaints: list[str] = []
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed = (
+        doctest.DocTestRunner(optionflags=flags, verbose=False).run(example, out=complaints.append).failed
+    )
+    assert not failed, "".join(complaints)
+
+
+def test_only_python_blocks_are_kept_and_on_their_lines():
+    page = "# Title\n```python\na = 1\n```\ntext\n```sh\nls\n```\n- item\n\n  ```python\n  b = a\n  ```\n"
+    assert script_of(page) == "\n\na = 1\n\n\n\n\n\n\n\n\nb = a\n\n"
+
+
+def test_block_with_a_reason_is_not_run():
+    assert script_of("<!-- not run: needs a network -->\n\n```python\n1 / 0\n```\n").strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("<!-- not run -->\n```python\n```\n", "line 1: say why"),
+        ("<!-- not run: -->\n```python\n```\n", "line 1: say why"),
+        ("<!-- not run: slow -->\ntext\n```python\n```\n", "line 2: .* right before"),
+        ("```py\n```\n", "line 1: .* write ```python"),
+        ("text\n```python\na = 1\n", "line 2: ```python is never closed"),
+    ],
+)
+def test_page_that_would_silently_not_run_is_refused(page, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        script_of(page)
+
+
+def test_needs_are_extras_of_ours():
+    assert needs_of("text\n<!-- needs: keras tensorflow -->\n") == {"keras", "tensorflow"}
+    assert needs_of("text\n") == set()
+    with pytest.raises(ValueError, match="not \\['pandas'\\]"):
+        needs_of("<!-- needs: pandas -->\n")

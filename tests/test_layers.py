@@ -1,0 +1,217 @@
+"""Imports run one way. This reads them from the source text and fails on one that points back."""
+
+import ast
+import dataclasses
+import graphlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+# A room is a module or package directly under `penstock`; "__init__" is `penstock` itself.
+GROUND = {"_tree", "_spec", "_errors", "_random"}
+PLAN = GROUND | {"_plan"}
+MEMORY = PLAN | {"_memory"}
+RUN = MEMORY | {"_run", "diagnostics"}
+CORE = RUN | {"_loader", "_dataset", "sources", "image"}
+
+# For each room, those that it may import. Its own modules it may always.
+MAY_IMPORT = {
+    **{room: GROUND - {room} for room in GROUND},  # cycles among them are found below
+    "_plan": GROUND,
+    "_memory": PLAN,
+    "diagnostics": GROUND,  # what `_run` and `_loader` report to; it knows neither
+    "_run": MEMORY | {"diagnostics"},
+    "_loader": RUN,
+    "sources": PLAN,  # the Source protocol is `_plan`'s
+    "image": PLAN | {"sources"},
+    "_dataset": RUN | {"_loader", "sources", "image"},
+    "adapters": CORE,
+    "__init__": CORE | {"adapters"},
+    "testing": CORE | {"__init__", "adapters"},
+    "demos": CORE | {"__init__", "adapters"},
+    "cli": CORE | {"__init__", "adapters"},
+}
+
+# Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
+DEFERRED = {("_dataset", "adapters"), ("cli", "demos")}
+
+REQUIRED = {"numpy", "optree", "cloudpickle"}
+# The files that may import each optional library, or the folders, which end in a slash.
+OPTIONAL = {
+    "tensorflow": ("adapters/tf.py", "adapters/keras.py", "demos/"),
+    "keras": ("adapters/keras.py", "demos/"),
+    "torch": ("adapters/torch.py", "adapters/keras.py"),
+    "jax": ("adapters/jax.py", "adapters/keras.py"),
+    "h5py": ("sources/hdf5.py",),
+    "zarr": ("sources/zarr.py",),
+    "matplotlib": ("demos/",),
+    "skimage": ("demos/",),
+    "pytest": ("testing/",),
+    "hypothesis": ("testing/",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    file: str
+    """Path of the importing file under `src/penstock`."""
+    line: int
+    target: str
+    """Dotted name of what is imported, the name after `from ... import` included."""
+    in_function: bool
+    for_types: bool
+    """Under `if TYPE_CHECKING:`. Such an import is an arrow too, but makes no circle at run time."""
+
+    @property
+    def room(self) -> str:
+        return _room(self.file.removesuffix(".py").split("/"))
+
+    @property
+    def target_root(self) -> str:
+        return self.target.partition(".")[0]
+
+    @property
+    def target_room(self) -> str:
+        return _room(self.target.split(".")[1:])
+
+    def __str__(self) -> str:
+        return f"src/penstock/{self.file}:{self.line} imports {self.target}"
+
+
+def _room(parts: list[str]) -> str:
+    """The room of a name below `penstock`; one that is no room is in `penstock/__init__.py`."""
+    return parts[0] if parts and parts[0] in MAY_IMPORT else "__init__"
+
+
+def imports_of(source: str, file: str) -> list[Import]:
+    """Every import of the text of one file, in functions and for type checkers included."""
+
+    def visit(node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for name in child.names:
+                    yield Import(file, child.lineno, name.name, in_function, for_types)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{file}:{child.lineno}: relative imports are not read here"
+                for name in child.names:
+                    yield Import(file, child.lineno, f"{child.module}.{name.name}", in_function, for_types)
+            else:
+                is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+                yield from visit(child, in_function or is_function, for_types or is_for_types)
+
+    return list(visit(ast.parse(source, file), in_function=False, for_types=False))
+
+
+def wrong(imports: list[Import]) -> list[str]:
+    """What is wrong with these imports, a line each."""
+    found = []
+    for each in imports:
+        root = each.target_root
+        if root == "penstock":
+            deferred = each.in_function and (each.room, each.target_room) in DEFERRED
+            if each.in_function and not deferred:
+                found.append(f"{each} inside a function")
+            if not deferred and each.target_room not in MAY_IMPORT[each.room] | {each.room}:
+                found.append(f"{each}, an arrow that points back")
+        elif root in OPTIONAL:
+            if not each.file.startswith(OPTIONAL[root]):
+                found.append(f"{each}, which is the business of {', '.join(OPTIONAL[root])}")
+        elif root not in REQUIRED and root not in sys.stdlib_module_names:
+            found.append(f"{each}, which is no dependency")
+    return found
+
+
+def package_imports() -> list[Import]:
+    package = SRC / "penstock"
+    return [
+        each
+        for path in sorted(package.rglob("*.py"))
+        for each in imports_of(path.read_text(), path.relative_to(package).as_posix())
+    ]
+
+
+def module_graph(imports: list[Import]) -> dict[str, set[str]]:
+    """For each module, those of ours that it runs when it is imported."""
+    name_of = {
+        each.file: f"penstock.{each.file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+        for each in imports
+    }
+    names = set(name_of.values())
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for each in imports:
+        # `from a.b import c` runs `a.b.c` where that is a module, and otherwise `a.b`.
+        target = each.target if each.target in names else each.target.rpartition(".")[0]
+        if target in names - {name_of[each.file]} and not each.in_function and not each.for_types:
+            graph[name_of[each.file]].add(target)
+    return graph
+
+
+def test_no_import_points_back_or_hides():
+    assert wrong(package_imports()) == []
+
+
+def test_every_module_belongs_to_a_room():
+    rooms = {
+        path.name.removesuffix(".py") for path in (SRC / "penstock").iterdir() if path.suffix in ("", ".py")
+    }
+    assert rooms - {"__pycache__"} <= MAY_IMPORT.keys()
+
+
+def test_rooms_are_a_hierarchy():
+    above_ground = {room: below for room, below in MAY_IMPORT.items() if room not in GROUND}
+    assert list(graphlib.TopologicalSorter(above_ground).static_order())
+
+
+def test_modules_import_each_other_without_a_circle():
+    assert list(graphlib.TopologicalSorter(module_graph(package_imports())).static_order())
+
+
+def test_a_circle_of_modules_is_found():
+    there = imports_of("from penstock._plan._map import MapNode", "_plan/_node.py")
+    back = imports_of("from penstock._plan._node import Node", "_plan/_map.py")
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(module_graph(there + back)).prepare()
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("_plan/_node.py", "from penstock._memory import _ring", "points back"),
+        ("_plan/_node.py", "from penstock import Dataset", "points back"),
+        ("_plan/_node.py", "import penstock", "points back"),
+        ("_tree.py", "from penstock._plan._node import Node", "points back"),
+        ("_memory/_ring.py", "if True:\n    import penstock._run._executor", "points back"),
+        (
+            "_run/_worker.py",
+            "class A:\n    def f(self):\n        from penstock import _dataset",
+            "points back",
+        ),
+        ("_run/_lower.py", "def f():\n    from penstock._plan import _node", "inside a function"),
+        ("_loader.py", "def f():\n    from penstock.adapters import keras", "points back"),
+        ("_dataset.py", "from penstock.adapters import keras", "points back"),
+        ("sources/npy.py", "from penstock._memory import _slot", "points back"),
+        ("sources/npy.py", "import h5py", "is the business of sources/hdf5.py"),
+        ("_dataset.py", "def f():\n    import torch.utils.data", "is the business of adapters/torch.py"),
+        ("_tree.py", "import requests", "is no dependency"),
+    ],
+)
+def test_wrong_imports_are_found(file, source, complaint):
+    assert any(complaint in line for line in wrong(imports_of(source, file)))
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("_plan/_map.py", "import dataclasses\nimport numpy as np\nfrom penstock._plan._node import Node"),
+        ("_dataset.py", "def to_keras(self):\n    from penstock.adapters.keras import adapt"),
+        ("sources/hdf5.py", "def f():\n    import h5py"),
+        ("testing/sources.py", "import pytest\nimport penstock as ps"),
+    ],
+)
+def test_right_imports_are_not(file, source):
+    assert wrong(imports_of(source, file)) == []
