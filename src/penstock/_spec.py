@@ -58,8 +58,8 @@ class ArraySpec:
 
     @property
     def varies(self) -> bool:
-        """Whether the first axis of a bounded array may be shorter than its place."""
-        return self.is_bounded and None in self.shape
+        """Whether the first axis may be shorter than its place."""
+        return self.max_shape is not None and None in self.shape
 
     def admits(self, shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
         """Whether an array of this shape and dtype is one that this spec describes."""

@@ -1,23 +1,30 @@
 """Many reads of a file in one system call: Linux's native AIO (`io_submit`), through ctypes.
 
-For a file that is read through the page cache, `io_submit` does each read before it returns. That is all that is
-wanted of it here: hundreds of `preadv` for one entry into the kernel and one release of the GIL. Measured 2026-11
-on 2 cores, rows of 8 kB in random order from the page cache, thousands of rows a second on one thread and on two:
+For a file that is read through the page cache, `io_submit` does each read before it returns. That is all that
+is wanted of it here: hundreds of `pread` for one entry into the kernel and one release of the GIL. Thousands
+of rows a second, 8 kB each, in random order from the page cache, one thread and two (measured 2026-11, 2
+cores, others busy on them; the lower number where the file had been written through a mapping, so that its
+cache is of single pages, the higher where it had been read or written by calls, so that it is of large
+folios):
 
-    io_submit                                                        390 to 460    710 to 960
-    os.preadv a row                                                  310 to 360    480 to 640
-    libc's pread a row, through ctypes                               270 to 280    430 to 470
-    process_vm_readv on a mapping, its pages given back each 32 MiB  160 to 400    290 to 790
-    process_vm_readv, pages never given back (1.2 GB resident)       350 to 500    740 to 930
-    np.take of a memmap (1.2 GB resident, dies if the file shrinks)  840 to 1,090  1,540 to 1,800
+    io_submit                                                        390 to 460       710 to 960
+    os.preadv a row                                                  310 to 360       480 to 640
+    libc's pread a row, through ctypes                               270 to 280       430 to 470
+    process_vm_readv on a mapping, its pages given back each 32 MiB  160 to 400       290 to 790
+    process_vm_readv, pages never given back (1.2 GB resident)       350 to 500       740 to 930
+    np.take of a memmap (1.2 GB resident, dies if the file shrinks)  840 to 1,090   1,540 to 1,800
 
-Of the 2 us that remain for a row, 1 us is the copy itself (`copy_to_iter` of bytes that no cache holds; np.take
-has the same to do, but the processor overlaps it with the next), 0.6 us the kernel's way to the page and back.
+Rows of 1,000 bytes on one thread: 600 to 920, `os.preadv` 550 to 620. Of the 2 us for a row of 8 kB, more
+than 1 is the copy (`_copy_to_iter`, waiting for memory that no cache holds) and 0.6 the way to the page and
+back; no call that copies in the kernel is without either. np.take has memory to wait for too, but the
+processor runs ahead.
 
-io_uring would do the same in shared memory, but containers refuse it by default; io_submit they allow. Where even
-that is refused (ENOSYS, EPERM, or EAGAIN when /proc/sys/fs/aio-max-nr is used up), the caller reads row by row.
+io_uring would serve as well, but containers refuse it by default; io_submit they allow. Where even that is
+refused (ENOSYS, EPERM, or EAGAIN when /proc/sys/fs/aio-max-nr is used up), the caller reads row by row.
 
-Threads: a `ReadQueue` is used by one thread at a time, `ReadQueues` sees to that. A child made by fork does not
+Threads: a `ReadQueue` is one thread's from `take` to `put`. There are as many as reads went on at one time,
+for however many files, and they stay until the process ends: making one takes 0.25 ms, but giving it back 32
+ms, which the kernel waits for its own reasons. At exit it waits once for all. A child made by fork does not
 inherit the kernel's half, so a queue knows its process and a child makes its own.
 """
 
@@ -26,8 +33,6 @@ import errno
 import os
 import platform
 import sys
-import threading
-import weakref
 from collections import deque
 from typing import Any, Final
 
@@ -40,8 +45,9 @@ CAPACITY: Final = 256
 # The kernel's `struct iocb` and `struct io_event` on 64-bit little-endian machines (linux/aio_abi.h).
 _IOCB = np.dtype(
     [
-        ("data", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"), ("priority", "<i2"), ("fd", "<u4"),
-        ("buffer", "<u8"), ("nbytes", "<u8"), ("offset", "<i8"), ("reserved", "<u8"), ("flags", "<u4"), ("event_fd", "<u4"),
+        ("data", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"), ("priority", "<i2"),
+        ("fd", "<u4"), ("buffer", "<u8"), ("nbytes", "<u8"), ("offset", "<i8"), ("reserved", "<u8"),
+        ("flags", "<u4"), ("event_fd", "<u4"),
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("data", "<u8"), ("iocb", "<u8"), ("result", "<i8"), ("result2", "<i8")])
@@ -78,7 +84,7 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self._context = 0
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         if not _SUPPORTED:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         context = ctypes.c_ulong(0)
@@ -137,8 +143,8 @@ class ReadQueue:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
                 done += max(got, 0)
         except BaseException:
-            # An interrupt between the two calls. Reads that were begun would write into memory that the caller is
-            # about to let go of; destroying the context waits for them.
+            # An interrupt between the two calls. Reads that were begun would write into memory that the
+            # caller is about to let go of; destroying the context waits for them.
             self.close()
             raise
         events = self._events[:done]
@@ -146,62 +152,37 @@ class ReadQueue:
         return results
 
     def close(self) -> None:
-        """Gives the context back to the kernel, once; waits for reads that were begun."""
+        """Gives the context back to the kernel; waits for reads that were begun, and 32 ms besides."""
         context, self._context = self._context, 0
-        if context and self.pid == os.getpid():
+        if context:
             _io_destroy(_DESTROY, context)
 
     @property
     def usable(self) -> bool:
         """False once closed, and in a child of the process that made it."""
-        return self._context != 0 and self.pid == os.getpid()
-
-    def __del__(self) -> None:
-        # At interpreter exit the globals may be gone; the kernel frees contexts of a process that ends.
-        if getattr(self, "_context", 0) and _io_destroy is not None and os is not None:
-            self.close()
+        return self._context != 0 and self._pid == os.getpid()
 
 
-class ReadQueues:
-    """The queues of this process: as many as there were reads at one time, for however many files.
-
-    It lives while some opened file holds it, and with the last of them the queues go back to the kernel, which
-    has 65,536 requests for all processes of the machine.
-    """
-
-    def __init__(self) -> None:
-        self._idle: deque[ReadQueue] = deque()
-
-    def take(self) -> ReadQueue | None:
-        """Lends a queue to the calling thread, or None where the kernel gives none."""
-        # Deque operations are atomic, so two threads never get the same queue and none waits.
-        try:
-            while True:
-                queue = self._idle.pop()
-                if queue.usable:
-                    return queue
-        except IndexError:
-            pass
-        try:
-            return ReadQueue()
-        except OSError:
-            return None
-
-    def put(self, queue: ReadQueue) -> None:
-        """Takes back a queue that was lent; one that has been closed is dropped when next met."""
-        self._idle.append(queue)
+_idle: deque[ReadQueue] = deque()
 
 
-_lock = threading.Lock()
-_shared: "weakref.ref[ReadQueues] | None" = None
+def take() -> ReadQueue | None:
+    """Lends a queue to the calling thread, or None where the kernel gives none."""
+    # Deque operations are atomic, so two threads never get the same queue and none waits.
+    try:
+        while True:
+            queue = _idle.pop()
+            if queue.usable:
+                return queue
+    except IndexError:
+        pass
+    try:
+        return ReadQueue()
+    except OSError:
+        return None
 
 
-def shared_queues() -> ReadQueues:
-    """Returns the process's `ReadQueues`, made by the first who asks while nobody holds one."""
-    global _shared  # noqa: PLW0603 - one pool a process is the point of it
-    with _lock:
-        queues = _shared() if _shared is not None else None
-        if queues is None:
-            queues = ReadQueues()
-            _shared = weakref.ref(queues)
-        return queues
+def put(queue: ReadQueue | None) -> None:
+    """Takes back what `take` lent."""
+    if queue is not None:
+        _idle.append(queue)

@@ -1,21 +1,23 @@
 """Reads rows of an array in a file into memory that it is given, many at a time.
 
-The file is never mapped: a process that touches a mapping of a file that has become shorter dies by SIGBUS, and one
-that reads a whole file through a mapping shows the whole file as its resident memory. Rows go from the page cache
-straight to their destinations, by `_aio.ReadQueue` where the kernel has it and by `preadv` where not.
+The file is never mapped: a process that touches a mapping of a file that has become shorter dies by SIGBUS,
+and one that reads a whole file through a mapping shows the whole file as its resident memory. Rows go from
+the page cache straight to their destinations, by `_aio.ReadQueue` where the kernel has it and by `preadv`
+where not.
 
-What threads share, and why that is right. `gather` and `advise` may be called by any number of threads at once.
+What threads share, and why that is right. `gather` and `advise` may be called by any number of threads at
+once.
 
-- The descriptor. Reads name their own offset, so no thread moves another's. It belongs to an `_OpenFile`, which each
-  call holds while it runs: `close` drops the `FileRows`' reference, and the descriptor is closed when the last call
-  under way has let go of it. A read can therefore never go to another file that was given the same number.
-- The queues (`_aio`). One thread at a time has each; lending is by atomic deque operations.
+- The descriptor. Reads name their own offset, so no thread moves another's. It belongs to an `_OpenFile`,
+  which each call holds while it runs: `close` drops the reference of `FileRows`, and the descriptor is closed
+  when the last call under way has let go of it. So no read can go to another file that was given its number.
+- The read queues. One thread at a time has each; lending is by atomic deque operations.
 - The state of `advise`, one integer. Written without a lock: a lost update costs or saves a few system calls.
-- Opening. Under a lock, so that a file is opened once.
-- The destinations. Two calls may not write the same rows; that is the caller's to see to (units are disjoint).
+- Opening and closing. Under a lock, so that a file is opened once, and not after it was closed.
+- The destinations. Two calls may not write the same rows; the caller sees to that (units are disjoint).
 
-The GIL is free while bytes move. A child made by fork uses the same descriptor, which is right for positioned reads,
-and makes queues of its own.
+The GIL is free while bytes move. A child made by fork uses the same descriptor, which is right for positioned
+reads, and makes read queues of its own.
 """
 
 import ctypes
@@ -37,13 +39,16 @@ Read: TypeAlias = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | sli
 
 # Pieces of memory that one read may fill. IOV_MAX is 1024; beyond some dozens nothing more is saved.
 _MAX_VECTORS: Final = 64
-# `advise` looks whether so many rows of a call are in memory, and after a miss advises so many calls unlooked.
+# Fewer reads than this are done one by one: the tables of a read queue take longer to fill.
+_MIN_QUEUED: Final = 4
+# `advise` looks whether this many rows of a call are in memory (6 us; announcing 32 rows of 60 kB takes 50 if
+# they are there, 600 to 800 if not; measured 2026-11, 2 cores). After a miss it announces the rows of so many
+# calls without looking.
 _PROBE_COUNT: Final = 2
 _UNPROBED_CALLS: Final = 64
 # Bytes between two stretches that are announced as one: a seek costs more than reading them.
 _ADVISE_GAP_NBYTES: Final = 16 << 10
-# A row of a Fortran array has as many stretches as elements; so many are announced a call, and the rest is read
-# when its turn comes.
+# A row of a Fortran array has as many stretches as elements. So many are announced a call, the rest is not.
 _MAX_ADVICES: Final = 4096
 _RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _HAS_FADVISE: Final = hasattr(os, "posix_fadvise")
@@ -55,11 +60,10 @@ class _OpenFile:
     def __init__(self, path: str) -> None:
         self.fd = -1
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        self.queues = _aio.shared_queues()
         self._seek_lock = threading.Lock()
 
     def read_at(self, offset: int, views: list[memoryview]) -> int:
-        """Fills `views` with the bytes from `offset` on and returns how many; fewer only at the end of the file."""
+        """Fills `views` with the bytes from `offset` on; returns how many, fewer only at the file's end."""
         total = 0
         while views:
             count = self._read_some(offset + total, views)
@@ -103,8 +107,8 @@ class _Requests(NamedTuple):
 class _Plan:
     """The reads that fetch the first run of each of some rows; the other runs are the same reads elsewhere.
 
-    A *vector* is a piece of memory, filled from one or more rows; a *request* is a stretch of the file that goes
-    to one or more vectors. Rows, vectors and requests are in the file's order. All arrays are int64.
+    A *vector* is a piece of memory, filled from one or more rows; a *request* is a stretch of the file that
+    goes to one or more vectors. Rows, vectors and requests are in the file's order. All arrays are int64.
     """
 
     def __init__(
@@ -114,7 +118,6 @@ class _Plan:
         addresses: NDArray[np.int64],
         nbytes: int,
     ) -> None:
-        count = len(elements)
         self._elements = elements
         self._nbytes = nbytes
         follows = offsets[1:] - offsets[:-1] == nbytes
@@ -135,7 +138,7 @@ class _Plan:
         )
 
     def at_runs(self, first: int, shifts: NDArray[np.int64]) -> _Requests:
-        """Returns the reads for runs `first` and on, that lie `shifts` bytes, shape `(runs,)`, after the first."""
+        """Returns the reads for runs `first` and on; run k lies `shifts[k]` bytes after run 0."""
         offsets, wanted, heads, counts, vectors = self.requests
         runs = np.arange(len(shifts))[:, None]
         moved = np.tile(vectors, (len(shifts), 1, 1))
@@ -154,7 +157,7 @@ class _Plan:
 
 
 def _bounds(joined: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Returns where groups of neighbours start, and the end: `[T, F]` joins items 0 and 1 of 3: `[0, 2, 3]`."""
+    """Returns where groups start, and the end; `[True, False]` joins items 0 and 1 of 3: `[0, 2, 3]`."""
     starts = np.ones(len(joined) + 2, np.bool_)
     np.logical_not(joined, out=starts[1:-1])
     return starts.nonzero()[0]
@@ -173,8 +176,9 @@ def _split(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
 class FileRows:
     """The rows of one array in a file, opened in this process.
 
-    Opens the file at first use. Memory: a descriptor, and 8 bytes for each run of a row (1 for C order, as many as a
-    row has elements for Fortran order). The process's resident memory does not grow with what is read.
+    Opens the file at first use. Memory: a descriptor, and 8 bytes for each run of a row (1 for C order, as
+    many as a row has elements for Fortran order). The process's resident memory does not grow with what is
+    read.
 
     Args:
         handle: The array, as `npy.describe` or `StridedFile.of_memmap` gives it.
@@ -192,18 +196,19 @@ class FileRows:
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads rows into their destinations; all of a call together, each byte moved once.
 
-        Rows are read in the file's order. Those that follow one another there, of whichever request (a frame and
-        its successor), are one read; where they follow one another in memory too, one piece of it. A row wanted
-        twice is read twice: that is a copy from the page cache, and copying it from its first destination is one too.
+        Rows are read in the file's order. Those that follow one another there, of whichever request (a frame
+        and its successor), are one read; where they follow one another in memory too, one piece of it. A row
+        wanted twice is read twice: that is one copy, and so would be a copy from its first destination.
 
         Args:
-            reads: Each `(indices, out, rows)`: row `indices[k]`, which the caller has checked to be in range, goes to
-                `out[rows[k]]`. `out` is C-contiguous, writable, of shape `(any, *row_shape)` and of the file's dtype,
-                byte order included. `rows` is an int64 array or a slice, with as many rows as there are indices.
+            reads: Each `(indices, out, rows)`: row `indices[k]`, which the caller has checked to be in range,
+                goes to `out[rows[k]]`. `out` is C-contiguous, writable, of shape `(any, *row_shape)` and of
+                the file's dtype, byte order included. `rows` is an int64 array or a slice, with as many rows
+                as there are indices.
 
         Raises:
-            SourceError: The file was replaced, deleted or shortened, or its device fails; names file and element.
-                Rows of `out` may have been written.
+            SourceError: The file was replaced, deleted or shortened, or its device fails; names file and
+                element. Rows of `out` may have been written.
         """
         elements, addresses = _flatten(self.handle, reads)
         if not len(elements):
@@ -212,7 +217,7 @@ class FileRows:
         if self._run_count == 0:
             return
         plan = self._plan(elements, addresses)
-        queue = file.queues.take()
+        queue = _aio.take() if len(plan.requests.offsets) * self._run_count >= _MIN_QUEUED else None
         try:
             if self._run_count == 1:
                 self._read(file, queue, plan, plan.requests)
@@ -222,8 +227,7 @@ class FileRows:
                 shifts = self._run_offsets[first : first + at_once]
                 self._read(file, queue, plan, plan.at_runs(first, shifts))
         finally:
-            if queue is not None:
-                file.queues.put(queue)
+            _aio.put(queue)
 
     def _plan(self, elements: NDArray[np.int64], addresses: NDArray[np.int64]) -> _Plan:
         offsets = elements * self.handle.strides[0] + self.handle.offset
@@ -234,9 +238,7 @@ class FileRows:
         assert ends[1] < self.handle.shape[0], f"row {ends[1]} of {self.handle.shape[0]}"
         return _Plan(plan_elements, offsets[order], addresses[order], self._run_nbytes)
 
-    def _read(
-        self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests
-    ) -> None:
+    def _read(self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests) -> None:
         """Does the requests of a plan for one or more of its runs."""
         offsets, wanted, heads, counts, vectors = requests
         scattered = counts > 1
@@ -245,17 +247,13 @@ class FileRows:
         lengths = np.where(scattered, counts, wanted)
         for start in range(0, len(offsets), _aio.CAPACITY):
             part = slice(start, start + _aio.CAPACITY)
-            if queue is None:
-                missed = range(start, min(start + _aio.CAPACITY, len(offsets)))
-            else:
+            missed = np.ones(len(offsets[part]), np.bool_)
+            if queue is not None:
                 got = queue.read(file.fd, offsets[part], buffers[part], lengths[part], scattered[part])
-                whole = got == wanted[part]
-                if whole.all():
-                    continue
-                missed = (np.flatnonzero(~whole) + start).tolist()
-            # What did not come back whole is read again one by one, which tells a short read from the end of the
-            # file and an error of the device from one of the queue. It is rare, so the way is the plain one.
-            for k in missed:
+                np.not_equal(got, wanted[part], out=missed)
+            # What did not come back whole is read again one by one, which tells a short read from the end of
+            # the file, and an error of the device from one of the queue.
+            for k in (missed.nonzero()[0] + start).tolist():
                 pieces = vectors[heads[k] : heads[k] + counts[k]]
                 self._read_one(file, plan, k % len(plan.requests.offsets), int(offsets[k]), pieces)
 
@@ -269,8 +267,8 @@ class FileRows:
         except OSError as error:
             element = self.handle.describe(plan.element_at(request, 0))
             raise SourceError(
-                f"{element} cannot be read: {error.strerror or error}, at byte {offset:,} of {self.handle.path}. The "
-                f"disk or the connection to it fails; see the system's log."
+                f"{element} cannot be read: {error.strerror or error}, at byte {offset:,} of "
+                f"{self.handle.path}. The disk or the connection to it fails; see the system's log."
             ) from error
         if got < wanted:
             raise self._shortened(os.fstat(file.fd).st_size, plan.element_at(request, got))
@@ -327,8 +325,9 @@ class FileRows:
 
     def close(self) -> None:
         """Lets go of the file, at once or when calls under way have ended; a later call is an error."""
-        self._closed = True
-        self._file = None
+        with self._open_lock:
+            self._closed = True
+            self._file = None
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -347,14 +346,15 @@ class FileRows:
             raise
         except OSError as error:
             raise SourceError(
-                f"{handle.describe(element)} cannot be read: {handle.path}: {error.strerror or error}. The file was "
-                f"there when the dataset was made; put it back, or make the dataset again."
+                f"{handle.describe(element)} cannot be read: {handle.path}: {error.strerror or error}. The "
+                f"file was there when the dataset was made; put it back, or make the dataset again."
             ) from error
         if (status.st_dev, status.st_ino) != (handle.st_dev, handle.st_ino):
             raise SourceError(
-                f"{handle.describe(element)} cannot be read: {handle.path} was replaced by another file since the "
-                f"dataset was made (inode {handle.st_ino} then, {status.st_ino} now), and a run must not mix two. Make "
-                f"the dataset again; to change data under a running dataset, write them in place."
+                f"{handle.describe(element)} cannot be read: {handle.path} was replaced by another file "
+                f"since the dataset was made (inode {handle.st_ino} then, {status.st_ino} now), and a run "
+                f"must not mix two. Make the dataset again; to change data under a running dataset, write "
+                f"them in place."
             )
         return file
 
@@ -375,9 +375,9 @@ class FileRows:
     def _shortened(self, size: int, element: int) -> SourceError:
         handle = self.handle
         return SourceError(
-            f"{handle.describe(element)} cannot be read: {handle.path} was shortened since the dataset was made, from "
-            f"{handle.st_size:,} to {size:,} bytes; its array ends at byte {handle.extent[1]:,}. Restore the file, or "
-            f"make the dataset again from what is there."
+            f"{handle.describe(element)} cannot be read: {handle.path} was shortened since the dataset was "
+            f"made, from {handle.st_size:,} to {size:,} bytes; its array ends at byte {handle.extent[1]:,}. "
+            f"Restore the file, or make the dataset again from what is there."
         )
 
 
@@ -385,12 +385,15 @@ def _flatten(handle: StridedFile, reads: Sequence[Read]) -> tuple[NDArray[np.int
     """Returns which rows are read and the addresses that they go to, of all requests."""
     elements, addresses = [], []
     for indices, out, rows in reads:
-        assert out.flags.c_contiguous and out.flags.writeable, "rows are written as one piece each"
-        assert out.dtype == handle.dtype and out.shape[1:] == handle.row_shape, (out.dtype, out.shape)
+        assert out.flags.c_contiguous, "a row is written as one piece"
+        assert out.flags.writeable, "rows are written"
+        assert out.dtype == handle.dtype, (out.dtype, handle.dtype)
+        assert out.shape[1:] == handle.row_shape, (out.shape, handle.row_shape)
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(out)), dtype=np.int64)
         else:
-            assert not len(rows) or (rows.min() >= 0 and rows.max() < len(out)), "rows outside of out"
+            # Writing by address: a row outside of `out` would be somebody else's memory.
+            assert not len(rows) or (0 <= rows.min() <= rows.max() < len(out)), "rows outside of out"
         assert rows.shape == indices.shape, (rows.shape, indices.shape)
         elements.append(indices)
         addresses.append(rows * handle.row_nbytes + out.__array_interface__["data"][0])

@@ -20,7 +20,7 @@ import numpy as np
 from penstock._errors import SourceError
 
 _MAGIC = b"\x93NUMPY"
-# A header is evaluated as a Python literal. A thousand named fields take about 30 kB, so a longer one is damage.
+# A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
 _MAX_HEADER_NBYTES = 1 << 20
 
 
@@ -83,7 +83,7 @@ class StridedFile:
         return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
     def run_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Bytes from the start of a row to each of its runs, in C order of the row's elements; 8 bytes a run."""
+        """Returns the bytes from a row's start to each of its runs, in C order of its elements; int64."""
         run_nbytes, run_count = self.runs
         offsets = np.zeros(1 if run_count else 0, np.int64)
         covered = self.dtype.itemsize
@@ -104,35 +104,34 @@ class StridedFile:
     def of_memmap(cls, array: np.ndarray[Any, Any]) -> Self | None:
         """Describes an `np.memmap`, or any view of one, as the file beneath it.
 
-        Slices, steps, transposes and plain-ndarray views keep their meaning: the place in the file follows from
-        the address of the first element. Nothing is read, whatever the size.
+        Slices, steps, transposes and plain-ndarray views keep their meaning: the place in the file follows
+        from the address of the first element. Nothing is read, whatever the size.
 
         Args:
             array: Any array.
 
         Returns:
-            The description, or None where the values are not those of a file: copies (fancy indexing,
-            arithmetic), mode `"c"` (its changes are private), memmaps without a name, and files that were deleted
-            or are no longer the ones mapped.
+            The description, or None where the values are not those of a file that can be opened again: copies
+            (fancy indexing, arithmetic), mode `"c"` (its changes are private), memmaps without a name, files
+            deleted or replaced since.
         """
+        if array.dtype.hasobject or array.ndim == 0:
+            return None
         owner: Any = array
-        while owner is not None and not isinstance(owner, np.memmap):
+        while not isinstance(owner, np.memmap):
             owner = getattr(owner, "base", None)
-        buffer = getattr(owner, "_mmap", None)
-        filename = getattr(owner, "filename", None)
-        if (
-            buffer is None
-            or filename is None
-            or owner.mode == "c"
-            or array.dtype.hasobject
-            or array.ndim == 0
-        ):
+            if owner is None:
+                return None
+        # A view of a memmap knows the mapping and the name of the whole; a copy has lost both.
+        buffer: Any = getattr(owner, "_mmap", None)
+        filename: Any = owner.filename
+        if buffer is None or filename is None or owner.mode == "c":
             return None
         try:
             path = os.path.abspath(filename)
             status = os.stat(path)
             # Another file has taken the name if its size is not that of the one mapped. The inode of the one
-            # mapped cannot be asked; a file of the same size put in its place before this call goes unnoticed.
+            # mapped cannot be asked: a file of the same size put there before this call goes unnoticed.
             if status.st_size != buffer.size():
                 return None
         except (OSError, TypeError, ValueError):
@@ -167,8 +166,8 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
         Its description, with the absolute path.
 
     Raises:
-        SourceError: The file cannot be opened, is not a `.npy`, is empty or truncated, or holds Python objects
-            or a single value.
+        SourceError: The file cannot be opened, is not a `.npy`, is empty or truncated, or holds Python
+            objects or a single value.
     """
     name = Path(path).name
     absolute = os.path.abspath(path)
@@ -184,14 +183,14 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     shape, dtype, fortran_order = _parse(header, name)
     if dtype.hasobject:
         raise SourceError(
-            f"{name} holds Python objects (dtype {dtype}). They could only be unpickled, which runs whatever code "
-            f"the file contains, and their places in the file are not known. Save an array of fixed size: "
-            f"np.save({name!r}, np.stack(list(objects))), or strings as dtype 'U' or 'S'."
+            f"{name} holds Python objects (dtype {dtype}). They could only be unpickled, which runs whatever "
+            f"code the file contains, and their places in the file are not known. Save elements of one fixed "
+            f"size: np.save({name!r}, np.stack(list(objects))), or strings as dtype 'U' or 'S'."
         )
     if not shape:
         raise SourceError(
-            f"{name} holds a single value (shape ()), so it has no elements to count. Save it with a first axis: "
-            f"np.save({name!r}, value[None])."
+            f"{name} holds a single value (shape ()), so it has no elements to count. Save it with a first "
+            f"axis: np.save({name!r}, value[None])."
         )
     strides = _contiguous_strides(shape, dtype.itemsize, fortran_order)
     described = StridedFile(
@@ -219,8 +218,9 @@ def _read_version(file: BinaryIO | Any, name: str) -> int:
     version = int(start[6])
     if version not in (1, 2, 3):
         raise SourceError(
-            f"{name} says it is version {version}.{start[7]} of the .npy format; versions 1 to 3 are known. Either "
-            f"the file is damaged or it was written by a newer NumPy: load and save it there with version=(3, 0)."
+            f"{name} says it is version {version}.{start[7]} of the .npy format; versions 1 to 3 are known. "
+            f"Either the file is damaged or a newer NumPy wrote it: load it there and save it again with "
+            f"np.lib.format.write_array(file, array, version=(3, 0))."
         )
     return version
 
@@ -234,8 +234,8 @@ def _read_header(file: BinaryIO | Any, version: int, name: str) -> tuple[str, in
     (length,) = struct.unpack(code, prefix)
     if length > _MAX_HEADER_NBYTES:
         raise SourceError(
-            f"{name} announces a header of {length:,} bytes; at most {_MAX_HEADER_NBYTES:,} are read. The file is "
-            f"damaged; write it again."
+            f"{name} announces a header of {length:,} bytes; at most {_MAX_HEADER_NBYTES:,} are read. The "
+            f"file is damaged; write it again."
         )
     raw = file.read(length)
     if len(raw) < length:
@@ -245,8 +245,8 @@ def _read_header(file: BinaryIO | Any, version: int, name: str) -> tuple[str, in
 
 def _truncated_header(name: str, expected: int, present: int) -> SourceError:
     return SourceError(
-        f"{name} is truncated: its header takes {expected:,} bytes and the file has {present:,}. Whatever wrote it "
-        f"had not finished or failed; write it again."
+        f"{name} is truncated: its header takes {expected:,} bytes and the file has {present:,}. Whatever "
+        f"wrote it had not finished or failed; write it again."
     )
 
 
@@ -260,8 +260,8 @@ def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool
             raise ValueError(f"shape {shape!r}, fortran_order {fortran_order!r}")
     except (SyntaxError, ValueError, TypeError, KeyError, IndexError, RecursionError, MemoryError) as error:
         raise SourceError(
-            f"{name} has a header that is not one of a .npy: {header.strip()[:120]!r}. The file is damaged; write it "
-            f"again."
+            f"{name} has a header that is not one of a .npy: {header.strip()[:120]!r}. The file is damaged; "
+            f"write it again."
         ) from error
     return tuple(shape), dtype, fortran_order
 
@@ -283,6 +283,7 @@ def _check_complete(described: StridedFile, fortran_order: bool, name: str) -> N
     else:
         whole = f"{present // described.row_nbytes:,} of {described.shape[0]:,} rows are whole"
     raise SourceError(
-        f"{name} is truncated: shape {described.shape} of {described.dtype} takes {expected:,} bytes after the "
-        f"header and {present:,} are there, so {whole}. Whatever wrote it had not finished or failed; write it again."
+        f"{name} is truncated: shape {described.shape} of {described.dtype} takes {expected:,} bytes after "
+        f"the header and {present:,} are there, so {whole}. Whatever wrote it had not finished or failed; "
+        f"write it again."
     )
