@@ -9,16 +9,16 @@ Guarantees.
   lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
   reference tells when it dies.
 - That weak reference calls `return_slot` on any thread, at any bytecode, perhaps inside a lock that this
-  very thread holds. So it takes no lock: it pops from a dict and puts into `SimpleQueue`s, which are both
-  safe there (`SimpleQueue.put` is reentrant by its documentation).
+  very thread holds. So it takes no lock: it pops from a dict, appends to a deque, and calls
+  `on_free`; the first two are single operations of C code.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
 
 Decided elsewhere: which batch fills a slot (`_run/_pipeline.py`).
 """
 
 import mmap
-import queue
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, final
 
@@ -53,10 +53,8 @@ class Ring:
         self._leases: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
         self.copied_count = 0
         """How many batches were handed out as private copies because their user kept many."""
-        self.free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        """Slots that may be filled."""
-        for slot in range(slot_count):
-            self.free.put(slot)
+        self.free: deque[int] = deque(reversed(range(slot_count)))
+        """Slots that may be filled; the one that came back last is taken first."""
 
     def _root(self, slot: int) -> npt.NDArray[np.uint8]:
         assert self._memory is not None
@@ -100,14 +98,14 @@ class Ring:
 
         def return_slot(_: object) -> None:
             leases.pop(slot, None)
-            free.put(slot)
+            free.append(slot)
             on_free()
 
         return return_slot
 
     def give_back(self, slot: int) -> None:
         """Returns a slot that nobody writes to and nobody sees."""
-        self.free.put(slot)
+        self.free.append(slot)
         self._on_free()
 
     def release(self) -> None:

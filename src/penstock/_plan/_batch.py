@@ -43,9 +43,7 @@ class Batch(Node):
         """As the user wrote it."""
         return f"batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
 
-    @property
-    def length(self) -> Length:
-        """That of the input over `size`, rounded up, or down with `drop_remainder`."""
+    def _find_length(self) -> Length:
         count = self.source.length
         if not isinstance(count, int):
             return count
@@ -121,9 +119,7 @@ class Unbatch(Node):
         """`unbatch`."""
         return "unbatch"
 
-    @property
-    def length(self) -> Length:
-        """The number of stacked arrays in all elements; may run a mapped function on element 0."""
+    def _find_length(self) -> Length:
         count = self.source.length
         size, remainder = self._sizes
         if not isinstance(count, int):

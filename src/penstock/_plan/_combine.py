@@ -43,9 +43,7 @@ class Zip(OneToOne):
         """The structure that the inputs are put into."""
         return {"structure": str(self.structure)}
 
-    @property
-    def length(self) -> Length:
-        """The one known length; infinite inputs take it."""
+    def _find_length(self) -> Length:
         lengths = [node.length for node in self.sources]
         known = [length for length in lengths if length != math.inf]
         return known[0] if known else math.inf
@@ -96,9 +94,7 @@ class Concatenate(Reorder):
         """`concatenate`."""
         return "concatenate"
 
-    @property
-    def length(self) -> Length:
-        """The sum."""
+    def _find_length(self) -> Length:
         return total([node.length for node in self.sources])
 
     @cached_property
@@ -130,9 +126,7 @@ class Interleave(Reorder):
         """`interleave`."""
         return "interleave"
 
-    @property
-    def length(self) -> Length:
-        """The sum: all are dealt until all are exhausted."""
+    def _find_length(self) -> Length:
         return total([node.length for node in self.sources])
 
     @cached_property

@@ -42,9 +42,7 @@ class Slice(Reorder):
         """Where it starts, its step and its length."""
         return {"start": self.start, "step": self.step, "count": self.count}
 
-    @property
-    def length(self) -> Length:
-        """The number of elements chosen."""
+    def _find_length(self) -> Length:
         return self.count
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
@@ -93,9 +91,7 @@ class Select(Reorder):
         """How many were chosen."""
         return {"count": len(self.positions)}
 
-    @property
-    def length(self) -> int:
-        """The number of elements chosen."""
+    def _find_length(self) -> int:
         return len(self.positions)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:

@@ -56,10 +56,13 @@ class Node(ABC):
     def verb(self) -> str:
         """The user's name for this step: `shuffle`, `map`."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def length(self) -> Length:
         """The number of elements of one epoch. Never reads data, but where it says so."""
+        return self._find_length()
+
+    @abstractmethod
+    def _find_length(self) -> Length: ...
 
     @cached_property
     def spec(self) -> Spec:
@@ -139,9 +142,7 @@ class Node(ABC):
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
 
-    @property
-    def length(self) -> Length:
-        """That of the input."""
+    def _find_length(self) -> Length:
         return self.inputs[0].length
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:

@@ -34,9 +34,7 @@ class Shuffle(Reorder):
         window = "" if self.window is None else f", window={self.window}"
         return f"shuffle(seed={self.seed}{window}{'' if self.reshuffle else ', reshuffle=False'})"
 
-    @property
-    def length(self) -> Length:
-        """That of the input."""
+    def _find_length(self) -> Length:
         return self.source.length
 
     @property
@@ -76,9 +74,7 @@ class Repeat(Reorder):
         """`repeat`."""
         return "repeat"
 
-    @property
-    def length(self) -> Length:
-        """`count` times that of the input; infinite without a count."""
+    def _find_length(self) -> Length:
         if self.count is None:
             return float("inf") if self.source.length else self.source.length
         return None if self.source.length is None else self.source.length * self.count

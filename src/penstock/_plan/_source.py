@@ -111,9 +111,7 @@ class SourceNode(Node):
         """The constructor that the user called."""
         return self.name
 
-    @property
-    def length(self) -> int:
-        """What the source says."""
+    def _find_length(self) -> int:
         return len(self.data)
 
     @property

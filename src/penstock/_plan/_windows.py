@@ -54,9 +54,7 @@ class Windows(Node):
         groups = None if self.groups is None else len(self.groups[0])
         return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups}
 
-    @property
-    def length(self) -> Length:
-        """The number of windows that fit."""
+    def _find_length(self) -> Length:
         return self.count
 
     @property

@@ -14,13 +14,17 @@ from penstock._errors import ArgumentError
 from penstock._plan._batch import remainder
 from penstock._plan._map import Map
 from penstock._plan._node import Node
-from penstock._plan._reader import CHUNK_NBYTES, Gather, OpenSources, Reader, Rows
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows
 from penstock._spec import Spec
 
 ANNOUNCED_BATCHES = 16
 """How many batches ahead, at most, the kernel is told what will be read."""
 ANNOUNCED_NBYTES = 64 << 20
 """And how much memory of the page cache that may ask for; one batch is always announced."""
+
+
+UNIT_NBYTES = 4 << 20
+"""A unit of plain reads is at least this much, or a whole batch."""
 
 
 @final
@@ -105,24 +109,23 @@ class Program:
         if rows is None:
             return [Unit(epoch, index, 0, 1, slot, ticket, announce)]
         first, last = self.shard_rows(rows)
-        size = max(1, min(-(-(last - first) // worker_count), self._finest))
+        size = self._unit_rows(last - first, worker_count)
         return [
             Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else ())
             for start in range(first, last, size)
         ]
 
-    @cached_property
-    def _finest(self) -> int:
-        """Rows that a unit should have at most.
+    def _unit_rows(self, row_count: int, worker_count: int) -> int:
+        """How many rows a unit has.
 
-        One unit a worker costs least. Finer ones even out rows that take unlike times, as files and
-        functions do; for plain reads half a scratch chunk is where the cost of a unit (some 30 us of
-        Python) begins to show.
+        Rows that take unlike times, as those of functions do, are dealt a few at a time, so that all workers
+        end with a batch together. Plain reads go to one worker a batch while that is below a millisecond: a
+        unit costs some 100 us of Python, which threads cannot do side by side.
         """
         if runs_functions(self.node):
-            return 4
-        row_nbytes = self.node.spec.nbytes // max(1, self.row_count(0, 0) or 1)
-        return max(1, (CHUNK_NBYTES // 2) // max(1, row_nbytes))
+            return max(1, min(4, row_count // worker_count))
+        row_nbytes = self.node.spec.nbytes // max(1, row_count)
+        return max(1, -(-row_count // worker_count), UNIT_NBYTES // max(1, row_nbytes))
 
     @cached_property
     def announced_count(self) -> int:

@@ -57,7 +57,7 @@ _PREAD, _PREADV = 0, 7
 _NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}.get(
     platform.machine()
 )
-_SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32 and _NUMBERS is not None
+SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32 and _NUMBERS is not None
 _SETUP, _DESTROY, _SUBMIT, _GETEVENTS = _NUMBERS or (0, 0, 0, 0)
 
 _long, _pointer = ctypes.c_long, ctypes.c_void_p
@@ -68,7 +68,7 @@ def _prototype(*arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(_long, _long, *arguments, use_errno=True)(("syscall", ctypes.CDLL(None)))
 
 
-if _SUPPORTED:
+if SUPPORTED:
     _io_setup = _prototype(_long, _pointer)
     _io_destroy = _prototype(ctypes.c_ulong)
     _io_submit = _prototype(ctypes.c_ulong, _long, _pointer)
@@ -85,7 +85,7 @@ class ReadQueue:
     def __init__(self) -> None:
         self._context = 0
         self._pid = os.getpid()
-        if not _SUPPORTED:
+        if not SUPPORTED:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         context = ctypes.c_ulong(0)
         if _io_setup(_SETUP, CAPACITY, ctypes.byref(context)) < 0:

@@ -1,0 +1,1 @@
+"""What the command `penstock demo` runs. Nothing else in the package imports from here."""

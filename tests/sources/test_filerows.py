@@ -1,0 +1,459 @@
+import dataclasses
+import errno
+import gc
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from penstock._errors import SourceError
+from penstock.sources import _aio, _filerows
+from penstock.sources._filerows import FileRows, Read
+from penstock.sources.npy import StridedFile, describe
+
+
+@pytest.fixture(params=["queued", "one by one", "seek and read"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every way in which bytes are read; the tests that take it hold for each."""
+    if request.param == "queued":
+        monkeypatch.setattr(_filerows, "_MIN_QUEUED", 1)
+    else:
+        monkeypatch.setattr(_aio, "take", lambda: None)
+    if request.param == "seek and read":
+        monkeypatch.delattr(os, "preadv", raising=False)
+        monkeypatch.setattr(_filerows, "_RWF_NOWAIT", 0)
+    return str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ds.npy"
+
+
+def saved(path: Path, array: np.ndarray) -> FileRows:
+    np.save(path, array)
+    return FileRows(describe(path))
+
+
+def numbered(shape: tuple[int, ...], dtype: str = "i4", order: str = "C") -> np.ndarray:
+    return np.arange(np.prod(shape)).astype(dtype).reshape(shape, order=order)
+
+
+def taken(rows: FileRows, indices: object) -> np.ndarray:
+    indices = np.asarray(indices, np.int64)
+    out = np.empty((len(indices), *rows.handle.row_shape), rows.handle.dtype)
+    rows.gather([(indices, out, slice(0, len(indices)))])
+    return out
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    "dtype", ["f8", ">i4", "?", "S3", "<U10", "M8[s]", [("a", "i1"), ("b", ">f4", (2,))]], ids=str
+)
+@pytest.mark.parametrize("shape", [(40,), (40, 3, 5), (40, 0), (40, 1, 4), (1, 4), (700, 2)])
+def test_rows_are_those_of_numpy(
+    path: Path, way: str, shape: tuple[int, ...], dtype: str, order: str
+) -> None:
+    rng = np.random.default_rng(0)
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    array = np.frombuffer(rng.integers(0, 2, nbytes, np.uint8).tobytes() or b"", dtype).reshape(shape)
+    rows = saved(path, np.asarray(array, order=order))
+    reads: list[Read] = []
+    expected = []
+    for count in (0, 1, 30, 600):
+        indices = rng.integers(0, len(array), count)
+        out = np.zeros((count + 3, *shape[1:]), dtype)
+        want = out.copy()
+        where = slice(1, 1 + count) if count == 30 else rng.permutation(count + 3)[:count]
+        want[where] = array[indices]
+        reads.append((indices, out, where))
+        expected.append(want)
+    rows.gather(reads)
+    for (_, out, _), want in zip(reads, expected, strict=True):
+        assert out.tobytes() == want.tobytes()
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_requests_together_are_each_as_if_alone(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3), "row shape"))
+    array = numbered((20, *shape), order=data.draw(st.sampled_from("CF")))
+    path = tmp_path_factory.getbasetemp() / "any.npy"
+    rows = saved(path, array)
+    reads = []
+    for _ in range(data.draw(st.integers(1, 3), "reads")):
+        indices = data.draw(st.lists(st.integers(0, 19), max_size=40), "indices")
+        where = data.draw(st.permutations(range(len(indices))), "rows")
+        out = np.full((len(indices), *shape), -1, array.dtype)
+        reads.append((np.array(indices, np.int64), out, np.array(where, np.int64)))
+    rows.gather(reads)
+    for indices, out, where in reads:
+        np.testing.assert_array_equal(out[where], array[indices])
+
+
+VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "step": lambda mm: mm[::2],
+    "columns": lambda mm: mm[:, 1:3],
+    "transposed": lambda mm: mm.T,
+    "tail": lambda mm: mm[5:],
+    "reversed": lambda mm: mm[::-1],
+    "reversed both ways": lambda mm: mm[::-3, ::-1],
+    "broadcast": lambda mm: np.broadcast_to(mm[3], (9, *mm.shape[1:])),
+    "windows": lambda mm: np.lib.stride_tricks.sliding_window_view(mm, 3, axis=0),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_views_of_a_memmap_are_read_as_they_are(
+    path: Path, way: str, view: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    np.save(path, numbered((30, 4, 6)))
+    expected = view(np.load(path, mmap_mode="r"))
+    handle = StridedFile.of_memmap(expected)
+    assert handle is not None
+    indices = np.random.default_rng(0).integers(0, len(expected), 100)
+    np.testing.assert_array_equal(taken(FileRows(handle), indices), expected[indices])
+
+
+class CountingQueue:
+    """A queue that keeps what it was asked to read."""
+
+    def __init__(self, queue: _aio.ReadQueue) -> None:
+        self.queue = queue
+        self.lengths: list[list[int]] = []
+
+    def read(self, fd: int, offsets: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+        got = self.queue.read(fd, offsets, *arguments)
+        self.lengths.append(got.tolist())
+        return got
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> CountingQueue:
+    queue = _aio.take()
+    assert queue is not None
+    _aio.put(queue)
+    counting = CountingQueue(queue)
+    monkeypatch.setattr(_filerows, "_MIN_QUEUED", 1)
+    monkeypatch.setattr(_aio, "take", lambda: counting)
+    monkeypatch.setattr(_aio, "put", lambda _: None)
+    return counting
+
+
+linux_only = pytest.mark.skipif(not _aio.SUPPORTED, reason="no native AIO here")
+
+
+@linux_only
+def test_a_frame_and_its_successor_are_one_read(path: Path, queue: CountingQueue) -> None:
+    rows = saved(path, numbered((50, 10)))
+    x, y = np.empty((3, 10), "i4"), np.empty((3, 10), "i4")
+    indices = np.array([30, 7, 12])
+    rows.gather([(indices, x, slice(0, 3)), (indices + 1, y, slice(0, 3))])
+    assert queue.lengths == [[80, 80, 80]]
+    assert (x[:, 0] == indices * 10).all()
+    assert (y[:, 0] == indices * 10 + 10).all()
+
+
+@linux_only
+def test_consecutive_rows_are_one_read(path: Path, queue: CountingQueue) -> None:
+    taken(saved(path, numbered((5000, 10))), range(100, 4100))
+    assert queue.lengths == [[160_000]]
+
+
+@linux_only
+def test_hundreds_of_rows_are_one_system_call(path: Path, queue: CountingQueue) -> None:
+    taken(saved(path, numbered((1000, 10))), range(0, 1000, 4))
+    assert [len(lengths) for lengths in queue.lengths] == [250]
+
+
+@linux_only
+def test_reads_that_the_kernel_refuses_are_done_one_by_one(
+    path: Path, queue: CountingQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = saved(path, numbered((1000, 10)))
+    monkeypatch.setattr(queue, "read", lambda fd, offsets, *_: np.full(len(offsets), -errno.EAGAIN))
+    np.testing.assert_array_equal(taken(rows, range(0, 1000, 2)), numbered((1000, 10))[::2])
+
+
+@linux_only
+def test_without_a_queue_to_be_had_rows_are_read_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_aio, "_idle", type(_aio._idle)())
+    monkeypatch.setattr(_aio, "_io_setup", lambda *_: -1)
+    assert _aio.take() is None
+    np.testing.assert_array_equal(
+        taken(saved(path, numbered((99, 10))), range(0, 99, 2)), numbered((99, 10))[::2]
+    )
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_file_shortened_while_open_names_the_first_missing_element(path: Path, way: str) -> None:
+    rows = saved(path, numbered((1000, 100)))
+    assert taken(rows, [999, 0]).shape == (2, 100)
+    os.truncate(path, 128 + 400 * 600 + 1)
+    assert (taken(rows, [599, 3, 100, 0])[:, 0] == [59900, 300, 10000, 0]).all()
+    message = (
+        r"ds\.npy\[600\] .* was shortened .* from 400,128 to 240,129 bytes; its array ends at byte 400,128"
+    )
+    with pytest.raises(SourceError, match=message):
+        taken(rows, [900, 600, 5, 10, 100])
+    with pytest.raises(SourceError, match=message):
+        taken(rows, range(500, 1000))
+
+
+def test_fortran_file_shortened_while_open_is_an_error(path: Path, way: str) -> None:
+    rows = saved(path, numbered((1000, 100), order="F"))
+    taken(rows, [1])
+    os.truncate(path, 300_000)
+    with pytest.raises(SourceError, match=r"ds\.npy\[77\] .* from 400,128 to 300,000 bytes"):
+        taken(rows, [77])
+
+
+def test_file_shortened_before_it_is_opened_is_an_error(path: Path) -> None:
+    rows = saved(path, numbered((1000, 100)))
+    os.truncate(path, 400_000)
+    with pytest.raises(SourceError, match=r"ds\.npy\[3\] .* from 400,128 to 400,000 bytes"):
+        taken(rows, [3])
+
+
+@pytest.mark.parametrize("opened_before", [True, False])
+def test_replaced_file_is_an_error(path: Path, opened_before: bool) -> None:
+    rows = saved(path, numbered((10, 10)))
+    if opened_before:
+        taken(rows, [1])
+    np.save(path.with_name("new.npy"), numbered((10, 10)))
+    os.replace(path.with_name("new.npy"), path)
+    message = (
+        rf"ds\.npy\[7\] .* was replaced .*inode {rows.handle.st_ino} then, \d+ now.* write them in place"
+    )
+    with pytest.raises(SourceError, match=message):
+        taken(rows, [7, 1])
+
+
+@pytest.mark.parametrize("opened_before", [True, False])
+def test_deleted_file_is_an_error(path: Path, opened_before: bool) -> None:
+    rows = saved(path, numbered((10, 10)))
+    if opened_before:
+        taken(rows, [1])
+    path.unlink()
+    with pytest.raises(SourceError, match=r"ds\.npy\[7\] .*: No such file or directory.*put it back"):
+        taken(rows, [7, 1])
+    rows.advise(np.array([1]))
+
+
+def test_changes_in_place_are_read(path: Path, way: str) -> None:
+    rows = saved(path, numbered((10, 10)))
+    taken(rows, [1])
+    np.load(path, mmap_mode="r+")[1] = 5
+    assert (taken(rows, [1]) == 5).all()
+
+
+def test_an_error_of_the_device_names_element_and_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = saved(path, numbered((10, 10)))
+    taken(rows, [0])
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(_filerows._OpenFile, "_read_some", failing)
+    with pytest.raises(
+        SourceError, match=r"ds\.npy\[4\] .* Input/output error, at byte 288 of .*system's log"
+    ):
+        taken(rows, [4])
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_threads_at_once_get_the_same_bytes(path: Path, way: str) -> None:
+    array = numbered((3000, 50))
+    rows = saved(path, array)
+    wrong: list[int] = []
+    start = threading.Barrier(8)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        start.wait()
+        for _ in range(20):
+            indices = rng.integers(0, 3000, 300)
+            rows.advise(indices)
+            if not (taken(rows, indices) == array[indices]).all():
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def open_count(path: Path) -> int:
+    return sum(os.path.realpath(link) == str(path) for link in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+def test_descriptor_is_there_from_the_first_read_to_close_or_the_end(path: Path) -> None:
+    rows = saved(path, numbered((10, 10)))
+    assert open_count(path) == 0
+    taken(rows, [1])
+    assert open_count(path) == 1
+    rows.close()
+    assert open_count(path) == 0
+    rows = FileRows(rows.handle)
+    taken(rows, [1])
+    del rows
+    gc.collect()
+    assert open_count(path) == 0
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_closed_is_closed(path: Path) -> None:
+    rows = saved(path, numbered((10, 10)))
+    rows.close()
+    rows.close()
+    with pytest.raises(SourceError, match=r"ds\.npy\[1\] cannot be read: .* was closed"):
+        taken(rows, [1])
+    rows.advise(np.array([1]))
+
+
+def test_close_waits_for_nothing_and_a_read_under_way_keeps_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = saved(path, numbered((10, 10)))
+    read_some = _filerows._OpenFile._read_some
+
+    def closing(file: _filerows._OpenFile, offset: int, views: list[memoryview]) -> int:
+        rows.close()
+        return read_some(file, offset, views)
+
+    monkeypatch.setattr(_filerows._OpenFile, "_read_some", closing)
+    assert (taken(rows, [4]) == numbered((10, 10))[4]).all()
+
+
+def test_an_open_file_does_not_travel_but_its_handle_does(path: Path) -> None:
+    rows = saved(path, numbered((10, 10)))
+    with pytest.raises(TypeError, match="send its handle"):
+        pickle.dumps(rows)
+    assert (taken(FileRows(pickle.loads(pickle.dumps(rows.handle))), [2]) == numbered((10, 10))[2]).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_reads_with_a_queue_of_its_own(
+    path: Path, fresh_python: Callable[..., object]
+) -> None:
+    np.save(path, numbered((1000, 10)))
+    script = """
+import os, sys, numpy as np
+from penstock.sources._filerows import FileRows
+from penstock.sources.npy import describe
+rows = FileRows(describe(sys.argv[1]))
+indices = np.arange(0, 1000, 7)
+def right():
+    out = np.zeros((len(indices), 10), "i4")
+    rows.gather([(indices, out, slice(0, len(indices)))])
+    return (out[:, 0] == indices * 10).all()
+assert right()
+child = os.fork()
+if child == 0:
+    os._exit(0 if right() else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert right()
+"""
+    done = fresh_python(script, str(path))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def advised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, offset, length, advice: calls.append((offset, length))
+    )
+    return calls
+
+
+@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
+def test_rows_not_in_memory_are_announced_neighbours_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: False)
+    rows = saved(path, numbered((1000, 10_000)))
+    rows.advise(np.array([500, 7, 8, 6, 900]))
+    at = rows.handle.offset
+    assert advised == [(at + 6 * 40_000, 120_000), (at + 500 * 40_000, 40_000), (at + 900 * 40_000, 40_000)]
+
+
+@pytest.mark.skipif(not _filerows._RWF_NOWAIT, reason="the kernel cannot be asked")
+def test_rows_in_memory_are_not_announced(path: Path, advised: list[tuple[int, int]]) -> None:
+    rows = saved(path, numbered((1000, 100)))
+    try:
+        with path.open("rb") as file:
+            os.preadv(file.fileno(), [bytearray(1)], 0, _filerows._RWF_NOWAIT)
+    except OSError:
+        pytest.skip("this file system does not say what is in memory")
+    rows.advise(np.arange(0, 1000, 10))
+    assert advised == []
+
+
+@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
+def test_after_a_miss_rows_are_announced_without_looking(
+    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: bool(looks.append(0)))
+    rows = saved(path, numbered((1000, 100)))
+    for _ in range(1 + _filerows._UNPROBED_CALLS):
+        rows.advise(np.array([3]))
+    assert (len(looks), len(advised)) == (1, 1 + _filerows._UNPROBED_CALLS)
+
+
+@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
+def test_rows_of_many_runs_are_announced_a_bounded_number_of_times(
+    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: False)
+    path.write_bytes(b"")
+    os.truncate(path, 9000 * 100_000)
+    status = path.stat()
+    fortran = StridedFile(
+        str(path), 0, (1000, 9000), np.dtype("u1"), (1, 100_000), status.st_dev, status.st_ino, status.st_size
+    )
+    rows = FileRows(fortran)
+    rows.advise(np.arange(0, 1000, 7))
+    assert 0 < len(advised) <= _filerows._MAX_ADVICES
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_resident_memory_does_not_grow_with_what_is_read(
+    path: Path, fresh_python: Callable[..., object]
+) -> None:
+    saved(path, np.zeros((1, 4096), np.float16))
+    handle = describe(path)
+    os.truncate(path, 128 + 8192 * 40_000)  # 328 MB, sparse
+    handle = dataclasses.replace(handle, shape=(40_000, 4096), st_size=path.stat().st_size)
+    script = """
+import pickle, sys, numpy as np
+from penstock.sources._filerows import FileRows
+def resident_kib():
+    fields = dict(line.split(":") for line in open("/proc/self/status"))
+    return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssFile", "RssShmem"))
+rows = FileRows(pickle.loads(bytes.fromhex(sys.argv[1])))
+out = np.ones((256, 4096), np.float16)
+order = np.random.default_rng(0).permutation(40_000)
+rows.gather([(order[:256], out, slice(0, 256))])
+before = resident_kib()
+for start in range(0, 39_936, 256):
+    rows.gather([(order[start : start + 256], out, slice(0, 256))])
+assert not out.any()
+print(resident_kib() - before)
+"""
+    done = fresh_python(script, pickle.dumps(handle).hex())
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2048
