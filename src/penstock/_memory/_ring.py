@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._memory._mapping import anonymous
-from penstock._memory._slot import SlotLayout, trimmed
+from penstock._memory._slot import SlotLayout
 from penstock._plan._reader import Rows
 from penstock._spec import Spec
 from penstock._tree import Tree
@@ -71,15 +71,9 @@ class Ring:
         Args:
             slot: The slot, filled, and from now on the user's.
         """
-        rows = self._rows[slot]
-        extents = [None if extent is None else int(extent[0]) for extent in rows.extents]
         is_lease = len(self._rows) - len(self._leases) - 1 >= self._spare_count
         root = self._root(slot)
-        arrays = [
-            array if array is not None else kept
-            for array, kept in zip(self._layout.arrays(root), rows.arrays, strict=True)
-        ]
-        leaves: list[Any] = trimmed(arrays, extents)
+        leaves = self._layout.leaves(root, self._rows[slot])
         for number, (leaf, spec) in enumerate(zip(leaves, self._layout.spec.leaves, strict=True)):
             if not spec.is_bounded:
                 leaves[number] = _own(leaf, spec.dtype.kind)

@@ -1,6 +1,5 @@
 """How one element of the loader, most often a batch, lies in a slot."""
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +26,7 @@ class SlotLayout:
         self._places = [self._reserve(leaf.nbytes) for leaf in spec.leaves]
         self._extent_places = [self._reserve(8 if leaf.varies else None) for leaf in spec.leaves]
         self.nbytes = _up(self.nbytes, PAGE_NBYTES)
+        self._shapes = [leaf.max_shape or () for leaf in spec.leaves]
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -35,33 +35,30 @@ class SlotLayout:
         self.nbytes = _up(place + nbytes, ALIGNMENT_NBYTES)
         return place
 
-    def arrays(self, root: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any] | None]:
-        """Views of the leaves in a slot's bytes, each `(1, *max_shape)`; None for leaves without a place."""
-        return [
-            None
-            if place is None
-            else root[place : place + (leaf.nbytes or 0)].view(leaf.dtype).reshape(1, *(leaf.max_shape or ()))
-            for leaf, place in zip(self.spec.leaves, self._places, strict=True)
-        ]
-
-    def extents(self, root: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.int64] | None]:
-        """Views of how much of each varying leaf is used, each `(1,)`."""
-        return [None if place is None else root[place : place + 8].view(np.int64) for place in self._extent_places]
-
     def rows(self, root: npt.NDArray[np.uint8]) -> Rows:
         """The slot as the one row that a plan fills, with Python objects where a leaf has no place."""
-        spare = Rows.allocate(self.spec.unbounded(), 1).arrays
-        unplaced = iter(spare)
-        arrays = [next(unplaced) if array is None else array for array in self.arrays(root)]
-        return Rows(arrays, slice(0, 1), self.extents(root))
+        unplaced = iter(Rows.allocate(self.spec.unbounded(), 1).arrays)
+        arrays = [
+            next(unplaced) if place is None else np.ndarray((1, *shape), leaf.dtype, root, place)
+            for place, leaf, shape in zip(self._places, self.spec.leaves, self._shapes, strict=True)
+        ]
+        extents = [
+            None if place is None else np.ndarray((1,), np.int64, root, place) for place in self._extent_places
+        ]
+        return Rows(arrays, slice(0, 1), extents)
+
+    def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
+        """The element in a slot: views of `root`, cut to what is used; objects of leaves without a place."""
+        leaves: list[Any] = []
+        for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
+            array, extent = filled.arrays[number], filled.extents[number]
+            if place is None:
+                leaves.append(array[0] if extent is None else array[0, : extent[0]])
+            else:
+                used = shape if extent is None else (int(extent[0]), *shape[1:])
+                leaves.append(np.ndarray(used, array.dtype, root, place))
+        return leaves
 
 
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
-
-
-def trimmed(arrays: Sequence[npt.NDArray[Any]], extents: Sequence[int | None]) -> list[npt.NDArray[Any]]:
-    """Views of the element in `(1, ...)` arrays, cut to what is used of a first axis that varies."""
-    return [
-        array[0] if extent is None else array[0, :extent] for array, extent in zip(arrays, extents, strict=True)
-    ]

@@ -197,11 +197,17 @@ class Reader:
         return self.spec.structure.unflatten(box.leaf_values(0, 0))
 
     def advise(self, epoch: int, indices: Indices) -> None:
-        """Announces to the sources that these elements will be read."""
+        """Announces to the sources that these elements will be read; each source hears of all at once."""
+        wanted: dict[Source, list[Indices]] = {}
+        self._collect(epoch, indices, wanted)
+        for source, parts in wanted.items():
+            source.advise(np.concatenate(parts) if len(parts) > 1 else parts[0])
+
+    def _collect(self, epoch: int, indices: Indices, wanted: dict[Source, list[Indices]]) -> None:
         if self.source is not None:
-            self.source.advise(indices)
+            wanted.setdefault(self.source, []).append(indices)
         for need in self._node.demand(epoch, indices):
-            self.inputs[need.input].advise(need.epoch, need.indices)
+            self.inputs[need.input]._collect(need.epoch, need.indices, wanted)
 
     def memo(self, name: str, make: Callable[[], T]) -> T:
         """Returns what this node's reader keeps under a name, made when first asked for."""

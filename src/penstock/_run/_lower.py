@@ -4,6 +4,7 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -153,8 +154,8 @@ class Program:
             reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
             gather.run()
             out.set_extents(np.array([last - first], np.int64))
-        for epoch, index in unit.announce:
-            reader.advise(epoch, np.array([index], np.int64))
+        for epoch, positions in itertools.groupby(unit.announce, lambda position: position[0]):
+            reader.advise(epoch, np.array([index for _, index in positions], np.int64))
 
 
     def _run_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:

@@ -162,12 +162,14 @@ class Pipeline:
             self._executor.submit(unit)
 
     def _announcements(self, position: Position) -> tuple[Position, ...]:
-        """Batches after a position that the sources were not told of yet."""
-        told = self._told
+        """Batches after a position that the sources are to be told of now: many at once, every few batches."""
+        told, count = self._told, self._program.announced_count
         if told and told[0] == position:
             told.popleft()
+        if len(told) > count // 2:
+            return ()
         fresh = []
-        while len(told) < min(self._program.announced_count, self._program.batch_count or 1 << 62):
+        while len(told) < min(count, self._program.batch_count or count):
             told.append(self._after(told[-1] if told else position))
             fresh.append(told[-1])
         return tuple(fresh)

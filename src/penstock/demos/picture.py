@@ -9,49 +9,55 @@ import numpy.typing as npt
 
 Frames = npt.NDArray[np.floating[Any]]
 
-TITLES = ("last frame\n(what the model sees)", "next frame\n(the truth)", "next frame\n(predicted)")
-ERRORS = ("error of\nthe prediction", "error of copying\nthe last frame")
+SHOWN = ("last frame\n(model sees this)", "next frame,\npredicted", "next frame,\nthe truth")
+ERRORS = ("error of the\nprediction", "error of copying\nthe last frame")
 
 
-def draw(path: Path, last: Frames, true: Frames, predicted: Frames, titles: tuple[str, str], labels: list[str]) -> None:
-    """Saves a PNG with a row for each frame: last, true next, predicted next, and both errors.
+def draw(path: Path, last: Frames, true: Frames, predicted: Frames, *, labels: list[str], summary: str) -> None:
+    """Saves a PNG with a row for each frame: last, predicted next, true next, and both errors.
 
-    Errors are means over the channels, all on one scale, which a bar shows.
+    Errors are means over the channels, in absolute value, all on one scale, which a bar shows. Below each is its
+    root mean square.
 
     Args:
         path: Where to; written at once, when all is drawn.
         last: Shape `(rows, height, width, channels)`, values 0 to 1; 1 or 3 channels.
         true: As `last`.
         predicted: As `last`, but may leave 0 to 1.
-        titles: A heading, and a line below it.
         labels: One for each row.
+        summary: Stands below the heading.
     """
+    # No pyplot: it would choose a window system, and keep the figure.
     from matplotlib.figure import Figure
 
-    errors = [np.abs(predicted - true).mean(-1), np.abs(last - true).mean(-1)]
-    brightest = max(float(np.quantile(errors[1], 0.995)), 1e-9)
+    errors = {3: np.abs(predicted - true), 4: np.abs(last - true)}
+    brightest = max(float(np.quantile(errors[4].mean(-1), 0.99)), 1e-6)
     rows, aspect = len(last), last.shape[1] / last.shape[2]
-    # No pyplot: it would choose a window system, and keep the figure.
-    figure = Figure(figsize=(9.4, 1.35 + 1.66 * aspect * rows), dpi=110, layout="constrained", facecolor="white")
-    figure.suptitle(f"{titles[0]}", fontsize=13, fontweight="bold")
+    figure = Figure(figsize=(9.0, 1.6 + 1.72 * aspect * rows), dpi=110, layout="constrained", facecolor="white")
+    figure.suptitle("penstock demo: the next frame", fontsize=13, fontweight="bold")
     axes = figure.subplots(rows, 5, squeeze=False)
     for row in range(rows):
-        for column, frames in enumerate((last, true, predicted)):
-            axes[row, column].imshow(np.clip(frames[row], 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
-        for column, error in enumerate(errors, start=3):
-            shown = axes[row, column].imshow(error[row], cmap="magma", vmin=0, vmax=brightest)
-            rms = float(np.sqrt(np.mean(np.square((predicted, last)[column - 3][row] - true[row]))))
-            axes[row, column].set_xlabel(f"RMS {rms:.3f}", fontsize=8.5, labelpad=2)
+        for column, frames in enumerate((last, predicted, true)):
+            axes[row, column].imshow(_visible(frames[row]), cmap="gray", vmin=0, vmax=1)
+        for column, error in errors.items():
+            shown = axes[row, column].imshow(error[row].mean(-1), cmap="magma", vmin=0, vmax=brightest)
+            axes[row, column].set_xlabel(f"{np.sqrt(np.square(error[row]).mean()):.3f}", fontsize=8.5, labelpad=2)
         axes[row, 0].set_ylabel(labels[row], fontsize=8.5)
-    for ax, title in zip(axes[0], (*TITLES, *ERRORS), strict=True):
+    for ax, title in zip(axes[0], SHOWN + ERRORS, strict=True):
         ax.set_title(title, fontsize=9.5)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-    bar = figure.colorbar(shown, ax=axes[:, 3:], shrink=0.6, aspect=32, pad=0.02, extend="max")
-    bar.set_label("absolute error (0 = black, frames are 0 to 1)", fontsize=8.5)
+    bar = figure.colorbar(shown, ax=axes[:, 3:], shrink=0.5, aspect=36, pad=0.02, extend="max")
+    bar.set_label("absolute error, where frames are 0 to 1", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
-    figure.supxlabel(titles[1], fontsize=9, color="0.3")
+    figure.supxlabel(summary, fontsize=9, color="0.25")
     png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": "penstock demo"})
+    figure.savefig(png, format="png")
     path.write_bytes(png.getvalue())
+
+
+def _visible(frame: Frames) -> Frames:
+    """The frame as Matplotlib wants it: within 0 to 1, and without an axis for one channel."""
+    clipped: Frames = np.clip(frame, 0, 1)
+    return clipped[..., 0] if frame.shape[-1] == 1 else clipped

@@ -2,22 +2,20 @@
 
 For a file that is read through the page cache, `io_submit` does each read before it returns. That is all that
 is wanted of it here: hundreds of `pread` for one entry into the kernel and one release of the GIL. Thousands
-of rows a second, 8 kB each, in random order from the page cache, one thread and two (measured 2026-11, 2
-cores, others busy on them; the lower number where the file had been written through a mapping, so that its
-cache is of single pages, the higher where it had been read or written by calls, so that it is of large
-folios):
+of rows a second, 8 kB each, in random order from the page cache, on one thread and on two (measured 2026-11,
+2 cores that others used too; smallest and largest of all rounds, destinations of any alignment):
 
-    io_submit                                                        390 to 460       710 to 960
-    os.preadv a row                                                  310 to 360       480 to 640
-    libc's pread a row, through ctypes                               270 to 280       430 to 470
-    process_vm_readv on a mapping, its pages given back each 32 MiB  160 to 400       290 to 790
-    process_vm_readv, pages never given back (1.2 GB resident)       350 to 500       740 to 930
-    np.take of a memmap (1.2 GB resident, dies if the file shrinks)  840 to 1,090   1,540 to 1,800
+    io_submit                                                        341 to 466       712 to 961
+    os.preadv a row                                                  308 to 367       472 to 637
+    libc's pread a row, through ctypes                               269 to 280       427 to 470
+    process_vm_readv on a mapping, its pages given back each 32 MiB  155 to 399       290 to 787
+    process_vm_readv, pages never given back (1.2 GB resident)       341 to 504       740 to 929
+    np.take of a memmap (1.2 GB resident, dies if the file shrinks)  295 to 1,090   1,258 to 1,800
 
-Rows of 1,000 bytes on one thread: 600 to 920, `os.preadv` 550 to 620. Of the 2 us for a row of 8 kB, more
-than 1 is the copy (`_copy_to_iter`, waiting for memory that no cache holds) and 0.6 the way to the page and
-back; no call that copies in the kernel is without either. np.take has memory to wait for too, but the
-processor runs ahead.
+The first np.take of a process is the slow one: it maps the pages. process_vm_readv with pages given back was
+at 155 to 182 and 290 to 332 while the cache was of single pages (the file had been written through a
+mapping), and at twice that when it had been read back by calls. Of the 2 us for a row, half is the copy (50 %
+of samples are in `_copy_to_iter`); a read of one byte takes 0.6 to 0.9 us, the way to the page and back.
 
 io_uring would serve as well, but containers refuse it by default; io_submit they allow. Where even that is
 refused (ENOSYS, EPERM, or EAGAIN when /proc/sys/fs/aio-max-nr is used up), the caller reads row by row.

@@ -19,13 +19,15 @@ once.
 The GIL is free while bytes move. A child made by fork uses the same descriptor, which is right for positioned
 reads, and makes read queues of its own.
 
-Thousands a second, from the page cache and shuffled (measured 2026-11, 2 cores, three rounds):
+Thousands a second, from the page cache and shuffled (measured 2026-11, 2 cores that others used too; all of
+six rounds):
 
                                                one thread   two threads   np.take of a memmap, one thread
-    pairs of neighbours, 60 kB, 32 a call        81 to 93    138 to 151                        107 to 153
-    rows of 8 kB, 256 a call                   350 to 460    650 to 770                      710 to 1,220
+    pairs of neighbours, 60 kB, 32 a call        57 to 93     85 to 151                        107 to 153
+    rows of 8 kB, 256 a call                   326 to 462    264 to 767                      708 to 1,224
 
-A call costs 40 us before the kernel is asked, for 64 rows as for 256; the rest is the kernel's copy.
+Two threads over np.take in the same round: pairs 0.68 to 1.08, 8 kB 0.35 to 0.92. Some 45 us of a call are
+ours (the parts timed apart: 64 rows or 256 take about the same); the rest is the kernel's.
 """
 
 import ctypes

@@ -63,8 +63,11 @@ class OpenFileSource(Source):
         return self._length
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Reads rows into consecutive rows of `out`."""
-        self._rows.gather([(indices, out, slice(0, len(indices)))])
+        """Reads rows into consecutive rows of `out`; through a copy where those are not one piece of memory."""
+        whole = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+        self._rows.gather([(indices, whole, slice(0, len(indices)))])
+        if whole is not out:
+            out[...] = whole
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests at once: rows that are neighbours in the file come in one call."""

@@ -1,0 +1,52 @@
+"""Whether two elements are the same to the bit, and whether an element is what its spec says."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock import _tree
+from penstock._spec import Spec, leaf_of, spec_of_leaf
+from penstock._tree import Tree
+
+
+def assert_same(element: Tree, expected: Tree) -> None:
+    """Asserts that two elements have one structure and leaves of the same dtype, shape and bits.
+
+    A NumPy scalar and an array of shape `()` are the same; a NaN is the same as a NaN of the same bits.
+    """
+    leaves, structure = _tree.flatten(element)
+    wanted, wanted_structure = _tree.flatten(expected)
+    assert structure == wanted_structure, f"the structure is {structure}, not {wanted_structure}"
+    for place, leaf, want in zip(_tree.paths(structure), leaves, wanted, strict=True):
+        found, want = np.asarray(leaf), np.asarray(want)
+        assert found.dtype == want.dtype, f"element{place} has dtype {found.dtype}, not {want.dtype}"
+        assert found.shape == want.shape, f"element{place} has shape {found.shape}, not {want.shape}"
+        if found.dtype.hasobject or found.tobytes() != want.tobytes():
+            np.testing.assert_array_equal(found, want, err_msg=f"element{place}")
+            assert found.dtype.hasobject, f"element{place} is equal, but not to the bit"
+
+
+def assert_fits(element: Tree, element_spec: Tree) -> None:
+    """Asserts that an element has the structure, shapes and dtypes of an `element_spec`."""
+    leaves, structure = _tree.flatten(element)
+    spec = Spec.of(element_spec)
+    assert structure == spec.structure, f"the structure is {structure}, not {spec.structure}"
+    for leaf, want in zip(leaves, spec.leaves, strict=True):
+        if isinstance(leaf, np.generic) and want.dtype.itemsize:
+            # A scalar has lost the padding of its text and the order of its bytes.
+            leaf = np.asarray(leaf).astype(want.dtype, casting="safe")
+        found = spec_of_leaf(leaf_of(leaf))
+        shape = [size or 0 for size in found.shape]
+        assert want.admits(shape, found.dtype), f"a leaf is {found}, and its spec {want}"
+
+
+def copied(element: Tree) -> Tree:
+    """An element with memory of its own, for looking at after its slot has come back."""
+    leaves, structure = _tree.flatten(element)
+    return structure.unflatten([np.array(leaf) for leaf in leaves])
+
+
+def row_of(arrays: Tree, index: Any) -> Tree:
+    """The row, or rows, of every array of a tree."""
+    leaves, structure = _tree.flatten(arrays)
+    return structure.unflatten([leaf[index] for leaf in leaves])

@@ -1,0 +1,340 @@
+"""Random plans for Hypothesis, each with a perfect model: what its elements are, in plain lists.
+
+A model is a function from an epoch to the list of all its elements. Each verb below stands beside its meaning in
+that language, written from the meanings and not from the code: no indices of indices, no batches, no memory. What
+cannot be said in another way, the order of a shuffle and the numbers of an element, is taken from
+`penstock._random`.
+
+    @given(plans())
+    def test_elements_are_those_of_the_model(plan):
+        for index, element in enumerate(plan.elements(0)):
+            assert_same(plan.dataset[index], element)
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from penstock import _tree
+from penstock._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
+from penstock._dataset import Dataset
+from penstock._random import ElementRng, local_permute, permute
+from penstock._tree import Tree
+
+MAX_LENGTH = 24
+"""Plans have at most so many elements; every property is about small numbers or about none."""
+
+Elements = Callable[[int], list[Tree]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dataset, and what it should give."""
+
+    dataset: Dataset
+    elements: Elements
+    """The model: an epoch's elements, in order."""
+    depth: int = 0
+    """How many `random_map` steps are below, on the way that has most."""
+    is_short: bool = False
+    """Whether some element may have a shorter first axis: there is a short batch."""
+
+    def __len__(self) -> int:
+        return len(self.elements(0))
+
+    def __repr__(self) -> str:
+        return f"\n{self.dataset}\n"
+
+    def then(self, dataset: Dataset, elements: Elements, **changes: Any) -> "Plan":
+        """This plan with one more step."""
+        facts = {"depth": self.depth, "is_short": self.is_short} | changes
+        return Plan(dataset, functools.cache(elements), **facts)
+
+
+class Pair(NamedTuple):
+    """A named tuple, which is structure."""
+
+    left: Tree
+    right: Tree
+
+
+# Functions for `map`: of any tree, and of each leaf alone. Their names show in the plan.
+
+
+def double(element: Tree) -> Tree:
+    """Twice each leaf, in its own dtype; in place, for what a function gets is its own."""
+    return _each(lambda leaf: np.multiply(leaf, 2, out=leaf) if leaf.shape else leaf * leaf.dtype.type(2), element)
+
+
+def reverse_rows(element: Tree) -> Tree:
+    """The first axis backwards; a view of what it was given."""
+    return _each(lambda leaf: leaf[::-1] if leaf.shape else leaf, element)
+
+
+def total(element: Tree) -> Tree:
+    """One number a leaf."""
+    return _each(np.sum, element)
+
+
+def named(element: Tree) -> Tree:
+    """A dict in an order that is not the alphabet's, with the element as it is and a flag."""
+    return {"value": element, "flag": True}
+
+
+def listed(element: Tree) -> Tree:
+    """A list, which is a leaf, beside the element."""
+    return (element, [1.5, 2.5])
+
+
+def jitter(element: Tree, rng: np.random.Generator) -> Tree:
+    """The element beside two numbers drawn for it."""
+    return Pair(element, rng.integers(0, 1000, 2))
+
+
+def _each(function: Callable[[Any], Any], element: Tree) -> Tree:
+    leaves, structure = _tree.flatten(element)
+    return structure.unflatten([function(np.asarray(leaf)) for leaf in leaves])
+
+
+# Data.
+
+
+def _range(draw: st.DrawFn) -> Plan:
+    count = draw(st.integers(1, 12))
+    return Plan(range_of(count), lambda epoch: [np.int64(i) for i in range(count)])
+
+
+def _arrays(draw: st.DrawFn) -> Plan:
+    count = draw(st.integers(1, 12))
+    x = np.arange(count * 6, dtype=np.float32).reshape(count, 3, 2)
+    y = np.arange(count, dtype=np.uint8)
+    tree: Tree = draw(st.sampled_from([x, (x,), {"y": y, "x": x}, Pair(x, (y, x[:, 0]))]))
+    leaves, structure = _tree.flatten(tree)
+    return Plan(
+        from_arrays(tree),
+        lambda epoch: [structure.unflatten([leaf[i].copy() for leaf in leaves]) for i in range(count)],
+    )
+
+
+# Verbs. Each returns None where it does not apply.
+
+
+def _map(draw: st.DrawFn, p: Plan) -> Plan | None:
+    choices = [double, named] + ([] if p.is_short else [reverse_rows, total, listed])
+    fn = draw(st.sampled_from(choices))
+    return p.then(p.dataset.map(fn), lambda epoch: [_as_leaves(fn(_own(x))) for x in p.elements(epoch)])
+
+
+def _random_map(draw: st.DrawFn, p: Plan) -> Plan | None:
+    seed, depth = draw(st.integers(0, 3)), p.depth + 1
+
+    def elements(epoch: int) -> list[Tree]:
+        rng = ElementRng(seed, depth)
+        return [_as_leaves(jitter(_own(x), rng.at(epoch, i))) for i, x in enumerate(p.elements(epoch))]
+
+    return p.then(p.dataset.random_map(jitter, seed=seed), elements, depth=depth)
+
+
+def _cast(draw: st.DrawFn, p: Plan) -> Plan | None:
+    dtype = draw(st.sampled_from(["float32", "int16", "float64"]))
+    return p.then(
+        p.dataset.cast(dtype), lambda epoch: [_each(lambda x: x.astype(dtype), e) for e in p.elements(epoch)]
+    )
+
+
+def _slice(draw: st.DrawFn, p: Plan) -> Plan | None:
+    chosen = draw(st.slices(len(p)))
+    return p.then(p.dataset[chosen], lambda epoch: p.elements(epoch)[chosen])
+
+
+def _take(draw: st.DrawFn, p: Plan) -> Plan | None:
+    n = draw(st.integers(0, len(p) + 2))
+    return p.then(p.dataset.take(n), lambda epoch: p.elements(epoch)[:n])
+
+
+def _skip(draw: st.DrawFn, p: Plan) -> Plan | None:
+    n = draw(st.integers(0, len(p)))
+    return p.then(p.dataset.skip(n), lambda epoch: p.elements(epoch)[n:])
+
+
+def _shard(draw: st.DrawFn, p: Plan) -> Plan | None:
+    count = draw(st.integers(1, 3))
+    index = draw(st.integers(0, count - 1))
+    return p.then(p.dataset.shard(index, count), lambda epoch: p.elements(epoch)[index::count])
+
+
+def _repeat(draw: st.DrawFn, p: Plan) -> Plan | None:
+    k = draw(st.integers(1, 3))
+    return p.then(p.dataset.repeat(k), lambda epoch: [x for r in range(k) for x in p.elements(epoch * k + r)])
+
+
+def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
+    seed, reshuffle = draw(st.integers(0, 3)), draw(st.booleans())
+    window = draw(st.none() | st.integers(1, len(p) + 1))
+
+    def elements(epoch: int) -> list[Tree]:
+        values, era = p.elements(epoch), epoch if reshuffle else 0
+        positions, n = np.arange(len(values)), len(values)
+        if window is None:
+            return [values[i] for i in permute(positions, n, seed=seed, epoch=era)]
+        return [values[i] for i in local_permute(positions, n, seed=seed, epoch=era, window=window)]
+
+    return p.then(p.dataset.shuffle(seed, window=window, reshuffle=reshuffle), elements)
+
+
+def _batch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    size, drop = draw(st.integers(1, 5)), draw(st.booleans())
+    if p.is_short:
+        return None
+
+    def elements(epoch: int) -> list[Tree]:
+        values = p.elements(epoch)
+        cuts = [values[start : start + size] for start in range(0, len(values), size)]
+        return [_stacked(cut) for cut in cuts if len(cut) == size or not drop]
+
+    is_short = not drop and len(p) % size != 0
+    return p.then(p.dataset.batch(size, drop_remainder=drop), elements, is_short=is_short)
+
+
+def _unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    shapes = {np.shape(leaf)[:1] for x in p.elements(0) for leaf in _tree.flatten(x)[0]}
+    if len(shapes) != 1 or shapes in ({()}, {(0,)}) or p.is_short:
+        return None
+    return p.then(p.dataset.unbatch(), lambda epoch: [part for x in p.elements(epoch) for part in _parts(x)])
+
+
+def _batch_and_unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # The short batch is where `unbatch` expects it, with or without steps between that keep order and number.
+    size = draw(st.integers(1, 5))
+    if p.is_short:
+        return None
+    batches, twice = p.dataset.batch(size), draw(st.booleans())
+    if not twice:
+        return p.then(batches.unbatch(), p.elements)
+    return p.then(
+        batches.map(double).unbatch(), lambda epoch: [_each(lambda x: x * x.dtype.type(2), e) for e in p.elements(epoch)]
+    )
+
+
+def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
+    length, shift, stride = (draw(st.integers(1, 3)) for _ in range(3))
+    if p.is_short:
+        return None
+    labels = draw(st.none() | st.lists(st.integers(0, 1), min_size=len(p), max_size=len(p)))
+
+    def elements(epoch: int) -> list[Tree]:
+        # Groups are runs of one label, and windows are made in each group alone.
+        runs: list[list[Tree]] = []
+        for i, x in enumerate(p.elements(epoch)):
+            if i == 0 or (labels is not None and labels[i] != labels[i - 1]):
+                runs.append([])
+            runs[-1].append(x)
+        span = (length - 1) * stride + 1
+        return [
+            _stacked(run[start : start + span : stride])
+            for run in runs
+            for start in range(0, len(run) - span + 1, shift)
+        ]
+
+    return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels), elements)
+
+
+def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Counts alone; fractions and overlapping windows have tests of their own.
+    first = draw(st.integers(0, len(p)))
+    seed, part = draw(st.none() | st.integers(0, 3)), draw(st.integers(0, 1))
+    if p.dataset._node.changes_order or p.dataset._node.overlaps:
+        return None
+
+    def elements(epoch: int) -> list[Tree]:
+        values = p.elements(epoch)
+        order = range(len(values)) if seed is None else permute(np.arange(len(values)), len(values), seed=seed, epoch=0)
+        return [values[i] for i in (order[:first], order[first:])[part]]
+
+    return p.then(p.dataset.split(first, len(p) - first, seed=seed)[part], elements)
+
+
+# Verbs of several datasets: of a plan and of another that grew out of it, whose elements look the same.
+
+
+def _relative(draw: st.DrawFn, p: Plan) -> Plan:
+    verb = draw(st.sampled_from([_shuffle, _slice, _repeat]))
+    return _grown(draw, p, verb)
+
+
+def _zip(draw: st.DrawFn, p: Plan) -> Plan | None:
+    q = _relative(draw, p)
+    n = min(len(p), len(q))
+    a, b = p.dataset.take(n), q.dataset.take(n)
+    make: Callable[[Any, Any], Tree] = draw(
+        st.sampled_from([lambda x, y: (x, y), lambda x, y: {"b": x, "a": y}, Pair, lambda x, y: ((x,), {"y": y})])
+    )
+
+    def elements(epoch: int) -> list[Tree]:
+        return [make(x, y) for x, y in zip(p.elements(epoch)[:n], q.elements(epoch)[:n], strict=True)]
+
+    return p.then(zip_of(make(a, b)), elements, depth=max(p.depth, q.depth))
+
+
+def _concatenate(draw: st.DrawFn, p: Plan) -> Plan | None:
+    q = _relative(draw, p)
+    return p.then(concatenate([p.dataset, q.dataset]), lambda epoch: p.elements(epoch) + q.elements(epoch))
+
+
+def _interleave(draw: st.DrawFn, p: Plan) -> Plan | None:
+    hands = [p, _relative(draw, p), _relative(draw, p)]
+
+    def elements(epoch: int) -> list[Tree]:
+        decks = [list(hand.elements(epoch)) for hand in hands]
+        dealt = []
+        while any(decks):
+            dealt += [deck.pop(0) for deck in decks if deck]
+        return dealt
+
+    return p.then(interleave([hand.dataset for hand in hands]), elements)
+
+
+def _own(element: Tree) -> Tree:
+    """The element as a function gets it: its arrays are its own."""
+    return _each(lambda leaf: leaf.copy()[()], element)
+
+
+def _as_leaves(value: Tree) -> Tree:
+    return _each(np.asarray, value)
+
+
+def _stacked(elements: list[Tree]) -> Tree:
+    structure = _tree.flatten(elements[0])[1]
+    columns = zip(*(_tree.flatten(element)[0] for element in elements), strict=True)
+    return structure.unflatten([np.stack(column) for column in columns])
+
+
+def _parts(element: Tree) -> list[Tree]:
+    leaves, structure = _tree.flatten(element)
+    return [structure.unflatten([leaf[k] for leaf in leaves]) for k in range(len(leaves[0]))]
+
+
+DATA = [_range, _arrays]
+VERBS = [
+    _map, _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _batch_and_unbatch,
+    _windows, _split, _zip, _concatenate, _interleave,
+]  # fmt: skip
+
+
+def _grown(draw: st.DrawFn, plan: Plan, verb: Callable[[st.DrawFn, Plan], Plan | None]) -> Plan:
+    """The plan with one more step, or as it was if the step does not apply, or leaves nothing, or too much."""
+    grown = verb(draw, plan)
+    return plan if grown is None or not 0 < len(grown) <= MAX_LENGTH else grown
+
+
+@st.composite
+def plans(draw: st.DrawFn, max_steps: int = 5) -> Plan:
+    """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
+    plan = draw(st.sampled_from(DATA))(draw)
+    for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
+        plan = _grown(draw, plan, verb)
+    return plan
