@@ -16,7 +16,7 @@ GROUND = {"_tree", "_spec", "_errors", "_random"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
-CORE = RUN | {"_loader", "_dataset", "sources", "image"}
+CORE = RUN | {"_loader", "_dataset", "_constructors", "sources", "image"}
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "sources": PLAN,  # the Source protocol is `_plan`'s
     "image": PLAN | {"sources"},
     "_dataset": RUN | {"_loader", "sources", "image"},
+    "_constructors": RUN | {"_dataset", "sources", "image"},
     "adapters": CORE,
     "__init__": CORE | {"adapters"},
     "testing": CORE | {"__init__", "adapters"},
@@ -37,7 +38,7 @@ MAY_IMPORT = {
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
-DEFERRED = {("_dataset", "adapters"), ("cli", "demos")}
+DEFERRED = {("_dataset", "adapters"), ("_constructors", "sources"), ("cli", "demos")}
 
 REQUIRED = {"numpy", "optree", "cloudpickle"}
 # The files that may import each optional library, or the folders, which end in a slash.
@@ -113,7 +114,7 @@ def wrong(imports: list[Import]) -> list[str]:
     for each in imports:
         root = each.target_root
         if root == "penstock":
-            deferred = each.in_function and (each.room, each.target_room) in DEFERRED
+            deferred = (each.in_function or each.for_types) and (each.room, each.target_room) in DEFERRED
             if each.in_function and not deferred:
                 found.append(f"{each} inside a function")
             if not deferred and each.target_room not in MAY_IMPORT[each.room] | {each.room}:

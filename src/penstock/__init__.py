@@ -26,8 +26,8 @@ from penstock._constructors import (
     from_npy as from_npy,
     from_source as from_source,
     interleave as interleave,
-    range as range,  # noqa: A004
-    zip as zip,  # noqa: A004
+    range as range,
+    zip as zip,
 )
 from penstock._dataset import Dataset as Dataset
 from penstock._errors import (

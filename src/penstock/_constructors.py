@@ -17,7 +17,6 @@ from penstock._tree import Tree
 from penstock.sources import arrays, files, npy
 
 
-
 def from_npy(path_or_tree: Tree) -> Dataset:
     """Makes a dataset of the rows of a `.npy` file, or of several side by side.
 
@@ -72,7 +71,9 @@ def from_arrays(tree: Tree) -> Dataset:
         {'x': array([0., 1., 0.]), 'y': np.int64(1)}
     """
     leaves, structure = _tree.flatten(tree)
-    nodes: list[Node] = [SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)]
+    nodes: list[Node] = [
+        SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)
+    ]
     return _side_by_side("from_arrays", nodes, structure)
 
 
@@ -114,7 +115,9 @@ def from_source(source: Any) -> Dataset:
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
-        raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got a {type(source).__name__}.")
+        raise ArgumentTypeError(
+            f"from_source() needs an object with read_into() or [i], got a {type(source).__name__}."
+        )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 
 
@@ -141,7 +144,7 @@ class _Lookalike(Source):
         return f"element {index} of {type(self._inner).__name__}"
 
 
-def range(n: int) -> Dataset:  # noqa: A001  # the public name, as in tf.data and Grain
+def range(n: int) -> Dataset:
     """Makes a dataset of the integers `0 ... n - 1`, int64 scalars.
 
     Random access: yes. Memory: none.
@@ -160,7 +163,7 @@ def range(n: int) -> Dataset:  # noqa: A001  # the public name, as in tf.data an
     return Dataset(SourceNode(arrays.RangeSource(n), "range"))
 
 
-def zip(tree: Tree) -> Dataset:  # noqa: A001  # the public name, as in tf.data
+def zip(tree: Tree) -> Dataset:
     """Puts datasets side by side: element `i` is the tree of their elements `i`.
 
     Random access, order: kept. Memory: none. An endless dataset takes the length of the others.

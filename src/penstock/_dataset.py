@@ -157,7 +157,9 @@ class Dataset:
         """
         return self._mapped("map", fn, element_spec, seed=None)
 
-    def random_map(self, fn: Callable[[Any, np.random.Generator], Any], *, seed: int = 0, element_spec: Tree = None) -> "Dataset":
+    def random_map(
+        self, fn: Callable[[Any, np.random.Generator], Any], *, seed: int = 0, element_spec: Tree = None
+    ) -> "Dataset":
         """Applies a function that draws random numbers: `fn(element, rng)`.
 
         `rng` is a `numpy.random.Generator` for this element: it depends on the seed, the epoch, the element's
@@ -353,9 +355,13 @@ class Dataset:
             node = Shuffle(node, _integer("split", "seed", seed), None, reshuffle=False)
         return _ranges(node, parts, ends)
 
-    def _split_groups(self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None) -> tuple["Dataset", ...]:
+    def _split_groups(
+        self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None
+    ) -> tuple["Dataset", ...]:
         if labels.shape != (len(self),):
-            raise ArgumentError(f"split(groups=...) needs a label an element, shape ({len(self)},), got {labels.shape}.")
+            raise ArgumentError(
+                f"split(groups=...) needs a label an element, shape ({len(self)},), got {labels.shape}."
+            )
         order = None
         if seed is not None:
             group_count = len(np.unique(labels))
@@ -485,7 +491,9 @@ class Dataset:
         """
         return Loader(self._node, LoaderOptions(executor, workers, prefetch, memory_limit, timeout_s, shard))
 
-    def to_keras(self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any) -> "KerasAdapter":
+    def to_keras(
+        self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any
+    ) -> "KerasAdapter":
         """Makes what `fit`, `evaluate` and `predict` of Keras 3 take, on TensorFlow, JAX and torch.
 
         Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict.
@@ -503,7 +511,9 @@ class Dataset:
 
     def _require_finite(self, verb: str, cure: str) -> None:
         if not isinstance(self._node.length, int):
-            raise ArgumentError(f"{verb}() needs a known number of elements, but this is {length_text(self._node.length)}. {cure}")
+            raise ArgumentError(
+                f"{verb}() needs a known number of elements, but this is {length_text(self._node.length)}. {cure}"
+            )
 
 
 def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:
@@ -515,7 +525,11 @@ def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Datase
         if 0 < end < (node.length or 0):
             start = node.clear_after(end - 1)
             if start > end:
-                _log.info("split() left out %d windows after position %d: they share data with both sides.", start - end, end)
+                _log.info(
+                    "split() left out %d windows after position %d: they share data with both sides.",
+                    start - end,
+                    end,
+                )
     return tuple(results)
 
 
@@ -540,4 +554,3 @@ def _integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
 def _slice_text(index: slice) -> str:
     ends = ["" if end is None else str(end) for end in (index.start, index.stop)]
     return ":".join(ends if index.step is None else [*ends, str(index.step)])
-

@@ -297,7 +297,7 @@ class _Epoch(Iterator[Tree]):
 
 def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:
     """Returns the executor, the number of its workers, and what there is to say about the choice."""
-    global_users = [each for each in _maps(node) if each.spec and each.traits.uses_globals]
+    global_users = [each for each in _maps(node) if each.uses_globals()]
     name = options.executor
     note = ""
     if global_users:

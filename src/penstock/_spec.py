@@ -133,8 +133,13 @@ class Spec:
 
     def divided(self, count: int) -> "Spec":
         """The spec of one of `count` equal shares of the first axis."""
-        return Spec(tuple(leaf.unstacked().stacked((leaf.max_shape or (0,))[0] // count, exact=not leaf.varies)
-                          for leaf in self.leaves), self.structure)
+        return Spec(
+            tuple(
+                leaf.unstacked().stacked((leaf.max_shape or (0,))[0] // count, exact=not leaf.varies)
+                for leaf in self.leaves
+            ),
+            self.structure,
+        )
 
     def unbounded(self) -> "Spec":
         """The leaves without a place of known size, as a tuple."""

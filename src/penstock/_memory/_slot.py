@@ -42,9 +42,7 @@ class SlotLayout:
             next(unplaced) if place is None else np.ndarray((1, *shape), leaf.dtype, root, place)
             for place, leaf, shape in zip(self._places, self.spec.leaves, self._shapes, strict=True)
         ]
-        extents = [
-            None if place is None else np.ndarray((1,), np.int64, root, place) for place in self._extent_places
-        ]
+        extents = [None if place is None else np.ndarray((1,), np.int64, root, place) for place in self._extent_places]
         return Rows(arrays, slice(0, 1), extents)
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:

@@ -4,8 +4,10 @@ A function gets an element that is writable and its own, and returns a tree of a
 into the slot of the batch. Everything that can go wrong in it is told with the element and the step.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
 
 
 @final
+class Traits:
+    """What was learnt about a function by running it. It is the one thing about a plan that may change."""
+
+    __slots__ = ("uses_globals",)
+
+    def __init__(self) -> None:
+        self.uses_globals = False
+        """It draws from `np.random` or `random`, which belong to the whole process."""
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Map(OneToOne):
     """Element `i` is `function` of the input's element `i`."""
@@ -35,7 +48,7 @@ class Map(OneToOne):
     """For `random_map`; None for `map`, whose function gets no random numbers."""
     where: str
     """The user's line: `train.py:41`."""
-    traits: "Traits" = field(default_factory=lambda: Traits(), repr=False)
+    traits: Traits = field(default_factory=Traits, repr=False)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -87,6 +100,19 @@ class Map(OneToOne):
                 f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
                 "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
             )
+        return self._probed
+
+    def uses_globals(self) -> bool:
+        """Whether the function draws from `np.random` or `random`; runs it on element 0, if nothing has yet."""
+        if self.length:
+            # A spec that was declared says nothing of that. What fails here fails again in its place.
+            with contextlib.suppress(Exception):
+                assert self._probed
+        return self.traits.uses_globals
+
+    @cached_property
+    def _probed(self) -> Spec:
+        """The spec of what the function returns for element 0."""
         sources = OpenSources(self.source)
         try:
             return self._spec_from(Reader(self.source, sources, isolated=True))
@@ -208,16 +234,3 @@ class Map(OneToOne):
             f"{self.label} at {self.where} returned {found} for element {index}{expected}. "
             "Every element of a dataset has one structure, shape and dtype: make the function return it."
         )
-
-
-@final
-class Traits:
-    """What was learnt about a function by running it. It is the one thing about a plan that may change."""
-
-    __slots__ = ("uses_globals",)
-
-    def __init__(self) -> None:
-        self.uses_globals = False
-        """It draws from `np.random` or `random`, which belong to the whole process."""
-
-

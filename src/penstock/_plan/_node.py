@@ -6,7 +6,6 @@ the number of workers, not the batch that asked. From that follow random access 
 checkpoint that is a position, and work that can be done again.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields

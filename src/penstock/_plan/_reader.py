@@ -88,9 +88,8 @@ class Rows:
 
     def _positions(self) -> Indices:
         if isinstance(self.rows, slice):
-            step = self.rows.step or 1
-            stop = len(self.arrays[0]) if self.rows.stop is None else self.rows.stop
-            return np.arange(self.rows.start, stop, step, np.int64)
+            start, stop, step = self.rows.indices(len(self.arrays[0]))
+            return np.arange(start, stop, step, np.int64)
         return self.rows
 
     def copy_from(self, other: "Rows", count: int) -> None:

@@ -32,14 +32,16 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
         if not part >= 0:
             raise ArgumentError(f"split() got the part {part!r}. A part is a fraction from 0 to 1, or a count.")
     whole = [isinstance(part, int) for part in parts]
-    if any(whole) and not all(whole) and not all(part in (0, 1) for part, is_int in zip(parts, whole) if is_int):
+    if (
+        any(whole)
+        and not all(whole)
+        and not all(part in (0, 1) for part, is_int in zip(parts, whole, strict=True) if is_int)
+    ):
         raise ArgumentTypeError(f"split{tuple(parts)} mixes fractions and counts. Use one kind.")
     if all(whole):
         ends = np.cumsum(np.array(parts, dtype=object)).tolist()
         if ends[-1] > count:
-            raise ArgumentError(
-                f"split{tuple(parts)} asks for {ends[-1]} elements, but the dataset has {count}."
-            )
+            raise ArgumentError(f"split{tuple(parts)} asks for {ends[-1]} elements, but the dataset has {count}.")
         return [int(end) for end in ends]
     shares = [Fraction(str(part)) for part in parts]
     if sum(shares) > 1:

@@ -47,7 +47,8 @@ def identity(node: "Node") -> str:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     steps = text.split(" > ")
-    head, tail = [], []
+    head: list[str] = []
+    tail: list[str] = []
     budget = IDENTITY_NBYTES - 40
     while steps and budget > 0:
         step = steps.pop(0 if len(head) <= len(tail) else -1)

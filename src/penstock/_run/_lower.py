@@ -157,7 +157,6 @@ class Program:
         for epoch, positions in itertools.groupby(unit.announce, lambda position: position[0]):
             reader.advise(epoch, np.array([index for _, index in positions], np.int64))
 
-
     def _run_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:
         index = np.array([unit.index], np.int64)
         if self.shard[1] == 1:

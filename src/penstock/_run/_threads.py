@@ -39,8 +39,10 @@ class ThreadsExecutor(Executor):
         self._done_counts = [0] * worker_count
         self._threads = [
             threading.Thread(
-                target=_work, args=(number, self._queue, self._running, self._done_counts, client),
-                name=f"penstock-{number}", daemon=True,
+                target=_work,
+                args=(number, self._queue, self._running, self._done_counts, client),
+                name=f"penstock-{number}",
+                daemon=True,
             )
             for number in range(worker_count)
         ]
@@ -105,5 +107,3 @@ def _work(
         done_counts[number] += 1
         client.finished(task, error)
         del task, error  # what they hold must not live until the next unit comes
-
-

@@ -52,9 +52,7 @@ _EVENT = np.dtype([("data", "<u8"), ("iocb", "<u8"), ("result", "<i8"), ("result
 _PREAD, _PREADV = 0, 7
 
 # glibc has no wrappers, so the calls go by number: io_setup, io_destroy, io_submit, io_getevents.
-_NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}.get(
-    platform.machine()
-)
+_NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}.get(platform.machine())
 SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32 and _NUMBERS is not None
 _SETUP, _DESTROY, _SUBMIT, _GETEVENTS = _NUMBERS or (0, 0, 0, 0)
 

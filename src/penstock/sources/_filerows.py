@@ -267,9 +267,7 @@ class FileRows:
                 pieces = vectors[heads[k] : heads[k] + counts[k]]
                 self._read_one(file, plan, k % len(plan.requests.offsets), int(offsets[k]), pieces)
 
-    def _read_one(
-        self, file: _OpenFile, plan: _Plan, request: int, offset: int, pieces: NDArray[np.int64]
-    ) -> None:
+    def _read_one(self, file: _OpenFile, plan: _Plan, request: int, offset: int, pieces: NDArray[np.int64]) -> None:
         views = [memoryview((ctypes.c_char * n).from_address(a)).cast("B") for a, n in pieces.tolist()]
         wanted = int(plan.requests.wanted[request])
         try:
@@ -320,9 +318,7 @@ class FileRows:
 
     def _stretches(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Yields `(first byte, length)` of what the rows cover, neighbours merged."""
-        rows = (
-            indices[: max(1, _MAX_ADVICES // self._run_count)] * self.handle.strides[0] + self.handle.offset
-        )
+        rows = indices[: max(1, _MAX_ADVICES // self._run_count)] * self.handle.strides[0] + self.handle.offset
         starts = np.sort((rows[:, None] + self._run_offsets[:_MAX_ADVICES]).ravel())
         gaps = starts[1:] - starts[:-1] > self._run_nbytes + _ADVISE_GAP_NBYTES
         firsts = starts[np.concatenate(([True], gaps))]
@@ -340,9 +336,7 @@ class FileRows:
             self._file = None
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            f"FileRows of {self.handle.path} is open in one process; send its handle and open that."
-        )
+        raise TypeError(f"FileRows of {self.handle.path} is open in one process; send its handle and open that.")
 
     def _opened(self, element: int) -> _OpenFile:
         """Returns the open file after a look at whether its name still means it (1 us)."""
@@ -371,9 +365,7 @@ class FileRows:
     def _open(self, element: int) -> _OpenFile:
         with self._open_lock:
             if self._closed:
-                raise SourceError(
-                    f"{self.handle.describe(element)} cannot be read: {self.handle.path} was closed."
-                )
+                raise SourceError(f"{self.handle.describe(element)} cannot be read: {self.handle.path} was closed.")
             if self._file is None:
                 file = _OpenFile(self.handle.path)
                 size = os.fstat(file.fd).st_size

@@ -97,7 +97,7 @@ class SequenceSource(Source):
         return f"{self}[{index}]"
 
     @property
-    def element_spec(self) -> Tree:  # type: ignore[override]  # found when asked for, not kept in a field
+    def element_spec(self) -> Tree:
         """Found on element 0."""
         if self._spec is None:
             if len(self) == 0:

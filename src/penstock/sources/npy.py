@@ -193,9 +193,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
             f"axis: np.save({name!r}, value[None])."
         )
     strides = _contiguous_strides(shape, dtype.itemsize, fortran_order)
-    described = StridedFile(
-        absolute, offset, shape, dtype, strides, status.st_dev, status.st_ino, status.st_size
-    )
+    described = StridedFile(absolute, offset, shape, dtype, strides, status.st_dev, status.st_ino, status.st_size)
     _check_complete(described, fortran_order, name)
     return described
 
@@ -203,9 +201,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
 def _read_version(file: BinaryIO | Any, name: str) -> int:
     start = file.read(8)
     if not start:
-        raise SourceError(
-            f"{name} is empty (0 bytes). Whatever wrote it had not finished or failed; write it again."
-        )
+        raise SourceError(f"{name} is empty (0 bytes). Whatever wrote it had not finished or failed; write it again.")
     if start[:6] != _MAGIC[: len(start)]:
         what = f"it begins with {start[:6]!r} where a .npy has {_MAGIC!r}"
         cure = "Give a file written by np.save."
