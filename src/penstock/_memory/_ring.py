@@ -46,11 +46,13 @@ class Ring:
     def __init__(self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None]) -> None:
         self._layout = SlotLayout(spec)
         self._structure = spec.structure
+        self.slot_count = slot_count
         self._spare_count = spare_count
         self._on_free = on_free
         self._memory: mmap.mmap | None = anonymous(self._layout.nbytes * slot_count)
         self._rows = [self._layout.rows(self._root(slot)) for slot in range(slot_count)]
-        self._leases: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
+        self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
+        self._lease_count = 0
         self.copied_count = 0
         """How many batches were handed out as private copies because their user kept many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
@@ -71,31 +73,44 @@ class Ring:
         Args:
             slot: The slot, filled, and from now on the user's.
         """
-        is_lease = len(self._rows) - len(self._leases) - 1 >= self._spare_count
-        root = self._root(slot)
-        leaves = self._layout.leaves(root, self._rows[slot])
+        is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
+        root, rows = self._root(slot), self._rows
+        leaves = self._layout.leaves(root, rows[slot])
         for number, (leaf, spec) in enumerate(zip(leaves, self._layout.spec.leaves, strict=True)):
             if not spec.is_bounded:
                 leaves[number] = _own(leaf, spec.dtype.kind)
             elif not is_lease or leaf.ndim == 0:
                 leaves[number] = leaf.copy()[()]
+        batch = self._structure.unflatten(leaves)
         if is_lease:
-            self._leases[slot] = weakref.ref(root, self._returner(slot))
+            # Last of all: an interrupt before it leaves a slot for `reclaim`, one after it a lease that ends.
+            self._lease_count += 1
+            self._leases[self._lease_count] = slot, weakref.ref(root, self._returner(slot, self._lease_count))
         else:
             self.copied_count += 1
             self.give_back(slot)
-        return self._structure.unflatten(leaves)
+        return batch
 
-    def _returner(self, slot: int) -> Callable[[object], None]:
+    def _returner(self, slot: int, lease: int) -> Callable[[object], None]:
         # It holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no more.
         leases, free, on_free = self._leases, self.free, self._on_free
 
         def return_slot(_: object) -> None:
-            leases.pop(slot, None)
-            free.append(slot)
+            free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
+            leases.pop(lease, None)
             on_free()
 
         return return_slot
+
+    def reclaim(self, busy: set[int]) -> None:
+        """Frees each slot that is neither free nor leased nor busy. Nobody else may fill or hand out meanwhile.
+
+        Args:
+            busy: Slots that workers may be writing to.
+        """
+        # A lease may end at any bytecode: leases are looked at first, and in a copy, which is one operation.
+        leased = {slot for slot, _ in self._leases.copy().values()}
+        self.free.extend(set(range(self.slot_count)) - busy - leased - set(self.free.copy()))
 
     def give_back(self, slot: int) -> None:
         """Returns a slot that nobody writes to and nobody sees."""
@@ -104,8 +119,8 @@ class Ring:
 
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
-        self._rows.clear()
         self._memory = None
+        self._rows = []
 
     @property
     def leased_count(self) -> int:

@@ -107,7 +107,7 @@ class Map(OneToOne):
         if self.length:
             # A spec that was declared says nothing of that. What fails here fails again in its place.
             with contextlib.suppress(Exception):
-                assert self._probed
+                self._probed  # noqa: B018  # asked for what it does, once
         return self.traits.uses_globals
 
     @cached_property

@@ -128,6 +128,11 @@ class Node(ABC):
         """Whether the order of elements differs from epoch to epoch."""
         return any(node.changes_order for node in self.inputs)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether elements may share data with their neighbours, as windows do."""
+        return any(node.overlaps for node in self.inputs)
+
     def clear_after(self, index: int) -> int:
         """The first index above `index` whose element shares no data with elements up to `index`."""
         return max((node.clear_after(index) for node in self.inputs), default=index + 1)
@@ -172,7 +177,7 @@ class Reorder(Node):
         """Has each input write its elements into the rows that they belong to."""
         for need in self.demand(epoch, indices):
             rows = out if need.rows is None else out.take(need.rows)
-            reader.inputs[need.input].fill(need.epoch, need.indices, rows, gather)
+            reader.inputs[need.input].fill_place(self.spec, need.epoch, need.indices, rows, gather)
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""

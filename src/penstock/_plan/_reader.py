@@ -64,7 +64,8 @@ class Rows:
         """Rows of the elements within stacks of `size`: `inner` counts over all stacks of these rows."""
         first = self._positions()
         rows = first[inner // size] * size + inner % size
-        arrays = [array.reshape(-1, *array.shape[2:]) for array in self.arrays]
+        # The product and not -1, which an axis of length 0 leaves undetermined.
+        arrays = [array.reshape(len(array) * size, *array.shape[2:]) for array in self.arrays]
         return Rows(arrays, rows, (None,) * len(arrays))
 
     def parts(self) -> "Rows":
@@ -89,16 +90,27 @@ class Rows:
     def _positions(self) -> Indices:
         if isinstance(self.rows, slice):
             start, stop, step = self.rows.indices(len(self.arrays[0]))
-            return np.arange(start, stop, step, np.int64)
+            return np.arange(start, stop, step, dtype=np.int64)
         return self.rows
 
     def copy_from(self, other: "Rows", count: int) -> None:
-        """Copies the first `count` rows of `other` here, casting as NumPy's assignment does."""
-        for ours, theirs in zip(self.arrays, other.arrays, strict=True):
-            ours[self.rows] = theirs[:count]
-        for mine, extent in zip(self.extents, other.extents, strict=True):
-            if mine is not None and extent is not None:
-                mine[self.rows] = extent[:count]
+        """Copies the first `count` rows of `other` here, casting as NumPy's assignment does.
+
+        The places of `other` may be smaller where the first axis varies. What is beyond their extent is not
+        looked at: it was never written.
+        """
+        leaves = zip(self.arrays, self.extents, other.arrays, other.extents, strict=True)
+        for ours, mine, theirs, extent in leaves:
+            if mine is None and ours.ndim == theirs.ndim:
+                ours[self.rows] = theirs[:count]
+                continue
+            for number, row in enumerate(self.row_numbers()):
+                value = theirs[number] if extent is None else theirs[number, : extent[number]]
+                if mine is None:
+                    ours[row] = value.copy()  # a ragged leaf is an array of its own
+                else:
+                    mine[row] = len(value)
+                    ours[row, : len(value)] = value
 
 
 @final
@@ -183,6 +195,16 @@ class Reader:
         """See `Node.fill`."""
         self._node.fill(self, epoch, indices, out, gather)
 
+    def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
+        if spec is self.spec or _places(spec) == _places(self.spec):
+            self.fill(epoch, indices, out, gather)
+            return
+        box, reads = self.scratch(len(indices)), Gather()
+        self.fill(epoch, indices, box, reads)
+        reads.run()
+        out.copy_from(box, len(indices))
+
     def fill_parts(self, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """See `Node.fill_parts`."""
         self._node.fill_parts(self, epoch, index, parts, out, gather)
@@ -238,7 +260,7 @@ class Reader:
         return self._memo["kept"]  # type: ignore[no-any-return]
 
     def _reusable(self, name: str, spec: Spec, count: int) -> Rows:
-        box = self._memo.get(name)
+        box: Rows | None = self._memo.get(name)
         if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
             self._memo[name] = box = Rows.allocate(spec, count)
         return box.take(slice(0, count))  # type: ignore[no-any-return]
@@ -260,6 +282,10 @@ def chunk_nbytes(spec: Spec) -> int:
     return chunk_count(spec) * spec.nbytes
 
 
+def _places(spec: Spec) -> list[tuple[tuple[int, ...] | None, bool]]:
+    return [(leaf.max_shape, leaf.varies) for leaf in spec.leaves]
+
+
 def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
     if leaf.max_shape is None:
         return np.empty(count, object)
@@ -279,7 +305,7 @@ def _compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:
         return outer[inner]
     start, step = outer.start, outer.step or 1
     if isinstance(inner, np.ndarray):
-        return inner * step + start
+        return np.asarray(inner * step + start, np.int64)
     inner_step = inner.step or 1
     return slice(start + inner.start * step, start + inner.stop * step, step * inner_step)
 

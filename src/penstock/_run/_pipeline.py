@@ -14,6 +14,10 @@ Guarantees.
   rows into 6 slots in turn take 1.4 times as long as into one.
 - A position is either at or after `_cursor`, or in `_order`, or delivered. `seek` gives up what is in
   flight by a new generation: units of an old one are not begun, and the slot comes back with its last unit.
+- Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, and so between taking
+  a batch from `_order` and handing it out. So `take` is told which batch it is to deliver, and seeks it if
+  another is next; and seeking finds slots that nobody has any more (`Ring.reclaim`). Units are issued where
+  no interrupt comes, on workers.
 
 Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
 delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
@@ -34,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from penstock._errors import DeadlineError, LoaderError
+from penstock._errors import DeadlineError, ElementError, LoaderError
 from penstock._memory._ring import Ring
 from penstock._plan._reader import Reader
 from penstock._run._executor import Client, Executor
@@ -57,7 +61,15 @@ class Filling:
     remaining: int
     """Units not finished."""
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
-    """What units raised, with the row at which they start; the first row's is the one that is told."""
+    """What units raised, with the row at which they start."""
+
+    def failed_before(self, unit: Unit) -> bool:
+        """Whether an earlier row failed, so that this unit's outcome is of no interest any more."""
+        return any(start < unit.start for start, _ in self.errors)
+
+    def first_error(self) -> BaseException:
+        """That of the first row that fails, whichever unit was done first."""
+        return min(self.errors, key=lambda pair: pair[0])[1]
 
 
 @final
@@ -99,14 +111,18 @@ class Pipeline:
         self._order: deque[Filling] = deque()
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
-        self._ring = Ring(program.spec, slot_count, spare_count, self._executor.wake)
+        try:
+            self._ring = Ring(program.spec, slot_count, spare_count, self._executor.wake)
+        except BaseException:  # no memory, no descriptor: nobody else would stop the workers
+            self._executor.request_stop()
+            raise
 
     # The executor's side: see `Client`.
 
     def run(self, unit: Unit) -> None:
         """Runs a unit on the calling thread, unless nobody wants it any more."""
         filling = self._fillings[unit.ticket]
-        if self._closed or filling.generation != self._generation or filling.errors:
+        if self._closed or filling.generation != self._generation or filling.failed_before(unit):
             return
         reader: Reader | None = getattr(self._local, "reader", None)
         if reader is None:
@@ -114,8 +130,10 @@ class Pipeline:
             self._readers.append(reader)
         try:
             self._program.run(reader, unit, self._ring.rows(unit.slot))
+        except StopIteration as error:  # it would end the consumer's loop as if all had been delivered
+            raise ElementError(f"A source raised StopIteration{_place(unit)}.") from error
         except Exception as error:
-            error.add_note(f"This was in batch {unit.index} of epoch {unit.epoch}.")
+            error.add_note(f"This was{_place(unit)}.")
             raise
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
@@ -182,24 +200,27 @@ class Pipeline:
 
     def seek(self, position: Position) -> None:
         """Makes this the next batch to be delivered; what is in flight is kept if it leads there."""
+        self._require_open()
         with self._lock:
-            self._require_open()
-            head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
-            if head == position:
-                return
-            self._generation += 1
-            for filling in self._order:
-                if not filling.remaining:  # the others give their slots back when their units are done
-                    self._ring.free.append(filling.slot)
-            self._order.clear()
-            self._told.clear()
-            self._cursor = position
-            self._pump()
+            self._seek(position)
+        self._executor.wake()
 
-    def take(self, timeout_s: float) -> Tree:
-        """Waits for the next batch and hands it out.
+    def _seek(self, position: Position) -> None:
+        head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
+        if head == position:
+            return
+        self._generation += 1
+        self._order.clear()
+        self._told.clear()
+        self._cursor = position
+        # Batches that were ready give their slots back now, the others when their last unit is done.
+        self._ring.reclaim({filling.slot for filling in self._fillings.values()})
+
+    def take(self, position: Position, timeout_s: float) -> Tree:
+        """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
 
         Args:
+            position: The batch: the one that follows the last one taken, or was sought since.
             timeout_s: How long no worker may get on before that is an error.
 
         Raises:
@@ -207,18 +228,25 @@ class Pipeline:
             LoaderError: The loader was closed meanwhile.
             Exception: What a unit of this batch raised.
         """
-        self.pump()
-        while (filling := self._head_if_ready()) is None:
+        while (filling := self._head_if_ready(position)) is None:
             if not self._executor.drive():
                 self._wait(timeout_s)
-        if filling.errors:
-            self._ring.give_back(filling.slot)
-            raise min(filling.errors, key=lambda pair: pair[0])[1]
-        return self._ring.hand_out(filling.slot)
+        if not filling.errors:
+            return self._ring.hand_out(filling.slot)
+        self._ring.give_back(filling.slot)
+        error = filling.first_error()
+        try:
+            raise error
+        finally:
+            # The traceback holds this frame; a frame that holds the error would keep both, and so the loader,
+            # until the garbage collector comes.
+            del error, filling
 
-    def _head_if_ready(self) -> Filling | None:
+    def _head_if_ready(self, position: Position) -> Filling | None:
+        self._require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         with self._lock:
             self._require_open()
+            self._seek(position)
             if self._order and not self._order[0].remaining:
                 self._is_awaited = False
                 return self._order.popleft()
@@ -237,7 +265,9 @@ class Pipeline:
                 if now != before:
                     before, since = now, time.monotonic()
                 elif time.monotonic() - since >= timeout_s:
-                    raise self._deadline_error(timeout_s) from None
+                    error = self._deadline_error(timeout_s)
+                    self.request_stop()
+                    raise error from None
 
     def _progress(self) -> object:
         return self._executor.progress(), [(r.trace.node, r.trace.index) for r in list(self._readers)]
@@ -290,3 +320,7 @@ class Pipeline:
             self._ring.release()
             self._readers.clear()
         return ended
+
+
+def _place(unit: Unit) -> str:
+    return f" in batch {unit.index} of epoch {unit.epoch}"
