@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("framework")
 
 
+def pytest_collection_finish() -> None:
+    # What is there now stays until the end; the collections of `leaves_nothing_behind` need not look at it.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _fast_tests_import_no_framework(request: pytest.FixtureRequest) -> Iterator[None]:
     before = FRAMEWORKS & sys.modules.keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import _tree
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, ArgumentTypeError
+from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
 from penstock._plan._node import Node
 from penstock._plan._source import Source, SourceNode
@@ -45,7 +45,7 @@ def from_npy(path_or_tree: Tree) -> Dataset:
     nodes: list[Node] = []
     for leaf, place in _pairs(leaves, structure):
         if not isinstance(leaf, (str, os.PathLike)):
-            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {type(leaf).__name__}.")
+            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {type_of(leaf)}.")
         nodes.append(SourceNode(files.FileSource(npy.describe(leaf)), "from_npy"))
     return _side_by_side("from_npy", nodes, structure)
 
@@ -111,12 +111,12 @@ def from_source(source: Any) -> Dataset:
     if isinstance(source, Source):
         return Dataset(SourceNode(source, "from_source"))
     if not hasattr(source, "__len__"):
-        raise ArgumentTypeError(f"from_source() needs an object with a length, got a {type(source).__name__}.")
+        raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(
-            f"from_source() needs an object with read_into() or [i], got a {type(source).__name__}."
+            f"from_source() needs an object with read_into() or [i], got {type_of(source)}."
         )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 
@@ -157,7 +157,7 @@ def range(n: int) -> Dataset:
         np.int64(2)
     """
     if isinstance(n, bool) or not isinstance(n, int):
-        raise ArgumentTypeError(f"range({n!r}): an integer is needed, not a {type(n).__name__}.")
+        raise ArgumentTypeError(f"range({n!r}): an integer is needed, not {type_of(n)}.")
     if not 0 <= n < 1 << 62:
         raise ArgumentError(f"range({n}): from 0 up to 2**62 - 1 elements are possible.")
     return Dataset(SourceNode(arrays.RangeSource(n), "range"))
@@ -206,7 +206,9 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
     nodes = _nodes("concatenate", datasets)
     for number, node in enumerate(nodes[:-1]):
         if node.length == math.inf:
-            raise ArgumentError(f"concatenate(): dataset {number} is endless, so what follows is never reached.")
+            raise ArgumentError(
+                f"concatenate(): dataset {number} is endless, so what follows is never reached. Cut it with take(n)."
+            )
     return Dataset(Concatenate(tuple(nodes)))
 
 
@@ -237,9 +239,10 @@ def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
         raise ArgumentError(f"{verb}() got no datasets.")
     for each in datasets:
         if not isinstance(each, Dataset):
-            raise ArgumentTypeError(
-                f"{verb}() needs datasets, got a {type(each).__name__}. Make one of it first: from_arrays(...)."
-            )
+            cure = "Make one of it first: from_arrays(...)."
+            if verb == "zip" and isinstance(each, list):
+                cure = "A list is a leaf here, as everywhere in an element; write a tuple: zip((x, y))."
+            raise ArgumentTypeError(f"{verb}() needs datasets, got {type_of(each)}. {cure}")
     return [each._node for each in datasets]
 
 

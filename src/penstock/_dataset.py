@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError
+from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
@@ -22,8 +22,8 @@ from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Access, Length, Node
 from penstock._plan._reader import OpenSources, Reader
-from penstock._plan._shuffle import Repeat, Shuffle
-from penstock._plan._split import boundaries, by_groups
+from penstock._plan._shuffle import Repeat, Shuffle, shuffles_overlaps
+from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text
 from penstock._plan._windows import Windows, group_bounds
 from penstock._random import permute
@@ -48,11 +48,11 @@ class Dataset:
     Make one with `from_npy`, `from_arrays`, `from_source` or `range`, or with any method of another.
     """
 
-    __slots__ = ("__weakref__", "_kept_reader", "_node")
+    __slots__ = ("__weakref__", "_idle_readers", "_node")
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._kept_reader: Reader | None = None
+        self._idle_readers: list[Reader] = []
 
     # Looking.
 
@@ -104,7 +104,7 @@ class Dataset:
             number = index.__index__()
         except AttributeError:
             raise ArgumentTypeError(
-                f"A dataset is indexed by an integer or a slice, not by {index!r}, a {type(index).__name__}."
+                f"A dataset is indexed by an integer or a slice, not by {index!r}, {type_of(index)}."
             ) from None
         length = self._node.length
         if isinstance(length, int):
@@ -113,21 +113,27 @@ class Dataset:
             number %= length
         elif number < 0:
             raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_text(length)}.")
-        return self._reader().element(0, number)
+        return self._element(number)
 
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""
-        reader, length, index = self._reader(), self._node.length, 0
+        length, index = self._node.length, 0
         assert length is not None
         while index < length:
-            yield reader.element(0, index)
+            yield self._element(index)
             index += 1
 
-    def _reader(self) -> Reader:
-        # Made at the first look and kept, with the files that it opened, as long as this handle lives.
-        if self._kept_reader is None:
-            self._kept_reader = Reader(self._node, OpenSources(self._node), isolated=True)
-        return self._kept_reader
+    def _element(self, index: int) -> Tree:
+        # A reader serves one call at a time: two threads, or a function that looks into the dataset that runs
+        # it, get one each. They are kept, with the files that they opened, as long as this handle lives.
+        try:
+            reader = self._idle_readers.pop()
+        except IndexError:
+            reader = Reader(self._node, OpenSources(self._node), isolated=True)
+        try:
+            return reader.element(0, index)
+        finally:
+            self._idle_readers.append(reader)
 
     # Functions.
 
@@ -186,7 +192,7 @@ class Dataset:
 
     def _mapped(self, verb: str, fn: Callable[..., Any], element_spec: Tree, seed: int | None) -> "Dataset":
         if not callable(fn):
-            raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, a {type(fn).__name__}.")
+            raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
         declared = None if element_spec is None else Spec.of(element_spec)
         return Dataset(Map(self._node, fn, declared, seed, caller()))
 
@@ -307,7 +313,9 @@ class Dataset:
     def _sliced(self, verb: str, text: str, start: int | None, stop: int | None, step: int | None) -> "Dataset":
         try:
             return Dataset(sliced(self._node, verb, text, start, stop, step))
-        except (ValueError, TypeError) as error:
+        except TypeError:
+            raise ArgumentTypeError(f"A slice of a dataset needs integers, got [{text}].") from None
+        except ValueError as error:
             raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
 
     def split(
@@ -342,12 +350,16 @@ class Dataset:
                 "split() after a shuffle that changes every epoch would let elements wander between the parts. "
                 "Split first and shuffle each part, or use shuffle(seed, reshuffle=False)."
             )
-        overlaps = count > 1 and node.clear_after(0) > 1
         if groups is not None:
             return self._split_groups(parts, np.asarray(groups), seed)
+        if shuffles_overlaps(node):
+            raise ArgumentError(
+                "split() after a shuffle of overlapping windows would make parts that share data. Split first and "
+                "shuffle each part, or give groups=, a label a window."
+            )
         ends = boundaries(parts, count)
         if seed is not None:
-            if overlaps:
+            if node.overlaps:
                 raise ArgumentError(
                     "split(seed=...) would deal overlapping windows to different parts, which would then share "
                     "data. Split by range (no seed), or give groups=, a label a window."
@@ -367,7 +379,9 @@ class Dataset:
             group_count = len(np.unique(labels))
             order = permute(np.arange(group_count), group_count, seed=_integer("split", "seed", seed), epoch=0)
         results = []
-        for number, positions in enumerate(by_groups(labels, parts, order)):
+        chosen = by_groups(labels, parts, order)
+        require_apart(self._node, chosen, len(self))
+        for number, positions in enumerate(chosen):
             bounds = as_range(positions)
             name = f"{number} of {parts}"
             if bounds is None:
@@ -544,7 +558,7 @@ def caller() -> str:
 def _integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
     """Checks a count; `least` defaults to 0, and to no bound for seeds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not a {type(value).__name__}.")
+        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not {type_of(value)}.")
     number = int(value.__index__())
     if name != "seed" and number < (least or 0):
         raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")

@@ -55,3 +55,9 @@ class StateError(PenstockError, ValueError):
 
 class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""
+
+
+def type_of(value: object) -> str:
+    """The type of a value with its article, for messages: `an int`, `a str`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"

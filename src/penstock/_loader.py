@@ -15,7 +15,7 @@ from penstock._run._cpus import usable_cpu_count
 from penstock._run._executor import Client, Executor
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program
-from penstock._run._pipeline import Pipeline
+from penstock._run._pipeline import Pipeline, Position
 from penstock._run._shutdown import watch
 from penstock._run._threads import ThreadsExecutor
 from penstock._tree import Tree
@@ -48,6 +48,8 @@ class LoaderOptions:
         _require_int("prefetch", self.prefetch, 1)
         if self.memory_limit is not None:
             _require_int("memory_limit", self.memory_limit, 1, "bytes, such as 2 * 2**30")
+        if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, (int, float)):
+            raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
         if not self.timeout_s > 0:
             raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
         shard = self.shard
@@ -89,26 +91,29 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._counters = Counters()
-        self._epoch = 0
-        self._position = 0
+        # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
+        self._at: Position = (0, 0)
+        """The position after the batches that were handed out."""
         self._resumes = True
+        self._worked_at: Position | None = None  # for `get_state`, by an adapter whose user draws ahead of its work
         self._iterator_count = 0
         self._started_at = 0.0
         self._lock = threading.Lock()
+        self._lock_holder = 0
 
     # What it delivers.
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
-        with self._lock:
-            if self._position and not self._resumes:
-                self._epoch, self._position = self._next_epoch(), 0
-            self._resumes = False
+        with self._alone():
+            self._lock_holder = threading.get_ident()
+            self._at = self._start()
+            self._worked_at = None
             self._iterator_count += 1
             self._counters.paused()
             self._started_at = self._started_at or time.perf_counter()
-            self._running().seek((self._epoch, self._position))
-            return _Epoch(self, self._iterator_count, self._epoch, self._position)
+            self._running().seek(self._at)
+            return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -138,12 +143,8 @@ class Loader:
 
         It is the position after the batches that were handed out. Save it beside the model's weights.
         """
-        return {
-            "version": STATE_VERSION,
-            "plan": self._identity,
-            "epoch": self._epoch,
-            "position": self._position,
-        }
+        epoch, position = self._worked_at or self._at
+        return {"version": STATE_VERSION, "plan": self._identity, "epoch": epoch, "position": position}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
@@ -152,10 +153,12 @@ class Loader:
             StateError: It is no state of this version, or of another plan (the message says which step
                 differs), or a position that this dataset does not have.
         """
-        epoch, position = self._checked(state)
-        with self._lock:
+        at = self._checked(state)
+        with self._alone():
+            self._lock_holder = threading.get_ident()
             self._iterator_count += 1
-            self._epoch, self._position, self._resumes = epoch, position, True
+            self._at, self._resumes = at, True
+            self._worked_at = None
 
     def _checked(self, state: dict[str, Any]) -> tuple[int, int]:
         if not isinstance(state, dict) or set(state) != {"version", "plan", "epoch", "position"}:
@@ -173,15 +176,28 @@ class Loader:
                 "Build the dataset as it was when the state was saved."
             )
         epoch, position = state["epoch"], state["position"]
-        if not all(type(number) is int and number >= 0 for number in (epoch, position)):
-            raise StateError(f"epoch={epoch!r} and position={position!r} must be integers from 0 on.")
+        if not all(type(number) is int and 0 <= number < 1 << 62 for number in (epoch, position)):
+            raise StateError(f"epoch={epoch!r} and position={position!r} must be integers from 0 to 2**62 - 1.")
         count = self._program.batch_count
         if count is not None and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
         return epoch, position
 
+    # For adapters.
+
+    def _start(self) -> Position:
+        """Where the next iteration begins."""
+        if self._at[1] and not self._resumes:
+            return self._next_epoch(), 0
+        return self._at
+
+    def _stay(self) -> None:
+        """Makes the next iteration go on from here, as if nothing had ended; an evaluation starts anew, as ever."""
+        if not self._same_epoch:
+            self._at, self._resumes = self._worked_at or self._at, True
+
     def _next_epoch(self) -> int:
-        return 0 if self._same_epoch else self._epoch + 1
+        return 0 if self._same_epoch else self._at[0] + 1
 
     # What it says of itself.
 
@@ -206,10 +222,21 @@ class Loader:
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else f"epoch {self._epoch}, position {self._position}"
+        state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
         return f"<penstock.Loader of {length_text(self._node.length)}, {self._executor}, {state}>"
 
     # Its life.
+
+    def _alone(self) -> threading.Lock:
+        """The lock of the consumer: two threads take turns. `get_state`, `report` and `close` need none."""
+        if self._pipeline is not None:
+            self._pipeline.require_open()  # after fork() nobody may be there to release the lock
+        if self._lock.locked() and self._lock_holder == threading.get_ident():
+            raise LoaderError(
+                "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "
+                "called it again. Iterate it outside of them."
+            )
+        return self._lock
 
     def _running(self) -> Pipeline:
         if self._is_closed:
@@ -237,23 +264,30 @@ class Loader:
 
         return make
 
-    def _take(self, number: int, epoch: int, position: int) -> Tree:
-        """The next batch for iterator `number`, which is at a position."""
-        if number != self._iterator_count:
-            raise LoaderError(
-                "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. Make a "
-                "second loader to iterate twice at once."
-            )
-        pipeline = self._running()
-        entered_at = self._counters.entered()
-        batch = pipeline.take(self._options.timeout_s)
-        self._counters.left(entered_at, self._started_at)
-        position += 1
-        if position == self._program.batch_count:
-            self._epoch, self._position = self._next_epoch(), 0
-        else:
-            self._position = position
-        return batch
+    def _take(self, iterator: "_Epoch") -> Tree:
+        """The next batch for an iterator; raises StopIteration after the last of its epoch."""
+        with self._alone():
+            self._lock_holder = threading.get_ident()
+            try:
+                if iterator.is_over:
+                    raise StopIteration
+                if iterator.number != self._iterator_count:
+                    raise LoaderError(
+                        "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
+                        "Make a second loader to iterate twice at once."
+                    )
+                pipeline = self._running()
+                entered_at = self._counters.entered()
+                epoch, position = self._at
+                batch = pipeline.take(self._at, self._options.timeout_s)
+                self._counters.left(entered_at, self._started_at)
+                self._resumes = False
+                iterator.is_over = position + 1 == self._program.batch_count
+                self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
+                return batch
+            except Exception:  # an epoch that failed is over; the loader can begin another
+                iterator.is_over = True
+                raise
 
     def close(self) -> None:
         """Stops the workers, waits for them for a moment, and frees the memory. Closing again does nothing.
@@ -261,7 +295,9 @@ class Loader:
         Batches that you hold stay yours.
         """
         self._is_closed = True
-        if self._pipeline is not None:
+        if self._pipeline is None:
+            self._program.sources.close()
+        else:
             self._pipeline.close(CLOSE_WAIT_S)
 
     def __enter__(self) -> Self:
@@ -275,24 +311,19 @@ class Loader:
 class _Epoch(Iterator[Tree]):
     """One epoch of a loader, or the rest of one."""
 
-    def __init__(self, loader: Loader, number: int, epoch: int, position: int) -> None:
+    def __init__(self, loader: Loader, number: int) -> None:
         self._loader: Loader | None = loader
-        self._number = number
-        self._epoch = epoch
-        self._position = position
+        self.number = number
+        self.is_over = False
 
     def __next__(self) -> Tree:
-        loader = self._loader
-        if loader is None or self._position == loader.length:
-            self._loader = None
+        if self._loader is None:
             raise StopIteration
         try:
-            batch = loader._take(self._number, self._epoch, self._position)
-        except Exception:
-            self._loader = None  # an epoch that failed is over; the loader can begin another
-            raise
-        self._position += 1
-        return batch
+            return self._loader._take(self)
+        finally:
+            if self.is_over:
+                self._loader = None
 
 
 def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import SpecError
+from penstock._errors import SpecError, type_of
 from penstock._tree import Structure, Tree
 
 Shape = tuple[int | None, ...]
@@ -41,6 +41,11 @@ class ArraySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if self.dtype.hasobject:
+            raise SpecError(
+                f"{self} holds Python objects, which have no place in a batch. Elements are numbers, records, text or "
+                'bytes: np.dtype("U20") is text of up to 20 characters, np.dtype("U") of any number.'
+            )
         if self.max_shape is None and None not in self.shape:
             object.__setattr__(self, "max_shape", self.shape)
 
@@ -208,9 +213,9 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise SpecError(f"a {type(value).__name__} that is not an array: {error}") from None
+        raise SpecError(f"{type_of(value)} that is not an array: {error}") from None
     if array.dtype.hasobject:
-        raise SpecError(f"a {type(value).__name__}, which is not an array of numbers, text or bytes")
+        raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
     return array
 
 

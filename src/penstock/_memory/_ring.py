@@ -25,6 +25,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock._errors import LoaderError
 from penstock._memory._mapping import anonymous
 from penstock._memory._slot import SlotLayout
 from penstock._plan._reader import Rows
@@ -59,9 +60,10 @@ class Ring:
         """Slots that may be filled; the one that came back last is taken first."""
 
     def _root(self, slot: int) -> npt.NDArray[np.uint8]:
-        assert self._memory is not None
-        nbytes = self._layout.nbytes
-        return np.frombuffer(self._memory, np.uint8, nbytes, slot * nbytes)
+        memory, nbytes = self._memory, self._layout.nbytes
+        if memory is None:
+            raise LoaderError("This loader was closed while a batch was being taken from it.")
+        return np.frombuffer(memory, np.uint8, nbytes, slot * nbytes)
 
     def rows(self, slot: int) -> Rows:
         """The slot as the place that workers write to."""
@@ -74,7 +76,8 @@ class Ring:
             slot: The slot, filled, and from now on the user's.
         """
         is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
-        root, rows = self._root(slot), self._rows
+        rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
+        root = self._root(slot)
         leaves = self._layout.leaves(root, rows[slot])
         for number, (leaf, spec) in enumerate(zip(leaves, self._layout.spec.leaves, strict=True)):
             if not spec.is_bounded:

@@ -138,14 +138,14 @@ class Unbatch(Node):
             )
         remainder = 0
         if any(leaf.varies for leaf in spec.leaves):
-            batch = _batch_below(self.source)
-            if batch is None:
+            last = _rows_of_last(self.source)
+            if last is None:
                 raise SpecError(
                     "unbatch() needs to know where the short batch is, but after "
                     f"{self.source.label} it may be anywhere. Use batch(size, drop_remainder=True), or "
                     "unbatch before the batches are rearranged."
                 )
-            remainder = batch.remainder
+            remainder = last % max(sizes)
         return sizes.pop(), remainder
 
     def _find_spec(self) -> Spec:
@@ -169,6 +169,11 @@ class Unbatch(Node):
             box = reader.kept(epoch, owner)
             for target, origin in zip(mine.arrays, box.arrays, strict=True):
                 target[mine.rows] = origin[0][parts]
+
+    def clear_after(self, index: int) -> int:
+        """The next part; where the input's elements overlap, the first part of one that is clear of this one's."""
+        size = self._sizes[0]
+        return self.source.clear_after(index // size) * size if self.source.overlaps else index + 1
 
     @property
     def scratch_nbytes(self) -> int:
@@ -202,13 +207,12 @@ def _short_batch_cure(leaf: ArraySpec) -> str:
     return ", or batch below with drop_remainder=True" if leaf.is_bounded else ""
 
 
-def _batch_below(node: Node) -> Batch | None:
-    """The batch step that decides which element is short, through steps that keep order and number."""
-    while not isinstance(node, Batch):
-        if not isinstance(node, (Map, Cast, Zip)):
-            return None
-        lasts = [each for each in node.inputs if any(leaf.varies for leaf in each.spec.leaves)]
-        if not lasts:
-            return None
-        node = lasts[0]
-    return node
+def _rows_of_last(node: Node) -> int | None:
+    """The first axis of the last element, through steps that keep order and number; None where nobody knows."""
+    if isinstance(node, Batch):
+        return node.remainder or node.size
+    if isinstance(node, (Map, Cast, Zip)):
+        sizes = {_rows_of_last(each) for each in node.inputs}
+        return sizes.pop() if len(sizes) == 1 else None
+    shapes = {leaf.shape[:1] for leaf in node.spec.leaves}
+    return shapes.pop()[0] if len(shapes) == 1 and () not in shapes else None

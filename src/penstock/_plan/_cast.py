@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import SpecError
+from penstock._errors import ElementError, SpecError
 from penstock._plan._node import Indices, Node, OneToOne
 from penstock._plan._reader import Gather, chunk_count, chunk_nbytes, pieces
 from penstock._spec import Spec
@@ -72,7 +72,16 @@ class Cast(OneToOne):
             box, reads = source.scratch(stop - start), Gather()
             source.fill(epoch, indices[start:stop], box, reads)
             reads.run()
-            out.take(slice(start, stop)).copy_from(box, stop - start)
+            self._convert(box, out.take(slice(start, stop)), stop - start)
+
+    def _convert(self, box: "Rows", out: "Rows", count: int) -> None:
+        try:
+            out.copy_from(box, count)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ElementError(
+                f"{self.label} cannot convert {self.source.spec}: {error}. Bring the values into a form that "
+                "NumPy converts, with map() before cast()."
+            ) from error
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """As the input: a batch is cast in parts."""
@@ -87,4 +96,4 @@ class Cast(OneToOne):
             box, reads = source.part_scratch(stop - start), Gather()
             source.fill_parts(epoch, index, parts[start:stop], box, reads)
             reads.run()
-            out.take(slice(start, stop)).copy_from(box, stop - start)
+            self._convert(box, out.take(slice(start, stop)), stop - start)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._plan._node import Demand, Indices, Length, Node, OneToOne, Reorder, total
+from penstock._plan._node import Demand, Indices, Length, Node, OneToOne, Reorder, finite_length, total
 from penstock._spec import Spec
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ class Concatenate(Reorder):
         which = np.searchsorted(self._starts, indices, side="right") - 1
         return _shares(epoch, which, indices - self._starts[which])
 
+    def clear_after(self, index: int) -> int:
+        """As the input that the element is of, and no later than its end: inputs are taken to share nothing."""
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        source, start = self.sources[number], int(self._starts[number])
+        return start + min(source.clear_after(index - start), finite_length(source))
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -157,6 +163,21 @@ class Interleave(Reorder):
             which[mine] = alive[stage][number]
             theirs[mine] = turn + rounds[stage]
         return _shares(epoch, which, theirs)
+
+    def clear_after(self, index: int) -> int:
+        """Behind the last element of any input that shares data with what that input has dealt so far."""
+        clear = index + 1
+        dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # holds the last of every input
+        for need in self.demand(0, dealt):
+            source = self.sources[need.input]
+            last = min(source.clear_after(int(need.indices[-1])), finite_length(source)) - 1
+            clear = max(clear, self._position(need.input, last) + 1)
+        return clear
+
+    def _position(self, number: int, index: int) -> int:
+        """Where element `index` of an input is dealt: after what each input dealt before it."""
+        turns = (index + (other < number) for other in range(len(self.sources)))
+        return sum(min(finite_length(node), turn) for node, turn in zip(self.sources, turns, strict=True))
 
 
 def _shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:

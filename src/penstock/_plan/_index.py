@@ -1,5 +1,6 @@
 """Steps that choose elements by position: slices of every kind, and a given list of them."""
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
@@ -63,7 +64,7 @@ class Slice(Reorder):
 @final
 @dataclass(frozen=True, eq=False)
 class Select(Reorder):
-    """The elements of a list of positions. Holds the list: 8 bytes an element."""
+    """The elements of an ascending list of positions. Holds the list: 8 bytes an element."""
 
     source: Node
     name: str
@@ -99,8 +100,9 @@ class Select(Reorder):
         return [Demand(0, epoch, self.positions[indices])]
 
     def clear_after(self, index: int) -> int:
-        """Unknown for a list in general; lists are made of whole groups, which share nothing."""
-        return index + 1
+        """The first that is chosen behind where the input is clear; the list ascends."""
+        clear = self.source.clear_after(int(self.positions[index]))
+        return max(index + 1, int(np.searchsorted(self.positions, clear)))
 
 
 def sliced(source: Node, name: str, text: str, start: int | None, stop: int | None, step: int | None) -> Slice:
@@ -113,7 +115,7 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
     if isinstance(length, int):
         first, last, stride = slice(start, stop, step).indices(length)
         return Slice(source, name, text, first, stride, len(range(first, last, stride)))
-    first, stride = start or 0, 1 if step is None else step
+    first, stride = operator.index(start or 0), 1 if step is None else operator.index(step)
     if first < 0 or stride < 1 or (stop is not None and stop < 0):
         raise ValueError("a dataset without an end cannot be counted from its end")
     count: Length = length if stop is None else len(range(first, stop, stride))

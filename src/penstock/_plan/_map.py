@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._errors import ElementError, PenstockError, SpecError
+from penstock._errors import ElementError, PenstockError, SpecError, type_of
 from penstock._plan._node import Indices, Node, OneToOne
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, chunk_count, chunk_nbytes, pieces
 from penstock._plan._text import origins
@@ -22,6 +22,14 @@ from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
 
 if TYPE_CHECKING:
     from penstock._tree import Tree
+
+
+def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
+    """A function of a batch returns a shorter one for a short batch: an axis that was the batch's varies."""
+    if not spec.shape or spec.shape[0] not in short:
+        return spec
+    rest = spec.shape[1:]
+    return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
 
 
 @final
@@ -121,6 +129,7 @@ class Map(OneToOne):
 
     def _spec_from(self, reader: Reader) -> Spec:
         element = reader.element(0, 0)
+        short = self._short_axes(element)
         with seeded_globals() as globals_:
             globals_.seed(0, self.random_depth, 0, 0)
             value = self._call(self._arguments(ElementRng(self.seed or 0, self.random_depth), 0, 0, element), 0, 0)
@@ -133,14 +142,12 @@ class Map(OneToOne):
                 specs.append(spec_of_leaf(leaf_of(leaf)))
             except SpecError as error:
                 raise self._misfit(f"a leaf{place} that is {error}", 0) from None
-        return Spec(tuple(self._varying(spec) for spec in specs), structure)
+        return Spec(tuple(_varying(spec, short) for spec in specs), structure)
 
-    def _varying(self, spec: ArraySpec) -> ArraySpec:
-        """A function of a batch returns a shorter one for a short batch: an axis that was the batch's varies."""
-        sizes = {leaf.max_shape[0] for leaf in self.source.spec.leaves if leaf.varies and leaf.max_shape}
-        if spec.shape and spec.shape[0] in sizes:
-            return ArraySpec((None, *spec.shape[1:]), spec.dtype, spec.max_shape)
-        return spec
+    def _short_axes(self, element: "Tree") -> dict[int, int]:
+        """For each first axis that varies, its size in this element and the largest that it can have."""
+        leaves = zip(_tree.flatten(element)[0], self.source.spec.leaves, strict=True)
+        return {len(leaf): spec.max_shape[0] for leaf, spec in leaves if spec.varies and spec.max_shape}
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads input elements into scratch memory, some at a time, and runs the function on each."""
@@ -223,7 +230,7 @@ class Map(OneToOne):
             elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
                 array[row] = found
             else:
-                raise self._misfit(f"a {type(found).__name__}", index)
+                raise self._misfit(f"{type_of(found)}", index)
 
     def _misfit(self, found: str, index: int) -> SpecError:
         known = self.known_spec

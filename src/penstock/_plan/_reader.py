@@ -14,6 +14,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock._errors import PenstockError
 from penstock._plan._node import Indices, Node
 from penstock._plan._source import Read, Source, SourceNode
 from penstock._spec import ArraySpec, Spec
@@ -129,7 +130,18 @@ class Gather:
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
         for source, reads in self._reads.items():
-            source.gather(reads)
+            try:
+                source.gather(reads)
+            except PenstockError:
+                raise
+            except Exception as error:
+                # A user's own source, whose error does not say what was asked of it.
+                indices = np.concatenate([read.indices for read in reads])
+                first = source.describe(int(indices[0])) if len(indices) else "none"
+                error.add_note(
+                    f"A source raised it, asked for {len(indices)} element{'' if len(indices) == 1 else 's'}, first {first}."
+                )
+                raise
 
 
 @final
@@ -149,10 +161,15 @@ class OpenSources:
         return self._opened[source]
 
     def close(self) -> None:
-        """Closes what `open` opened; a source that is its own open form stays as it is."""
-        for source, opened in self._opened.items():
-            if opened is not source:
-                opened.close()
+        """Closes what `open` opened, once; a source that is its own open form stays as it is."""
+        opened, self._opened = self._opened, {}
+        for source, opened_source in opened.items():
+            if opened_source is not source:
+                opened_source.close()
+
+    def __del__(self) -> None:
+        # A loader that was dropped, or a dataset that was looked into.
+        self.close()
 
 
 @final
@@ -175,13 +192,14 @@ class Trace:
 class Reader:
     """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
 
-    __slots__ = ("_memo", "_node", "inputs", "isolated", "source", "trace")
+    __slots__ = ("_memo", "_node", "_sources", "inputs", "isolated", "source", "trace")
 
     def __init__(self, node: Node, sources: OpenSources, *, isolated: bool, trace: Trace | None = None) -> None:
         self.trace = trace or Trace()
         self.isolated = isolated
         """Whether one element runs at a time in this process, so that global generators can be seeded."""
         self._node = node
+        self._sources = sources  # which close themselves when nobody reads any more
         self.inputs = [Reader(each, sources, isolated=isolated, trace=self.trace) for each in node.inputs]
         self.source = sources[node.data] if isinstance(node, SourceNode) else None
         self._memo: dict[str, Any] = {}
@@ -263,7 +281,7 @@ class Reader:
         box: Rows | None = self._memo.get(name)
         if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
             self._memo[name] = box = Rows.allocate(spec, count)
-        return box.take(slice(0, count))  # type: ignore[no-any-return]
+        return box.take(slice(0, count))
 
 
 def pieces(count: int, step: int) -> Iterator[tuple[int, int]]:

@@ -52,8 +52,8 @@ class Shuffle(Reorder):
         return [Demand(0, epoch, images)]
 
     def clear_after(self, index: int) -> int:
-        """Neighbours after a shuffle may be neighbours before it; splits that would care are refused."""
-        return index + 1
+        """The next, or none where elements share data: those that do may be anywhere."""
+        return finite_length(self.source) if self.source.overlaps else index + 1
 
 
 @final
@@ -93,7 +93,13 @@ class Repeat(Reorder):
             needs.append(Demand(0, first + number, indices[rows] - number * count, rows))
         return needs
 
-    @property
-    def changes_order(self) -> bool:
-        """As the input."""
-        return self.source.changes_order
+    def clear_after(self, index: int) -> int:
+        """As the input, within a round; that the next round is of the same data is not looked at."""
+        count = finite_length(self.source)
+        number, here = divmod(index, count)
+        return number * count + min(self.source.clear_after(here), count)
+
+
+def shuffles_overlaps(node: Node) -> bool:
+    """Whether elements that share data were dealt to anywhere, so that no cut comes between them."""
+    return (isinstance(node, Shuffle) and node.source.overlaps) or any(map(shuffles_overlaps, node.inputs))

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError
-from penstock._plan._node import Indices
+from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock._plan._node import Indices, Node
 
 Part = float | int
 
@@ -27,10 +27,11 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
     if not parts:
         raise ArgumentError("split() got no parts. Give fractions, split(0.8, 0.2), or counts, split(800, 200).")
     for part in parts:
-        if isinstance(part, bool) or not isinstance(part, (int, float)):
-            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r}, a {type(part).__name__}.")
-        if not part >= 0:
+        if isinstance(part, bool) or not isinstance(part, (float, np.floating, SupportsIndex)):
+            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r}, {type_of(part)}.")
+        if not 0 <= part < math.inf:
             raise ArgumentError(f"split() got the part {part!r}. A part is a fraction from 0 to 1, or a count.")
+    parts = [part.__index__() if isinstance(part, SupportsIndex) else part for part in parts]
     whole = [isinstance(part, int) for part in parts]
     if (
         any(whole)
@@ -78,3 +79,22 @@ def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | 
     part_of_group[sequence] = np.searchsorted(np.array(ends), middles, side="left")
     part_of_element = part_of_group[inverse.ravel()]
     return [np.flatnonzero(part_of_element == part).astype(np.int64) for part in range(len(parts))]
+
+
+def require_apart(node: Node, parts: Sequence[Indices], count: int) -> None:
+    """Refuses parts of overlapping elements that meet where elements share data.
+
+    Raises:
+        ArgumentError: Names two such elements.
+    """
+    if not node.overlaps:
+        return
+    part_of = np.full(count, -1)
+    for number, positions in enumerate(parts):
+        part_of[positions] = number
+    for border in np.flatnonzero(part_of[1:] != part_of[:-1]).tolist():
+        if node.clear_after(border) > border + 1:
+            raise ArgumentError(
+                f"split(groups=...): elements {border} and {border + 1} are of different parts, but share data, for "
+                "windows overlap. Make the windows in the same groups: windows(groups=...), a label a frame."
+            )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock._errors import SpecError
+
 if TYPE_CHECKING:
     from penstock._plan._node import Length, Node
 
@@ -20,17 +22,24 @@ def describe(node: "Node") -> str:
 
 
 def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
-    spec = node.known_spec
-    facts = [length_text(node.length if spec is not None or node.verb != "unbatch" else None)]
-    facts.append("spec is known when element 0 has run" if spec is None else str(spec))
-    facts.append(node.access)
-    yield f"{first}{node.label}: {', '.join(facts)}"
+    try:
+        spec = node.known_spec
+        length = length_text(None if _waits_for_function(node) else node.length)
+        facts = f"{length}, {'spec is known when element 0 has run' if spec is None else spec}, {node.access}"
+    except SpecError as error:
+        facts = f"is wrong: {error}"
+    yield f"{first}{node.label}: {facts}"
     for number, source in enumerate(node.inputs):
         last = number == len(node.inputs) - 1
         if len(node.inputs) == 1:
             yield from _lines(source, rest, rest)
         else:
             yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+
+
+def _waits_for_function(node: "Node") -> bool:
+    """Whether finding the length would run a user's function: `unbatch` asks it for the size of its elements."""
+    return (node.verb == "unbatch" and node.known_spec is None) or any(map(_waits_for_function, node.inputs))
 
 
 def length_text(length: "Length") -> str:
@@ -73,8 +82,9 @@ def difference(saved: str, ours: str) -> str:
     then, now = saved.split(" > "), ours.split(" > ")
     for number, (before, after) in enumerate(zip(then, now, strict=False), 1):
         if before != after:
-            verb, other = before.partition("#")[0], after.partition("#")[0]
-            change = f"{verb} was {other}" if verb != other else f"the arguments of {verb} differ"
+            verb, other = before.lstrip("[").partition("#")[0], after.lstrip("[").partition("#")[0]
+            what = "the length or spec of" if number == 1 else "the arguments of"
+            change = f"it was {verb} and is {other}" if verb != other else f"{what} {verb} changed"
             return f"step {number} differs: {change} (saved {before}, here {after})"
     return f"it had {len(then)} steps, this one has {len(now)} (saved {saved}, here {ours})"
 

@@ -104,6 +104,11 @@ class Windows(Node):
         start = int(self.starts(np.array([index], np.int64))[0])
         reader.inputs[0].fill(epoch, parts * self.stride + start, out, gather)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a window begins before the one before has ended."""
+        return self.shift < self.span or self.source.overlaps
+
     def clear_after(self, index: int) -> int:
         """The first window that starts where everything up to the end of this one is left behind."""
         end = self.source.clear_after(int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)

@@ -1,5 +1,7 @@
 """The executor `inline`: everything on the caller's thread, when it is asked for. The reference for all others."""
 
+import contextlib
+import weakref
 from collections import deque
 from typing import final
 
@@ -15,7 +17,8 @@ class InlineExecutor(Executor):
     isolates = True
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        # The client owns this: without a cycle, the memory of a loader that is dropped is free at once.
+        self._client: Client = weakref.proxy(client)
         self._units: deque[Unit] = deque()
 
     def submit(self, unit: Unit) -> None:
@@ -23,22 +26,25 @@ class InlineExecutor(Executor):
         self._units.append(unit)
 
     def wake(self) -> None:
-        """Nothing to wake: slots that came back are looked for at each `next`."""
+        """Nothing to wake: `drive` looks for slots that came back."""
 
     def drive(self) -> bool:
-        """Runs the oldest unit."""
+        """Runs the oldest unit. One that Ctrl-C interrupts stays to be done."""
         if not self._units:
+            self._client.pump()
+        try:
+            unit = self._units[0]
+        except IndexError:  # closed meanwhile
             return False
-        unit = self._units.popleft()
+        error: Exception | None = None
         try:
             self._client.run(unit)
-        except Exception as error:
-            self._client.finished(unit, error)
-        except BaseException:
-            self._units.appendleft(unit)  # Ctrl-C is the caller's, and the unit is still to be done
-            raise
-        else:
-            self._client.finished(unit, None)
+        except Exception as caught:
+            error = caught
+        with contextlib.suppress(IndexError):  # closed meanwhile
+            self._units.popleft()
+        self._client.finished(unit, error)
+        del error  # its traceback holds this frame
         return True
 
     def request_stop(self) -> None:

@@ -29,10 +29,12 @@ never the user's; it is free, and then `pump` issues the next batch, or it is be
 executor finishes or fails, or it is filled and delivered.
 """
 
+import contextlib
 import os
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,6 +102,8 @@ class Pipeline:
         self._readers: list[Reader] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
+        self.process_ends = False
+        """Why it was closed: set before `request_stop`, at the end of the process."""
         self._lock = threading.Lock()
         self._is_awaited = False
         self._generation = 0
@@ -141,6 +145,7 @@ class Pipeline:
         with self._lock:
             filling = self._fillings[unit.ticket]
             if error is not None:
+                _clear_own_frames(error)
                 filling.errors.append((unit.start, error))
             filling.remaining -= 1
             if not filling.remaining:
@@ -200,10 +205,9 @@ class Pipeline:
 
     def seek(self, position: Position) -> None:
         """Makes this the next batch to be delivered; what is in flight is kept if it leads there."""
-        self._require_open()
+        self.require_open()
         with self._lock:
             self._seek(position)
-        self._executor.wake()
 
     def _seek(self, position: Position) -> None:
         head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
@@ -215,6 +219,7 @@ class Pipeline:
         self._cursor = position
         # Batches that were ready give their slots back now, the others when their last unit is done.
         self._ring.reclaim({filling.slot for filling in self._fillings.values()})
+        self._executor.wake()
 
     def take(self, position: Position, timeout_s: float) -> Tree:
         """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
@@ -243,9 +248,9 @@ class Pipeline:
             del error, filling
 
     def _head_if_ready(self, position: Position) -> Filling | None:
-        self._require_open()  # before the lock: in a child of fork(), nobody may be there to release it
+        self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         with self._lock:
-            self._require_open()
+            self.require_open()
             self._seek(position)
             if self._order and not self._order[0].remaining:
                 self._is_awaited = False
@@ -259,15 +264,16 @@ class Pipeline:
         before, since = self._progress(), time.monotonic()
         while True:
             try:
-                return self._bell.get(timeout=timeout_s / 4)
+                return self._bell.get(timeout=min(timeout_s / 4, threading.TIMEOUT_MAX))
             except queue.Empty:
                 now = self._progress()
                 if now != before:
                     before, since = now, time.monotonic()
                 elif time.monotonic() - since >= timeout_s:
-                    error = self._deadline_error(timeout_s)
-                    self.request_stop()
-                    raise error from None
+                    try:
+                        raise self._deadline_error(timeout_s) from None
+                    finally:
+                        self.request_stop()
 
     def _progress(self) -> object:
         return self._executor.progress(), [(r.trace.node, r.trace.index) for r in list(self._readers)]
@@ -288,13 +294,21 @@ class Pipeline:
         """How many batches were handed out as private copies."""
         return self._ring.copied_count
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Refuses to go on in a child of fork(), or after `close`. Takes no lock.
+
+        Raises:
+            LoaderError: Says which.
+            SystemExit: The process ends, and this is not its main thread.
+        """
         if self._pid != os.getpid():
             raise LoaderError(
                 "This loader was made in another process, and its workers did not come along with fork(). "
                 "Make the loader in the process that iterates it."
             )
         if self._closed:
+            if self.process_ends and threading.current_thread() is not threading.main_thread():
+                raise SystemExit  # a daemon thread of the user: it is to end, and without a word
             raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
 
     # The end.
@@ -320,6 +334,21 @@ class Pipeline:
             self._ring.release()
             self._readers.clear()
         return ended
+
+
+def _clear_own_frames(error: BaseException) -> None:
+    """Lets go of what our frames of a traceback hold: rows of the ring, scratch memory.
+
+    Somebody may keep the error for long, an interactive interpreter does. Frames of the user's functions stay
+    as they are, for a debugger.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+                with contextlib.suppress(RuntimeError):  # it still runs
+                    frame.clear()
+        one = one.__cause__
 
 
 def _place(unit: Unit) -> str:

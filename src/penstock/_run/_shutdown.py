@@ -5,11 +5,12 @@ NOTE on shutdown: why nothing hangs and nothing is left.
 2. A loader that is dropped is finalized: the workers are told to stop, and nobody waits, for a finalizer
    must not. They hold the pipeline and not the loader, so dropping the loader is enough.
 3. At the end of the process loaders that still live are closed, before modules are torn down, with a short
-   wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process.
+   wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process. A
+   daemon thread of the user that is in `next` ends without a word (`Pipeline.require_open`).
 4. Ctrl-C reaches the main thread alone. If it waits for a batch, the wait is interrupted; the loader stays
    usable, and 1 to 3 end it.
 5. SIGKILL needs no help: threads end with the process, and the mapping has no name to be left behind.
-6. After fork() a child has no workers. Its loader says so (`Pipeline._require_open`), and neither finalizer
+6. After fork() a child has no workers. Its loader says so (`Pipeline.require_open`), and neither finalizer
    nor exit touches the parent's threads (`request_stop` looks at the process id).
 """
 
@@ -34,6 +35,7 @@ def watch(owner: object, pipeline: Pipeline) -> None:
 def _close_all() -> None:
     pipelines = list(_live)
     for pipeline in pipelines:
+        pipeline.process_ends = True
         pipeline.request_stop()
     for pipeline in pipelines:
         pipeline.close(EXIT_WAIT_S)

@@ -16,6 +16,7 @@ Threads hold the executor and its client, never the `Loader`; dropping the loade
 import queue
 import sys
 import threading
+import time
 import traceback
 from typing import Final, final
 
@@ -24,6 +25,8 @@ from penstock._run._lower import Unit
 
 _WAKE: Final = object()
 _STOP: Final = object()
+_STACK_DEPTH: Final = 8
+"""How many of the innermost calls of a stuck worker are shown."""
 
 
 @final
@@ -46,8 +49,12 @@ class ThreadsExecutor(Executor):
             )
             for number in range(worker_count)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:  # the system allows no more threads
+            self.request_stop()
+            raise
 
     def submit(self, unit: Unit) -> None:
         """Queues a unit."""
@@ -68,7 +75,7 @@ class ThreadsExecutor(Executor):
         for thread, unit in zip(self._threads, self._running, strict=True):
             frame = frames.get(thread.ident or -1)
             if unit is not None and frame is not None:
-                stack = "".join(traceback.format_stack(frame, limit=-6))
+                stack = "".join(traceback.format_stack(frame, limit=_STACK_DEPTH))
                 reports.append(f"{thread.name} is at\n{stack}")
         return reports
 
@@ -79,9 +86,10 @@ class ThreadsExecutor(Executor):
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads, but not for the one that this is called on."""
+        ends_at = time.monotonic() + timeout_s
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout_s)
+                thread.join(max(0.0, ends_at - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
 

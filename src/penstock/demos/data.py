@@ -1,5 +1,6 @@
 """Frames of a user, or of the film: which axis is which, and which values are dark and bright."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,14 @@ class Frames:
         return self.dataset.element_spec  # type: ignore[no-any-return]
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one frame."""
+        return self.spec.max_shape or ()  # never (): rows of a file have one shape
+
+    @property
     def pixels(self) -> int:
         """Height times width of one frame."""
-        return int(np.prod([size for axis, size in enumerate(self.spec.shape) if axis != self.channels_axis]))
+        return math.prod(size for axis, size in enumerate(self.shape) if axis != self.channels_axis)
 
     def images(self, frames: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Makes `(n, height, width, 1 or 3)` in 0 to 1, for the eye, of `(n, *shape)` in the file's units."""
@@ -83,7 +89,9 @@ def _range_of_values(dataset: ps.Dataset, found: str) -> tuple[float, float]:
     for index in np.linspace(0, len(dataset) - 1, min(LOOKED_AT, len(dataset))).astype(int):
         frame: Any = dataset[int(index)]
         if not np.isfinite(frame).all():
-            raise DemoError(f"{found}, and frame {index} holds NaN or infinite values, on which nothing can be trained.")
+            raise DemoError(
+                f"{found}, and frame {index} holds NaN or infinite values, on which nothing can be trained."
+            )
         low, high = min(low, float(frame.min())), max(high, float(frame.max()))
     if low == high:
         raise DemoError(f"{found}, and every value that was looked at is {low:g}: there is no motion to learn.")

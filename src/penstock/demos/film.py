@@ -183,11 +183,12 @@ def _frames(photographs: dict[str, Path], frame_count: int) -> Iterator[npt.NDAr
 def _load(path: Path, width: int) -> npt.NDArray[np.float64]:
     """The photograph `width` pixels across: (3, height, width) float64 in [0, 1]."""
     # Here, because only who makes the film has to have it.
-    from skimage import io, transform
+    from skimage.io import imread
+    from skimage.transform import resize
 
-    image: Any = io.imread(path)[..., :3]
+    image: Any = imread(path)[..., :3]
     height = round(image.shape[0] * width / image.shape[1])
-    small = transform.resize(image, (height, width), anti_aliasing=True)
+    small = resize(image, (height, width), anti_aliasing=True)
     return np.ascontiguousarray(np.clip(small, 0.0, 1.0).transpose(2, 0, 1), dtype=np.float64)
 
 

@@ -19,7 +19,7 @@ from penstock.demos import film, picture
 from penstock.demos.data import Frames, open_frames
 from penstock.demos.film import DemoError
 from penstock.demos.memory import MemoryWatch, memory_now
-from penstock.demos.model import choose_backend, next_frame_model, warm_up
+from penstock.demos.model import choose_backend, load_backend, next_frame_model, warm_up
 from penstock.demos.report import Outcome
 
 SEED = 1
@@ -50,8 +50,11 @@ def run(data: str | None, epochs: int, data_dir: str | None, out: str) -> Outcom
     frames = open_frames(data if data is not None else _film(film.film_path(data_dir)))
 
     print(f"Loading Keras on {backend} ...", flush=True)
+    load_backend(backend)
     outcome = _train(frames, epochs, out_path)
-    print(f"\npenstock {ps.__version__}, Keras on {backend}, {time.perf_counter() - started_at:.0f} s in all\n{outcome}")
+    print(
+        f"\npenstock {ps.__version__}, Keras on {backend}, {time.perf_counter() - started_at:.0f} s in all\n{outcome}"
+    )
     return outcome
 
 
@@ -90,7 +93,7 @@ def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
     epoch_pairs = min(len(train), max(4 * size, EPOCH_PIXELS // frames.pixels))
     training = train.shuffle(seed=SEED).take(epoch_pairs).batch(size).cast("float32")
 
-    model = next_frame_model(frames.spec.shape, frames.channels_axis, frames.low, frames.high)
+    model = next_frame_model(frames.shape, frames.channels_axis, frames.low, frames.high)
     warm_up(model, *train.batch(size).cast("float32")[0])
     gc.collect()
     before = memory_now()
@@ -114,7 +117,8 @@ def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
         test_error = float(model.evaluate(test_batches.to_keras(training=False), verbose=0))
 
     copy_error = _copy_error(test_batches, frames.high - frames.low)
-    _draw(out, frames, model, test, f"mean square error on the whole test: predicted {test_error:.5f}, copied {copy_error:.5f}")
+    summary = f"mean square error over all of the test: predicted {test_error:.5f}, copied {copy_error:.5f}"
+    _draw(out, frames, model, test, summary)
     return Outcome(
         frames=frames,
         pairs=(len(train), len(validation), len(test)),

@@ -45,7 +45,9 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._watch, name="memory watch", daemon=True)
 
     def _watch(self) -> None:
-        while not self._ends.wait(_INTERVAL_S):
+        ends = False
+        while not ends:  # once more when it ends
+            ends = self._ends.wait(_INTERVAL_S)
             self.peak = max(self.peak, memory_now(), key=lambda memory: memory.nbytes)
 
     def __enter__(self) -> Self:

@@ -1,7 +1,10 @@
 """The demo's network: two small convolutions that learn what to add to a frame to get the next one."""
 
+import importlib
 import importlib.util
 import os
+import sys
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -32,12 +35,30 @@ def choose_backend() -> str:
             'pip install "penstock[demo,tensorflow]", or where there is no GPU, pip install tensorflow-cpu'
         )
     os.environ["KERAS_BACKEND"] = installed[0]
-    if installed[0] == "tensorflow":
-        # Notes about TensorFlow's own build, which a user of the demo cannot do anything about. The second is the
-        # default already; said aloud, it is not noted.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     return installed[0]
+
+
+def load_backend(name: str) -> None:
+    """Imports the backend and Keras; that takes seconds.
+
+    TensorFlow (2.21) writes notes about its own build straight to descriptor 2 while it is imported, whatever its log
+    level. They are shown only if the import fails.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            importlib.import_module(name)
+            importlib.import_module("keras")
+        except Exception:
+            notes.seek(0)
+            os.write(stderr, notes.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: float, high: float) -> Any:
@@ -58,10 +79,11 @@ def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: flo
     def error(true: Any, predicted: Any) -> Any:
         return keras.ops.mean(keras.ops.square((true - predicted) / (high - low)))
 
-    def convolution(filters: int, size: int, **options: Any) -> Any:
+    def convolution(filters: int, size: int, seed: int, **options: Any) -> Any:
+        # Seeds here, because `keras.utils.set_random_seed` imports TensorFlow on any backend.
+        options = {"kernel_initializer": keras.initializers.GlorotUniform(seed)} | options
         return layers.Conv2D(filters, size, padding="same", data_format="channels_last", **options)
 
-    keras.utils.set_random_seed(1)
     frame = layers.Input(shape)
     # Channels last, for that is what TensorFlow has on CPUs.
     if channels_axis is None:
@@ -69,9 +91,9 @@ def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: flo
     else:
         image = layers.Permute((2, 3, 1))(frame) if channels_axis == 0 else frame
     image = layers.Rescaling(1 / (high - low), offset=-low / (high - low))(image)
-    change = convolution(16, 5, activation="relu")(image)
-    change = convolution(16, 3, activation="relu")(change)
-    change = convolution(image.shape[-1], 3, kernel_initializer="zeros")(change)
+    change = convolution(16, 5, seed=1, activation="relu")(image)
+    change = convolution(16, 3, seed=2, activation="relu")(change)
+    change = convolution(image.shape[-1], 3, seed=3, kernel_initializer="zeros")(change)
     image = layers.Rescaling(high - low, offset=low)(layers.Add()([image, change]))
     if channels_axis is None:
         image = layers.Reshape(shape)(image)
@@ -87,9 +109,8 @@ def warm_up(model: Any, frames: npt.NDArray[np.float32], targets: npt.NDArray[np
     model.optimizer.build(model.trainable_variables)
     variables = [*model.variables, *model.optimizer.variables]
     values = [np.array(variable) for variable in variables]
-    for _ in range(20):
-        model.train_on_batch(frames, targets)
-    model.test_on_batch(frames, targets)
-    model.predict_on_batch(frames)
+    # Not `train_on_batch`: that traces a step with sample weights, and `fit` would trace another one without.
+    model.fit(frames, targets, batch_size=len(frames), epochs=20, verbose=0)
+    model.evaluate(frames, targets, batch_size=len(frames), verbose=0)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)

@@ -32,8 +32,10 @@ def draw(path: Path, last: Frames, true: Frames, predicted: Frames, *, labels: l
 
     errors = {3: np.abs(predicted - true), 4: np.abs(last - true)}
     brightest = max(float(np.quantile(errors[4].mean(-1), 0.99)), 1e-6)
-    rows, aspect = len(last), last.shape[1] / last.shape[2]
-    figure = Figure(figsize=(9.0, 1.6 + 1.72 * aspect * rows), dpi=110, layout="constrained", facecolor="white")
+    rows, aspect = len(last), float(np.clip(last.shape[1] / last.shape[2], 0.3, 2.0))
+    figure = Figure(figsize=(9.0, 1.4 + (0.2 + 1.55 * aspect) * rows), dpi=105, layout="constrained", facecolor="white")
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.03, h_pad=0.03, hspace=0, wspace=0)
     figure.suptitle("penstock demo: the next frame", fontsize=13, fontweight="bold")
     axes = figure.subplots(rows, 5, squeeze=False)
     for row in range(rows):
@@ -41,17 +43,17 @@ def draw(path: Path, last: Frames, true: Frames, predicted: Frames, *, labels: l
             axes[row, column].imshow(_visible(frames[row]), cmap="gray", vmin=0, vmax=1)
         for column, error in errors.items():
             shown = axes[row, column].imshow(error[row].mean(-1), cmap="magma", vmin=0, vmax=brightest)
-            axes[row, column].set_xlabel(f"{np.sqrt(np.square(error[row]).mean()):.3f}", fontsize=8.5, labelpad=2)
+            axes[row, column].set_xlabel(f"RMS {np.sqrt(np.square(error[row]).mean()):.3f}", fontsize=8.5, labelpad=2)
         axes[row, 0].set_ylabel(labels[row], fontsize=8.5)
     for ax, title in zip(axes[0], SHOWN + ERRORS, strict=True):
-        ax.set_title(title, fontsize=9.5)
+        ax.set_title(title, fontsize=9)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
     bar = figure.colorbar(shown, ax=axes[:, 3:], shrink=0.5, aspect=36, pad=0.02, extend="max")
     bar.set_label("absolute error, where frames are 0 to 1", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
-    figure.supxlabel(summary, fontsize=9, color="0.25")
+    figure.supxlabel(summary, fontsize=9.5, color="0.25")
     png = io.BytesIO()
     figure.savefig(png, format="png")
     path.write_bytes(png.getvalue())

@@ -1,5 +1,6 @@
 """What the demo measured, in plain English."""
 
+import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class Outcome:
             "Memory": self._memory(),
             "Result": self._result(),
             "Repeatable": self._repeatable(),
-            "Picture": str(self.picture),
+            "Picture": os.path.relpath(self.picture) if self.picture.is_relative_to(Path.cwd()) else str(self.picture),
         }
         return "\n".join(
             f"  {name if number == 0 else '':<11} {line}"
@@ -60,29 +61,28 @@ class Outcome:
         )
 
     def _data(self) -> str:
-        train, validation, test = self.pairs
+        frames, (train, validation, test) = self.frames, self.pairs
         part = "" if self.epoch_pairs == train else f" ({self.epoch_pairs:,} of them in each epoch)"
-        spec = self.frames.spec
         return (
-            f"{len(self.frames.dataset):,} frames {spec.shape} {spec.dtype}, {self._file_nbytes / MIB:,.0f} MiB in "
-            f"{self.frames.path.name}. Pairs of a frame and the next: {train:,} to train{part}, {validation:,} to "
+            f"{len(frames.dataset):,} frames {frames.shape} {frames.spec.dtype} in {frames.path.name}, "
+            f"{_mib(self._file_nbytes)}. Pairs of a frame and the next: {train:,} to train{part}, {validation:,} to "
             f"validate, {test:,} to test."
         )
 
     def _speed(self) -> str:
         count = self.epochs * self.epoch_pairs
         return (
-            f"{count / self.train_s:,.0f} pairs/s in model.fit ({self.train_s:.0f} s, all of the data shuffled in every "
-            f"epoch). Training waited for data {self.loader.wait_share:.1%} of the time."
+            f"{count / self.train_s:,.0f} pairs/s in model.fit, {self.train_s:.0f} s for {self.epochs} epochs, each "
+            f"shuffled over the whole. Training waited for data {self.loader.wait_share:.1%} of the time."
         )
 
     def _memory(self) -> str:
         growth_nbytes = max(0, self.peak.nbytes - self.before.nbytes)
         return (
-            f"{growth_nbytes / MIB:,.0f} MiB more at the peak than before the loaders were made "
-            f"({self.projected_nbytes / MIB:,.0f} MiB had been announced); the file has "
-            f"{self._file_nbytes / MIB:,.0f} MiB. The peak was {self.peak.private_nbytes / MIB:,.0f} MiB private and "
-            f"{self.peak.shared_nbytes / MIB:,.0f} MiB shared, most of it the framework's own."
+            f"at its peak {_mib(growth_nbytes)} more than before the loaders were made, which had announced "
+            f"{_mib(self.projected_nbytes)}; the file has {_mib(self._file_nbytes)}. The peak: "
+            f"{_mib(self.peak.private_nbytes)} private and {_mib(self.peak.shared_nbytes)} shared, of which Keras and "
+            f"its backend took {_mib(self.before.nbytes)} before."
         )
 
     def _result(self) -> str:
@@ -104,3 +104,7 @@ class Outcome:
     @property
     def _file_nbytes(self) -> int:
         return self.frames.path.stat().st_size
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / MIB:,.0f} MiB"

@@ -58,6 +58,8 @@ _PROBE_COUNT: Final = 2
 _UNPROBED_CALLS: Final = 64
 # Bytes between two stretches that are announced as one: a seek costs more than reading them.
 _ADVISE_GAP_NBYTES: Final = 16 << 10
+# The kernel cuts an announcement to the device's readahead, which by default is this much, and forgets the rest.
+_ADVICE_NBYTES: Final = 128 << 10
 # A row of a Fortran array has as many stretches as elements. So many are announced a call, the rest is not.
 _MAX_ADVICES: Final = 4096
 _RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
@@ -301,7 +303,9 @@ class FileRows:
             else:
                 self._unprobed_calls = _UNPROBED_CALLS
             for first, nbytes in self._stretches(indices):
-                os.posix_fadvise(file.fd, first, nbytes, os.POSIX_FADV_WILLNEED)
+                for start in range(first, first + nbytes, _ADVICE_NBYTES):
+                    piece = min(_ADVICE_NBYTES, first + nbytes - start)
+                    os.posix_fadvise(file.fd, start, piece, os.POSIX_FADV_WILLNEED)
 
     def _in_memory(self, file: _OpenFile, indices: NDArray[np.int64]) -> bool:
         """Says whether the rows looked at are in the page cache; False where that cannot be asked."""

@@ -101,7 +101,10 @@ class SequenceSource(Source):
         """Found on element 0."""
         if self._spec is None:
             if len(self) == 0:
-                raise SpecError(f"{self} is empty, so nobody knows what its elements look like.")
+                raise SpecError(
+                    f"{self} is empty, so nobody knows what its elements look like. Give it elements, or give "
+                    "from_source() a penstock.Source with an element_spec."
+                )
             leaves, structure = _tree.flatten(self._items[0])
             self._spec = Spec(tuple(spec_of_leaf(leaf_of(leaf)) for leaf in leaves), structure)
         return self._spec.tree

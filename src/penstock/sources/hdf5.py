@@ -72,6 +72,8 @@ class OpenHdf5Source(Source):
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads each run of neighbouring rows in one call, in file order, so that a chunk is decoded once."""
         data = self._opened()
+        if not len(indices):
+            return
         order = np.argsort(indices, kind="stable")
         sorted_ = indices[order]
         breaks = np.flatnonzero(np.diff(sorted_) > 1) + 1

@@ -35,7 +35,7 @@ class ZarrSource(Source):
         rows, places = np.unique(indices, return_inverse=True)
         try:
             out[...] = self._array.oindex[rows][places]
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError, RuntimeError) as error:  # codecs raise what they like
             raise SourceError(f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows: {error}") from error
 
 

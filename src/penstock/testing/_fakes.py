@@ -74,7 +74,15 @@ class FailingSource(_Wrapper):
             the first, second, ... time, with None for a time that succeeds. After its end, reads succeed.
 
     Example:
-        >>> flaky = FailingSource(source, {7: [OSError("gone"), None, OSError("gone again")]})
+        >>> from penstock.sources.arrays import RangeSource
+        >>> from penstock.testing import FailingSource
+        >>> flaky = penstock.from_source(FailingSource(RangeSource(9), {7: [OSError("gone"), None]}))
+        >>> flaky[7]
+        Traceback (most recent call last):
+        OSError: gone
+        A source raised it, asked for 1 element, first the integer 7.
+        >>> flaky[7]
+        np.int64(7)
     """
 
     def __init__(self, inner: Source, failures: Mapping[int, Exception | Sequence[Exception | None]]) -> None:

@@ -67,7 +67,7 @@ class Pair(NamedTuple):
 
 def double(element: Tree) -> Tree:
     """Twice each leaf, in its own dtype; in place, for what a function gets is its own."""
-    return _each(lambda leaf: np.multiply(leaf, 2, out=leaf) if leaf.shape else leaf * leaf.dtype.type(2), element)
+    return _each(lambda leaf: np.add(leaf, leaf, out=leaf if leaf.shape else None), element)
 
 
 def reverse_rows(element: Tree) -> Tree:
@@ -140,10 +140,8 @@ def _random_map(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _cast(draw: st.DrawFn, p: Plan) -> Plan | None:
-    dtype = draw(st.sampled_from(["float32", "int16", "float64"]))
-    return p.then(
-        p.dataset.cast(dtype), lambda epoch: [_each(lambda x: x.astype(dtype), e) for e in p.elements(epoch)]
-    )
+    dtype = draw(st.sampled_from(["float32", "int64", "float64"]))
+    return p.then(p.dataset.cast(dtype), lambda epoch: [_each(lambda x: x.astype(dtype), e) for e in p.elements(epoch)])
 
 
 def _slice(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -187,17 +185,17 @@ def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _batch(draw: st.DrawFn, p: Plan) -> Plan | None:
-    size, drop = draw(st.integers(1, 5)), draw(st.booleans())
-    if p.is_short:
-        return None
+    return None if p.is_short else _batches(draw(st.integers(1, 5)), p, draw(st.booleans()))
 
+
+def _batches(size: int, p: Plan, drop_remainder: bool = False) -> Plan:
     def elements(epoch: int) -> list[Tree]:
         values = p.elements(epoch)
         cuts = [values[start : start + size] for start in range(0, len(values), size)]
-        return [_stacked(cut) for cut in cuts if len(cut) == size or not drop]
+        return [_stacked(cut) for cut in cuts if len(cut) == size or not drop_remainder]
 
-    is_short = not drop and len(p) % size != 0
-    return p.then(p.dataset.batch(size, drop_remainder=drop), elements, is_short=is_short)
+    is_short = not drop_remainder and len(p) % size != 0
+    return p.then(p.dataset.batch(size, drop_remainder=drop_remainder), elements, is_short=is_short)
 
 
 def _unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -215,9 +213,7 @@ def _batch_and_unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
     batches, twice = p.dataset.batch(size), draw(st.booleans())
     if not twice:
         return p.then(batches.unbatch(), p.elements)
-    return p.then(
-        batches.map(double).unbatch(), lambda epoch: [_each(lambda x: x * x.dtype.type(2), e) for e in p.elements(epoch)]
-    )
+    return p.then(batches.map(double).unbatch(), lambda epoch: [double(_own(x)) for x in p.elements(epoch)])
 
 
 def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -282,20 +278,36 @@ def _zip(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 def _concatenate(draw: st.DrawFn, p: Plan) -> Plan | None:
     q = _relative(draw, p)
-    return p.then(concatenate([p.dataset, q.dataset]), lambda epoch: p.elements(epoch) + q.elements(epoch))
+    return p.then(concatenate([p.dataset, q.dataset]), lambda e: _end_to_end([p.elements(e), q.elements(e)]))
+
+
+def _end_to_end(lists: list[list[Tree]]) -> list[Tree]:
+    return [element for each in lists for element in each]
+
+
+def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Their first axes may differ where one of them varies; places are as large as the larger one's.
+    if p.is_short:
+        return None
+    one, two = (_batches(draw(st.integers(1, 4)), p) for _ in range(2))
+    if not (one.is_short or two.is_short):
+        return None
+    join, deal = draw(st.sampled_from([(concatenate, _end_to_end), (interleave, _in_turn)]))
+    dataset = join([one.dataset, two.dataset])
+    return p.then(dataset, lambda epoch: deal([one.elements(epoch), two.elements(epoch)]), is_short=True)
 
 
 def _interleave(draw: st.DrawFn, p: Plan) -> Plan | None:
     hands = [p, _relative(draw, p), _relative(draw, p)]
+    dataset = interleave([hand.dataset for hand in hands])
+    return p.then(dataset, lambda epoch: _in_turn([hand.elements(epoch) for hand in hands]))
 
-    def elements(epoch: int) -> list[Tree]:
-        decks = [list(hand.elements(epoch)) for hand in hands]
-        dealt = []
-        while any(decks):
-            dealt += [deck.pop(0) for deck in decks if deck]
-        return dealt
 
-    return p.then(interleave([hand.dataset for hand in hands]), elements)
+def _in_turn(lists: list[list[Tree]]) -> list[Tree]:
+    decks, dealt = [list(each) for each in lists], []
+    while any(decks):
+        dealt += [deck.pop(0) for deck in decks if deck]
+    return dealt
 
 
 def _own(element: Tree) -> Tree:
@@ -321,7 +333,7 @@ def _parts(element: Tree) -> list[Tree]:
 DATA = [_range, _arrays]
 VERBS = [
     _map, _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _batch_and_unbatch,
-    _windows, _split, _zip, _concatenate, _interleave,
+    _windows, _split, _zip, _concatenate, _interleave, _batches_of_two_sizes,
 ]  # fmt: skip
 
 
@@ -334,7 +346,7 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Callable[[st.DrawFn, Plan], Plan |
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan = draw(st.sampled_from(DATA))(draw)
+    plan: Plan = draw(st.sampled_from(DATA))(draw)
     for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan

@@ -1,0 +1,1 @@
+"""What a framework takes for its data: one framework a file, imported there alone."""

@@ -1,0 +1,61 @@
+"""Weights of classes as weights of samples, as Keras does it for arrays."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
+from penstock._spec import ArraySpec
+from penstock._tree import Tree
+
+
+@final
+class ClassWeights:
+    """Looks up the weight of each sample's class; a class that is not named weighs 1, as in Keras.
+
+    Args:
+        weights: A weight for each integer label.
+        element_spec: Of the batches `(x, y)`. Labels `y` are integers `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
+
+    Raises:
+        ArgumentTypeError: Not a dict of integers to numbers.
+        ArgumentError: A weight is negative or not finite.
+        SpecError: Batches are not `(x, y)`, or `y` holds no labels.
+    """
+
+    def __init__(self, weights: Mapping[int, float], element_spec: Tree) -> None:
+        if not isinstance(weights, Mapping) or not weights:
+            raise ArgumentTypeError(
+                f"class_weight={weights!r} is not a dict with a weight for each label, such as {{0: 1.0, 1: 20.0}}."
+            )
+        for label, weight in weights.items():
+            if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
+                raise ArgumentTypeError(f"class_weight has the key {label!r}, which is no integer label.")
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ArgumentError(f"class_weight[{label}]={weight!r} is not a finite weight of at least 0.")
+        if not isinstance(element_spec, tuple) or len(element_spec) != 2:
+            has_weights = isinstance(element_spec, tuple) and len(element_spec) == 3
+            raise SpecError(
+                "class_weight becomes the sample weights of batches (x, y), but these are "
+                + ("(x, y, sample_weight): they have weights. Multiply them in a map()." if has_weights else "x alone.")
+            )
+        labels = element_spec[1]
+        if not isinstance(labels, ArraySpec) or len(labels.shape) not in (1, 2) or labels.dtype.kind not in "biuf":
+            raise SpecError(
+                f"class_weight needs one output whose y is labels (n,) or (n, 1), or one-hot (n, classes), but y is "
+                f"{labels}. Give sample weights as a third part of the element, in a map()."
+            )
+        order = sorted(weights)
+        self._labels = np.array(order, np.int64)
+        self._weights = np.array([weights[label] for label in order], np.float32)
+
+    def of(self, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns the weights `(n,)`, float32, of a batch of labels."""
+        if y.ndim == 2:
+            y = y[:, 0] if y.shape[1] == 1 else y.argmax(axis=1)
+        labels = np.rint(y).astype(np.int64) if y.dtype.kind == "f" else y.astype(np.int64, copy=False)
+        places = np.minimum(np.searchsorted(self._labels, labels), len(self._labels) - 1)
+        return np.where(self._labels[places] == labels, self._weights[places], np.float32(1))

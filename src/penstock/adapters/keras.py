@@ -1,0 +1,371 @@
+"""Datasets for `fit`, `evaluate` and `predict` of Keras 3, on TensorFlow, JAX and torch.
+
+How a batch gets from a slot to a training step. On each backend Keras calls `next` on a plain Python iterator of
+ours, on the thread that trains, when it wants to train on that batch. So an error in the pipeline leaves `fit` as
+what it is, and the position of the loader is that of training: nothing reads ahead of it, for the loader's workers
+do that already. The memory of the slot is what the framework gets, without a copy where it takes it so (see
+`_as_tensorflow`, `_as_jax`, `_as_torch`).
+
+On TensorFlow that iterator takes the place of a `tf.data` one: Keras trains on whatever iterator it gets
+(`train_on_batch` gives it a generator). `Dataset.from_generator` would be the other way. It copies every batch
+twice, reads ahead by an unknown number of batches, turns errors into text, and holds on to the function that
+it was given.
+
+What Keras does not tell an adapter is read from the frame of the `EpochIterator` that asks: whether `fit` was
+given steps (then Keras's epochs are not ours), and arguments that it drops without a word. Where another version
+of Keras does not have them there, we do not say it.
+"""
+
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+# There is no public path to this class, and Keras takes another's adapter by `isinstance` of it, from 3.11 on.
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from penstock._errors import ArgumentError, SpecError
+from penstock._loader import Loader
+from penstock._memory._slot import ALIGNMENT_NBYTES
+from penstock._plan._batch import remainder
+from penstock._spec import Spec
+from penstock._tree import Tree, flatten_like
+from penstock.adapters._class_weight import ClassWeights
+
+Convert = Callable[[npt.NDArray[Any]], Any]
+"""Makes a framework's tensor of a leaf of a batch."""
+
+
+@final
+class KerasAdapter(DataAdapter):
+    """What Keras 3 takes as `x` of `fit`, `evaluate` and `predict`, and as `validation_data`.
+
+    `dataset.to_keras()` makes one. Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`,
+    each a leaf or, for several inputs or outputs, a dict or a tuple of leaves.
+
+    An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
+    After `adapter.loader.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
+    epochs are so many batches, and run on from one epoch of the loader into the next, from one `fit` to the next. An
+    adapter with `training=False` starts with the first batch of epoch 0 each time.
+
+    Memory: the loader's slots. On TensorFlow and torch, on a CPU, a step works on the slot's own memory; JAX copies
+    a batch when a step begins.
+
+    Args:
+        loader: What delivers the batches. The adapter is the one that iterates it.
+        class_weight: A weight for each label, see `Dataset.to_keras`.
+
+    Raises:
+        SpecError: Elements are not batches, or not one of the three forms.
+    """
+
+    # Keras before 3.15 otherwise draws two batches ahead on JAX, and the position would not be that of training.
+    builtin_prefetch = True
+
+    def __init__(self, loader: Loader, *, class_weight: dict[int, float] | None = None) -> None:
+        self.loader = loader
+        self._spec = Spec.of(loader.element_spec)
+        _require_batches(self._spec)
+        self._weights = None if class_weight is None else ClassWeights(class_weight, loader.element_spec)
+
+    # What Keras asks before it begins.
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in an epoch; None where Keras is to go by the steps that `fit` was given.
+
+        Raises:
+            ArgumentError: Keras asks for a `fit` that would never end, or that was given what Keras would drop.
+        """
+        frame = sys._getframe(1)
+        _require_nothing_dropped(frame)
+        if _counts_steps(frame):
+            return None
+        length = self.loader.length
+        if length == math.inf and _asking(frame) is not None:
+            raise ArgumentError(
+                "This dataset is endless, so Keras would never come to the end of an epoch. Say how long one is: "
+                "fit(..., steps_per_epoch=1000), or steps= for evaluate and predict, or validation_steps=."
+            )
+        if not isinstance(length, int):
+            return None
+        _, position = self.loader._start()
+        return RestThenWhole(length, length - position) if position else length
+
+    @property
+    def batch_size(self) -> int:
+        """Elements in a full batch."""
+        return _sizes(self._spec).pop() or 0
+
+    @property
+    def has_partial_batch(self) -> bool:
+        """Whether a batch of an epoch is smaller than the others."""
+        return any(leaf.varies for leaf in self._spec.leaves)
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        """Elements in that batch, or None."""
+        rows = remainder(self.loader._node) // self.loader._options.shard[1]
+        return rows if self.has_partial_batch and rows else None
+
+    # What Keras trains on. It asks more often than it reads, so all of these do nothing until their first `next`.
+
+    def get_numpy_iterator(self) -> Iterator[Tree]:
+        """Batches of NumPy arrays."""
+        return self._pass(_as_numpy, runs_on=_counts_steps(sys._getframe(1)))
+
+    def get_tf_dataset(self) -> "_Feed":
+        """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
+        runs_on = _counts_steps(sys._getframe(1))
+        return _Feed(lambda: self._pass(_as_tensorflow, runs_on=runs_on))
+
+    def get_jax_iterator(self) -> Iterator[Tree]:
+        """Batches that JAX takes."""
+        import jax
+
+        on_cpu = jax.default_backend() == "cpu"
+        # Then Keras moves each batch to the device while the model works on the one before.
+        reads_ahead = not on_cpu and keras.distribution.distribution() is None
+        return self._pass(_as_numpy, runs_on=_counts_steps(sys._getframe(1)), reads_ahead=reads_ahead)
+
+    def get_torch_dataloader(self) -> Iterator[Tree]:
+        """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
+        return self._pass(_as_torch, runs_on=_counts_steps(sys._getframe(1)))
+
+    def _pass(self, convert: Convert, *, runs_on: bool, reads_ahead: bool = False) -> "_Pass":
+        return _Pass(self.loader, self._spec, self._weights, convert, runs_on=runs_on, reads_ahead=reads_ahead)
+
+
+@final
+class _Pass(Iterator[Tree]):
+    """Batches of one epoch, or without end where Keras counts the steps; begun by its first `next`.
+
+    Args:
+        loader: Where they come from.
+        spec: Of the batches.
+        weights: What makes sample weights, if anything.
+        convert: What Keras gets for a leaf.
+        runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
+        reads_ahead: Keras trains on the batch before the one that it drew last.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        spec: Spec,
+        weights: ClassWeights | None,
+        convert: Convert,
+        *,
+        runs_on: bool,
+        reads_ahead: bool,
+    ) -> None:
+        self._loader = loader
+        self._spec = spec
+        self._weights = weights
+        self._convert = convert
+        self._runs_on = runs_on
+        self._reads_ahead = reads_ahead
+        self._epoch: Iterator[Tree] | None = None
+
+    def __next__(self) -> Tree:
+        if self._epoch is None:
+            if _is_building(sys._getframe(1)):
+                return self._made(self._blank())
+            if self._runs_on:
+                self._loader._stay()
+            self._epoch = iter(self._loader)
+        try:
+            batch = self._drawn(self._epoch)
+        except StopIteration:
+            if not self._runs_on:
+                raise
+            self._epoch = iter(self._loader)
+            batch = self._drawn(self._epoch)
+        except Exception as error:
+            _tell_cause(error)
+            raise
+        return self._made(batch)
+
+    def _drawn(self, epoch: Iterator[Tree]) -> Tree:
+        if not self._reads_ahead:
+            return next(epoch)
+        before = self._loader._at
+        try:
+            batch = next(epoch)
+        except StopIteration:  # so what was drawn last is now trained on
+            self._loader._worked_at = None
+            raise
+        self._loader._worked_at = before
+        return batch
+
+    def _made(self, batch: Tree) -> Tree:
+        """The batch in the framework's arrays, with weights if there are any."""
+        leaves = flatten_like(self._spec.structure, batch)
+        tensors = self._spec.structure.unflatten(map(self._convert, leaves))
+        if self._weights is None:
+            return tensors
+        x, y = tensors
+        return x, y, self._convert(self._weights.of(leaves[-1]))
+
+    def _blank(self) -> Tree:
+        """A batch of zeros, for who looks at shapes and dtypes alone; memory that nobody touches."""
+        return self._spec.structure.unflatten(np.zeros(leaf.max_shape or (), leaf.dtype) for leaf in self._spec.leaves)
+
+
+@final
+class _Feed:
+    """What Keras's TensorFlow trainer iterates: something new at each `iter`, and nothing read before `next`."""
+
+    def __init__(self, make: Callable[[], Iterator[Tree]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Tree]:
+        return self._make()
+
+    @property
+    def _variant_tensor(self) -> Any:
+        # The first thing that any strategy but the default one asks of a dataset.
+        raise ArgumentError(
+            "to_keras() does not work with a model made in the scope of a tf.distribute strategy, which would share "
+            "out each batch by itself. Make the model outside of it, or use the JAX backend with keras.distribution."
+        )
+
+
+@final
+class RestThenWhole(int):
+    """The number of batches of an epoch, where the first epoch of a `fit` is the rest of one.
+
+    Keras reads the number once a `fit`, and at each step asks `steps_seen >= number` whether the epoch is over. Python
+    puts that question to the right-hand side first, for its class is derived from the other's. An iterator that simply
+    ended would do as well, but Keras would warn that the data ran out.
+    """
+
+    _rest: int
+    _last_seen: int
+
+    def __new__(cls, count: int, rest: int) -> "RestThenWhole":
+        """Makes a number that is `count`, but `rest` in the first epoch."""
+        self = super().__new__(cls, count)
+        self._rest = rest
+        self._last_seen = 0
+        return self
+
+    def __le__(self, seen: int) -> bool:
+        if seen < self._last_seen:  # another epoch
+            self._rest = int(self)
+        self._last_seen = seen
+        return seen >= self._rest
+
+
+# What frameworks get.
+
+
+def _as_numpy(leaf: npt.NDArray[Any]) -> Any:
+    return leaf
+
+
+def _as_tensorflow(leaf: npt.NDArray[Any]) -> Any:
+    """An eager tensor that shares the leaf's memory and keeps its lease, where TensorFlow can; otherwise a copy."""
+    import tensorflow as tf
+
+    # TensorFlow does not check what it is given by DLPack, and its kernels end the process on unaligned memory.
+    if leaf.ctypes.data % ALIGNMENT_NBYTES or leaf.dtype.kind not in "fiu" or not leaf.size:
+        return tf.convert_to_tensor(leaf)
+    return tf.experimental.dlpack.from_dlpack(leaf.__dlpack__())
+
+
+def _as_torch(leaf: npt.NDArray[Any]) -> Any:
+    """A tensor that shares the leaf's memory and keeps its lease on a CPU; a copy on another device."""
+    import torch
+
+    # Keras's own conversion of an array copies it; that of a tensor does not. uint32, which torch hardly
+    # computes with, is left to Keras to widen.
+    return keras.ops.convert_to_tensor(leaf if leaf.dtype == np.uint32 else torch.from_numpy(leaf))
+
+
+# What Keras says in its frames alone.
+
+
+def _asking(frame: Any) -> EpochIterator | None:
+    """Keras's iterator over epochs whose method this frame runs, if it is one."""
+    asking = frame.f_locals.get("self")
+    return asking if isinstance(asking, EpochIterator) else None
+
+
+def _counts_steps(frame: Any) -> bool:
+    """Whether Keras goes by the steps that `fit` was given, and not by our epochs."""
+    asking = _asking(frame)
+    return asking is not None and bool(asking.steps_per_epoch)
+
+
+def _is_building(frame: Any) -> bool:
+    """Whether Keras draws a batch to build the model, that is for shapes and dtypes, and not to train on it."""
+    for _ in range(4):  # itself, or by way of iterators that wrap ours
+        if frame is None:
+            break
+        if frame.f_code.co_name == "_symbolic_build":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _require_nothing_dropped(frame: Any) -> None:
+    """Refuses arguments of `fit` that Keras would drop without a word because its data is an adapter.
+
+    Args:
+        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
+
+    Raises:
+        ArgumentError: Names the argument.
+    """
+    if frame.f_code.co_name != "__init__" or _asking(frame) is None:
+        return
+    cures = {
+        "class_weight": "Give it to to_keras(class_weight=...)",
+        "sample_weight": "Make it a third part of the element, (x, y, sample_weight), before batch()",
+        "y": "Make it a second part of the element, (x, y), before batch()",
+    }
+    for name, cure in cures.items():
+        if frame.f_locals.get(name) is not None:
+            raise ArgumentError(f"Keras does not use {name}= when its data come from to_keras(). {cure}.")
+
+
+def _tell_cause(error: Exception) -> None:
+    """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`."""
+    if error.__cause__ is not None and keras.config.is_traceback_filtering_enabled():
+        error.add_note("".join(traceback.format_exception(error.__cause__)))
+
+
+# Specs.
+
+
+def _sizes(spec: Spec) -> set[int | None]:
+    """The first axes of all leaves; None for a leaf without one."""
+    return {leaf.max_shape[0] if leaf.max_shape else None for leaf in spec.leaves}
+
+
+def _require_batches(spec: Spec) -> None:
+    sizes = _sizes(spec)
+    if len(sizes) != 1 or None in sizes:
+        raise SpecError(
+            f"Keras takes batches, but an element of this dataset is {spec}: its leaves have no common first axis. "
+            "Put batch() last: dataset.batch(32).to_keras()."
+        )
+    foreign = next((leaf for leaf in spec.leaves if not leaf.dtype.isnative), None)
+    if foreign is not None:
+        native = foreign.dtype.newbyteorder("=")
+        raise SpecError(
+            f"A leaf of this dataset is {foreign}, in a byte order that no framework takes. Use cast('{native}')."
+        )
+    tree = spec.tree
+    if isinstance(tree, tuple) and not 1 <= len(tree) <= 3:
+        raise SpecError(
+            f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "
+            f"of {len(tree)}: {spec}. Put inputs into a dict or a tuple of their own: map(lambda a, b, y: ((a, b), y))."
+        )

@@ -1,0 +1,179 @@
+"""The film: made of real photographs, the same on every run, whole or not there at all."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from penstock.demos import film
+from penstock.demos.frames import _film
+
+COUNT = 600
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    pytest.importorskip("skimage")
+    path = tmp_path_factory.mktemp("film") / "folder" / "film.npy"
+    film.make_film(path, COUNT)
+    return path
+
+
+needs_photographs = pytest.mark.framework
+
+
+@needs_photographs
+def test_film_is_float64_frames_from_0_to_1(made):
+    frames = np.load(made)
+    assert frames.shape == (COUNT, 3, 50, 50)
+    assert frames.dtype == np.float64
+    assert frames.flags.c_contiguous
+    assert 0.0 <= frames.min() < 0.05
+    assert 0.95 < frames.max() <= 1.0
+    assert os.listdir(made.parent) == [made.name]
+
+
+@needs_photographs
+def test_film_is_the_same_on_every_run(made, tmp_path):
+    film.make_film(tmp_path / "again.npy", COUNT)
+    assert (tmp_path / "again.npy").read_bytes() == made.read_bytes()
+
+
+@needs_photographs
+def test_film_shows_photographs_and_each_its_own_share(made):
+    from skimage import data
+
+    frames = np.load(made)
+    shares = np.split(frames, (np.cumsum(list(film.SHARES.values()))[:-1] * COUNT + 0.5).astype(int))
+    for name, photograph in (
+        ("rocket.jpg", data.rocket()),
+        ("chelsea.png", data.chelsea()),
+        ("astronaut.png", data.astronaut()),
+    ):
+        part = shares[list(film.SHARES).index(name)]
+        # A camera that sees a part of a photograph sees its colours: on average, and how far they spread.
+        assert np.abs(part.mean((0, 2, 3)) - photograph.mean((0, 1)) / 255).max() < 0.15, name
+        assert np.abs(part.std((0, 2, 3)) - photograph.std((0, 1)) / 255).max() < 0.15, name
+
+
+@needs_photographs
+def test_next_frame_differs_from_the_last_and_is_most_like_it_two_pixels_on(made):
+    frames = np.load(made)[-100:]  # the photograph of the test
+
+    def error(shift: int) -> float:
+        width = frames.shape[-1] - 4
+        return float(np.square(frames[1:, ..., :width] - frames[:-1, ..., shift : shift + width]).mean())
+
+    errors = [error(shift) for shift in range(5)]
+    assert np.argmin(errors) == 2
+    assert errors[2] < errors[0] / 2
+    assert all((one != other).any() for one, other in itertools.pairwise(frames))
+
+
+def test_camera_moves_one_to_three_pixels_a_frame_and_stays_inside():
+    heights = {320: 213, 450: 299}
+    shots = list(film.shots("p", heights, 3_000, seed=0))
+    assert sum(len(shot.x) for shot in shots) == 3_000
+    assert len(shots) < 30
+    for shot in shots:
+        speed = np.hypot(np.diff(shot.x), np.diff(shot.y))
+        assert speed.min() > 1
+        assert speed.max() < 3
+        # Slowly: nobody's stomach turns.
+        assert np.abs(np.diff(np.diff(shot.x))).max(initial=0) < 0.1
+        assert shot.x.min() >= 0
+        assert int(shot.x.max()) + film.SIDE + 1 <= shot.width
+        assert shot.y.min() >= 0
+        assert int(shot.y.max()) + film.SIDE + 1 <= heights[shot.width]
+
+
+def test_film_lies_in_the_users_cache_or_where_asked(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert film.film_path() == tmp_path / "penstock" / f"film-{film.RECIPE}.npy"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert film.film_path().parent == tmp_path / ".cache" / "penstock"
+    assert film.film_path("elsewhere").parent.name == "elsewhere"
+
+
+def test_film_that_was_made_before_is_used_again(tmp_path, capsys):
+    path = tmp_path / "film.npy"
+    path.touch()
+    assert _film(path) == path
+    assert capsys.readouterr().out == f"Film: {path} (made before; delete it when you like)\n"
+
+
+@needs_photographs
+def test_film_that_an_exception_ended_is_not_there(tmp_path):
+    def fail(done_nbytes: int, nbytes: int) -> None:
+        if done_nbytes:
+            assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        film.make_film(tmp_path / "film.npy", COUNT, on_progress=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_photographs
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, living = tmp_path / f"film.npy.{dead.pid}.part", tmp_path / f"film.npy.{os.getppid()}.part"
+    left.touch()
+    living.touch()
+    film.make_film(tmp_path / "film.npy", 100)
+    assert not left.exists()
+    assert living.exists()
+
+
+@needs_photographs
+def test_a_disk_that_is_too_small_is_refused_with_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=5 * 10**8))
+    with pytest.raises(film.DemoError) as refused:
+        film.make_film(tmp_path / "film.npy")
+    assert str(refused.value) == (
+        f"The film needs 1.20 GB, but the disk of {tmp_path} has 0.50 GB free. Choose a folder on another disk: "
+        "penstock demo --data-dir FOLDER"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_photographs_are_named_with_their_cure(monkeypatch, tmp_path):
+    def missing(name: str):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("importlib.resources.files", missing)
+    with pytest.raises(film.DemoError, match=r'not installed\. Install it, pip install "penstock\[demo\]", or bring'):
+        film.make_film(tmp_path / "film.npy")
+    monkeypatch.setattr("importlib.resources.files", lambda name: tmp_path)
+    with pytest.raises(film.DemoError, match=r"has no motorcycle_left\.png, coffee\.png"):
+        film.make_film(tmp_path / "film.npy")
+
+
+@needs_photographs
+@pytest.mark.faults
+def test_ctrl_c_while_the_film_is_made_leaves_nothing_and_is_status_130(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo", "--data-dir", str(tmp_path / "cache")],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            assert any("Making a film" in line for line in lines)
+            assert " 0 %" in next(lines)  # the file is open, and being written
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "\nInterrupted. Nothing is left behind.\n"), err
+    assert [path.name for path in tmp_path.rglob("*")] == ["cache"]

@@ -1,0 +1,129 @@
+"""The demo from end to end, on small films of the user's."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from penstock.demos.data import open_frames
+from penstock.demos.model import next_frame_model, warm_up
+
+
+def _bars(high: float) -> np.ndarray:
+    """A soft bar that moves to the right by two pixels a frame, (120, 24), from 0 to `high`."""
+    x = np.arange(24)
+    return np.stack([high * np.exp(-(((x - 2 * number) % 24 - 12) ** 2) / 20) for number in range(120)])
+
+
+def _film(shape: tuple[int, ...], across: int, dtype: str, high: float = 1.0, low: float = 0.0) -> np.ndarray:
+    """120 frames of a shape, over whose axis `across` a bar moves."""
+    bars = _bars(high).reshape(120, *(24 if axis == across else 1 for axis in range(len(shape))))
+    return np.broadcast_to(bars + low, (120, *shape)).astype(dtype)
+
+
+FILMS = {
+    "film like the demo's": _film((3, 20, 24), 2, "float64"),
+    "grey bytes": _film((20, 24), 1, "uint8", high=255),
+    "four channels last, below zero": _film((20, 24, 4), 1, "float32", high=50, low=-10),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "channels_axis", "value_range", "image_shape"),
+    [
+        ("film like the demo's", 0, (0, 1), (20, 24, 3)),
+        ("grey bytes", None, (0, 255), (20, 24, 1)),
+        ("four channels last, below zero", 2, (-10, 40), (20, 24, 3)),
+    ],
+)
+def test_axes_and_range_are_found(name, channels_axis, value_range, image_shape, tmp_path):
+    np.save(tmp_path / "my.npy", FILMS[name])
+    frames = open_frames(tmp_path / "my.npy")
+    assert (frames.channels_axis, frames.pixels) == (channels_axis, 480)
+    assert (frames.low, frames.high) == pytest.approx(value_range, abs=0.05)
+    images = frames.images(FILMS[name][:5])
+    assert images.shape == (5, *image_shape)
+    assert images.min() == pytest.approx(0, abs=0.05)
+    assert images.max() == pytest.approx(1, abs=0.05)
+
+
+@contextlib.contextmanager
+def _demo(folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "penstock.cli", "demo", *arguments],
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("name", FILMS)
+def test_untrained_model_copies_the_last_frame_in_the_units_of_the_data(name, tmp_path):
+    np.save(tmp_path / "my.npy", FILMS[name])
+    frames = open_frames(tmp_path / "my.npy")
+    model = next_frame_model(frames.shape, frames.channels_axis, frames.low, frames.high)
+    batch = FILMS[name][:4].astype("float32")
+    np.testing.assert_allclose(np.asarray(model.predict_on_batch(batch)), batch, rtol=1e-4, atol=1e-4)
+    # The loss does not depend on the units.
+    expected = np.square((batch[1:] - batch[:-1]) / (frames.high - frames.low)).mean()
+    assert model.test_on_batch(batch[:-1], batch[1:]) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.keras
+def test_warming_up_changes_nothing(tmp_path):
+    model = next_frame_model((20, 24), None, 0.0, 255.0)
+    batch = FILMS["grey bytes"][:4].astype("float32")
+    warm_up(model, batch[:-1], batch[1:])
+    assert model.optimizer.iterations == 0
+    np.testing.assert_allclose(np.asarray(model.predict_on_batch(batch)), batch, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.keras
+def test_demo_trains_on_a_users_film_reports_and_draws(tmp_path):
+    np.save(tmp_path / "my.npy", FILMS["grey bytes"])
+    with _demo(tmp_path, "--data", "my.npy", "--epochs", "3") as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, ""), err
+    report = out.partition("penstock 0")[2]
+    data, speed, memory, result, repeatable, picture = (
+        " ".join(text.split())
+        for text in re.split(r"^  (?:Data|Speed|Memory|Result|Repeatable|Picture) ", report, flags=re.MULTILINE)[1:]
+    )
+    assert data.startswith("120 frames (")
+    assert data.endswith("71 to train, 24 to validate, 24 to test.")
+    assert re.search(r"^[\d,]+ pairs/s in model\.fit, .* waited for data \d+\.\d% of the time\.$", speed)
+    assert re.search(
+        r"^at its peak \d+ MiB more than before the loaders were made, which had announced \d+ MiB;", memory
+    )
+    assert re.search(r"[\d.]+ times less than that of copying the last frame", result)
+    assert re.search(r"gave the same first 3 batches to the bit: SHA-256 [0-9a-f]{12}\.$", repeatable)
+    assert picture == "penstock-demo.png"
+    assert (tmp_path / "penstock-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["my.npy", "penstock-demo.png"]
+
+
+@pytest.mark.framework
+@pytest.mark.faults
+@pytest.mark.parametrize("moment", ["Loading Keras", "Epoch 1/1000", "Epoch 3/1000"])
+def test_ctrl_c_at_any_moment_is_status_130_and_leaves_nothing(moment, tmp_path):
+    np.save(tmp_path / "my.npy", FILMS["grey bytes"])
+    with _demo(tmp_path, "--data", "my.npy", "--epochs", "1000") as process:
+        assert process.stdout is not None
+        assert any(moment in line for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "\nInterrupted. Nothing is left behind.\n"), err
+    assert os.listdir(tmp_path) == ["my.npy"]

@@ -1,0 +1,342 @@
+"""The end of a process with a live loader, of every kind. Each case in a fresh interpreter."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.faults
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+import penstock as ps
+
+stuck = threading.Event()
+
+def waits_at(element):
+    def wait(x):
+        if x == element:
+            stuck.wait()
+        return x
+    return wait
+"""
+
+
+def clean(done: subprocess.CompletedProcess[str]) -> None:
+    assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stdout, done.stderr)
+
+
+LIVE = {
+    "iterator alive": "it = iter(ps.range(100).batch(2).loader('threads', workers=3)); batch = next(it)",
+    "in the middle of a loop, by sys.exit": """
+for batch in ps.range(1000).shuffle(1).map(lambda x: x * 2).batch(2).loader('threads', workers=3):
+    sys.exit(0)
+""",
+    "in a thread that is a daemon": """
+def use():
+    for batch in ps.range(1).repeat().batch(2).loader('threads'):
+        started.set()
+started = threading.Event()
+threading.Thread(target=use, daemon=True).start()
+started.wait()
+""",
+    "in a cycle with its user": """
+class Trainer:
+    def __init__(self):
+        self.me, self.loader = self, ps.range(100).map(self.double).batch(2).loader('threads')
+        self.batches = iter(self.loader)
+    def double(self, x):
+        return x * 2
+next(Trainer().batches)
+""",
+    "in a module's global that is torn down late": """
+sys.modules['keeper'] = keeper = type(sys)('keeper')
+keeper.loader = ps.range(100).batch(2).loader('threads')
+keeper.batches = iter(keeper.loader)
+keeper.batch = next(keeper.batches)
+""",
+    "with an atexit of the user that drops batches": """
+import atexit
+loader = ps.range(100).batch(2).loader('threads')
+kept = list(loader)
+atexit.register(kept.clear)
+""",
+    "inline": "it = iter(ps.range(100).batch(2).loader('inline')); batch = next(it)",
+    "many": "its = [iter(ps.range(100).batch(2).loader('threads', workers=2)) for _ in range(20)]",
+}
+
+
+@pytest.mark.parametrize("script", LIVE.values(), ids=LIVE)
+def test_exit_with_a_live_loader_is_quiet_and_quick(fresh_python: Run, script: str) -> None:
+    began = time.monotonic()
+    clean(fresh_python(PRELUDE + script, timeout_s=20))
+    assert time.monotonic() - began < 8
+
+
+def test_exit_while_a_worker_is_stuck_in_a_users_function(fresh_python: Run) -> None:
+    began = time.monotonic()
+    done = fresh_python(
+        PRELUDE
+        + """
+loader = ps.range(100).map(waits_at(7), element_spec=ps.ArraySpec((), 'int64')).batch(2).loader('threads', workers=2)
+it = iter(loader)
+print([next(it).tolist() for _ in range(3)], flush=True)
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "[[0, 1], [2, 3], [4, 5]]\n"
+    assert time.monotonic() - began < 10
+
+
+def test_a_process_ends_after_a_deadline_error(fresh_python: Run) -> None:
+    began = time.monotonic()
+    done = fresh_python(
+        PRELUDE
+        + """
+spec = ps.ArraySpec((), 'int64')
+with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads', workers=1, timeout_s=0.2) as loader:
+    for batch in loader:
+        pass
+""",
+        timeout_s=30,
+    )
+    assert done.returncode == 1
+    assert "DeadlineError: No worker got on for timeout_s=0.2 s, while batch 3 of epoch 0 was waited for" in done.stderr
+    assert "in wait" in done.stderr
+    assert time.monotonic() - began < 15
+
+
+def test_batches_that_live_to_the_end_are_no_trouble(fresh_python: Run) -> None:
+    clean(
+        fresh_python(
+            PRELUDE
+            + """
+loader = ps.from_arrays(np.arange(100.0)).batch(5).loader('threads')
+kept = list(loader)
+loader.close()
+del loader
+sys.modules['keeper'] = type(sys)('keeper')
+sys.modules['keeper'].kept = kept
+"""
+        )
+    )
+
+
+# Signals.
+
+TRAINS = (
+    PRELUDE
+    + """
+loader = ps.from_arrays(np.zeros((64, 1000))).shuffle(1).map(lambda x: x * 2).batch(8).loader('threads', workers=2)
+print('ready', flush=True)
+while True:
+    for batch in loader:
+        pass
+"""
+)
+WAITS = (
+    PRELUDE
+    + """
+spec = ps.ArraySpec((), 'int64')
+it = iter(ps.range(100).map(waits_at(1), element_spec=spec).batch(1).loader('threads', workers=2))
+next(it)
+print('ready', flush=True)
+next(it)
+"""
+)
+
+
+class Child:
+    """A script that runs until it is told to end."""
+
+    def __init__(self, script: str, tmp_path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def end(self, number: int) -> tuple[int, str, float]:
+        """Sends a signal; returns the status, what was written to stderr, and the seconds until the end."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err, time.monotonic() - began
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
+    children: list[Child] = []
+
+    def start(script: str) -> Child:
+        children.append(Child(script, tmp_path))
+        return children[-1]
+
+    yield start
+    for each in children:
+        each.process.kill()
+        each.process.communicate()
+
+
+def left_behind(tmp_path: Path) -> list[str]:
+    shared = Path("/dev/shm")
+    names = [path.name for path in shared.iterdir()] if shared.exists() else []
+    return [name for name in names if "penstock" in name] + [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=["while it trains", "while it waits"])
+def test_ctrl_c_ends_a_process_at_once(child: Callable[[str], Child], tmp_path: Path, script: str) -> None:
+    status, err, seconds = child(script).end(signal.SIGINT)
+    assert status == -signal.SIGINT
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert err.count("Traceback") == 1, err
+    assert seconds < 5
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=["while it trains", "while it waits"])
+def test_a_signal_that_kills_leaves_nothing(
+    child: Callable[[str], Child], tmp_path: Path, script: str, number: int
+) -> None:
+    status, err, seconds = child(script).end(number)
+    assert status == -number
+    assert err == ""
+    assert seconds < 2
+    assert left_behind(tmp_path) == []
+
+
+def test_a_loader_goes_on_after_ctrl_c(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+spec = ps.ArraySpec((), 'int64')
+gate = threading.Event()
+loader = ps.range(6).map(lambda x: gate.wait() and x if x == 2 else x, element_spec=spec).batch(1).loader('threads')
+it = iter(loader)
+got = [next(it).tolist() for _ in range(2)]
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    next(it)
+except KeyboardInterrupt:
+    got.append('interrupted')
+gate.set()
+print(got + [batch.tolist() for batch in it], loader.get_state()['epoch'])
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "[[0], [1], 'interrupted', [2], [3], [4], [5]] 1\n"
+
+
+# Fork.
+
+FORK: dict[str, Any] = {
+    "next": "next(it)",
+    "iter": "iter(loader)",
+    "set_state": "loader.set_state(state)",
+}
+
+
+@pytest.mark.parametrize("call", FORK.values(), ids=FORK)
+@pytest.mark.parametrize("executor", ["threads", "inline"])
+def test_a_forked_child_is_told_and_the_parent_goes_on(fresh_python: Run, call: str, executor: str) -> None:
+    done = fresh_python(
+        PRELUDE
+        + f"""
+loader = ps.range(400).map(lambda x: x + 0).batch(2).loader('{executor}')
+it = iter(loader)
+batch = next(it)
+state = loader.get_state()
+for _ in range(20):  # at some fork a worker holds the lock
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            {call}
+        except ps.LoaderError as error:
+            os._exit(0 if 'made in another process' in str(error) else 3)
+        os._exit(4)
+    assert os.waitpid(child, 0)[1] == 0
+    next(it)
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    print(loader.get_state()['position'], batch.tolist(), flush=True)
+    del it, batch
+    loader.close()
+    del loader
+    sys.exit(0)  # the ordinary end, with all that runs at exit
+assert os.waitpid(child, 0)[1] == 0
+print(len(list(it)), len(list(loader)))
+""",
+        timeout_s=40,
+    )
+    clean(done)
+    assert done.stdout == "21 [0, 1]\n179 200\n"
+
+
+def test_a_loader_made_in_a_forked_child_works(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+dataset = ps.range(100).shuffle(1).map(lambda x: x + 0).batch(10)
+mine = dataset.loader('threads')
+want = [batch.tolist() for batch in mine]
+never_run = dataset.loader('threads')
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert [batch.tolist() for batch in never_run] == want
+    with dataset.loader('threads') as loader:
+        assert [batch.tolist() for batch in loader] == want
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len(list(mine)))
+""",
+        timeout_s=40,
+    )
+    clean(done)
+    assert done.stdout == "10\n"
+
+
+@pytest.mark.xfail(strict=True, reason="slots are shared memory, for workers that are processes")
+def test_a_batch_in_a_forked_childs_hands_does_not_change(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+loader = ps.from_arrays(np.arange(4000.0)).batch(4).loader('threads')
+it = iter(loader)
+next(it)
+batch = next(it)
+want = batch.copy()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os.read(reader, 1)
+    os._exit(0 if (batch == want).all() else 5)
+del batch  # the parent uses the slot again
+for each in it:
+    pass
+os.write(writer, b'.')
+print(os.waitpid(child, 0)[1] >> 8)
+""",
+        timeout_s=40,
+    )
+    clean(done)
+    assert done.stdout == "0\n"

@@ -1,0 +1,93 @@
+"""Memory is known before the first read, and refused then."""
+
+import math
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._memory._budget import Budget, mib
+from penstock._random import BLOCK_CACHE_NBYTES
+
+PAGE = 4096
+
+
+def frames(count: int = 1000, shape: tuple[int, ...] = (3, 50, 50)) -> ps.Dataset:
+    return ps.from_arrays(np.broadcast_to(np.float64(0), (count, *shape)))
+
+
+@pytest.mark.parametrize("prefetch", [1, 4, 9])
+def test_projected_memory_of_plain_batches_is_the_ring(prefetch: int) -> None:
+    with frames().batch(32).loader(prefetch=prefetch) as loader:
+        slot_nbytes = -(-32 * 60_000 // PAGE) * PAGE
+        assert loader.projected_nbytes == (prefetch + 2) * slot_nbytes
+        assert loader.report().slot_nbytes == slot_nbytes
+        assert loader.report().slot_count == prefetch + 2
+
+
+def test_projected_memory_is_the_sum_of_its_parts() -> None:
+    with frames().shuffle(1).map(lambda x: x).batch(32).loader(executor="threads", workers=3) as loader:
+        ring = 6 * (-(-32 * 60_000 // PAGE) * PAGE)
+        scratch = (2**20 // 60_000) * 60_000  # a chunk of the function's input, about 1 MiB
+        assert loader.projected_nbytes == ring + 3 * scratch + BLOCK_CACHE_NBYTES
+
+
+def test_projected_memory_does_not_grow_with_the_number_of_elements() -> None:
+    small, large = (ps.range(count).shuffle(1).batch(8).loader(workers=2) for count in (100, 10**12))
+    assert small.projected_nbytes == large.projected_nbytes
+
+
+def test_projected_memory_is_right_for_a_shard() -> None:
+    whole = frames().batch(32).loader()
+    part = frames().batch(32).loader(shard=(1, 4))
+    assert part.projected_nbytes == pytest.approx(whole.projected_nbytes / 4, rel=0.02)
+
+
+def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
+    reads = []
+
+    class Watched(ps.Source):
+        element_spec = ps.ArraySpec((1024, 1024), "float32")
+
+        def __len__(self) -> int:
+            return 100
+
+        def read_into(self, indices: object, out: object) -> None:
+            reads.append(indices)
+
+    dataset = ps.from_source(Watched()).batch(16, drop_remainder=True)
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        dataset.loader(memory_limit=2**28)
+    assert str(caught.value) == (
+        "Projected memory is 384 MiB, above memory_limit=256 MiB. 384 MiB of it is the ring after "
+        "batch(16, drop_remainder=True): 6 slots of 64 MiB, (16, 1024, 1024) float32. Use a smaller batch, or a smaller prefetch (prefetch=2 fits)."
+    )
+    assert isinstance(caught.value, MemoryError)
+    assert not reads
+
+
+def test_the_prefetch_that_is_said_to_fit_fits() -> None:
+    dataset = frames().shuffle(1).batch(32)
+    limit = dataset.loader(prefetch=3).projected_nbytes
+    with pytest.raises(ps.MemoryLimitError, match=r"prefetch=3 fits"):
+        dataset.loader(prefetch=10, memory_limit=limit)
+    dataset.loader(prefetch=3, memory_limit=limit)
+    with pytest.raises(ps.MemoryLimitError, match="no prefetch fits"):
+        dataset.loader(prefetch=10, memory_limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1 KiB"), (3 * 2**19, "1.5 MiB"), (147 * 2**20 + 1, "147 MiB"),
+     (5 * 2**30, "5 GiB")],
+)  # fmt: skip
+def test_bytes_for_people(nbytes: int, text: str) -> None:
+    assert mib(nbytes) == text
+
+
+def test_budget_is_its_items() -> None:
+    items = Budget(3, 100, 20, 7, "batch(2)", "(2,) uint8")
+    assert items.projected_nbytes == 327
+    items.require(None)
+    items.require(327)
+    assert math.isclose(items.ring_nbytes, 300)

@@ -1,0 +1,104 @@
+import math
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def lists(ds):
+    return [x.tolist() for x in ds]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "drop", "length"),
+    [(6, 3, False, 2), (7, 3, False, 3), (7, 3, True, 2), (2, 3, False, 1), (2, 3, True, 0), (0, 3, False, 0)],
+)
+def test_length_is_rounded_up_or_down(count, size, drop, length):
+    ds = ps.range(count).batch(size, drop_remainder=drop)
+    assert len(ds) == length == len(lists(ds))
+
+
+def test_only_the_last_batch_is_short():
+    assert lists(ps.range(7).batch(3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert lists(ps.range(7).batch(3, drop_remainder=True)) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_first_axis_varies_only_if_a_batch_is_short():
+    assert ps.range(6).batch(3).element_spec == ps.ArraySpec((3,), "int64")
+    assert ps.range(7).batch(3).element_spec == ps.ArraySpec((None,), "int64")
+    assert ps.range(7).batch(3, drop_remainder=True).element_spec == ps.ArraySpec((3,), "int64")
+    assert ps.range(7).repeat().batch(3).element_spec == ps.ArraySpec((3,), "int64")
+
+
+def test_batches_of_batches():
+    assert ps.range(8).batch(2).batch(2)[1].tolist() == [[4, 5], [6, 7]]
+
+
+def test_batch_of_a_batch_that_may_be_short_is_refused_with_the_cure():
+    with pytest.raises(ps.SpecError, match=r"batch\(2\) stacks elements.*\(None,\) int64.*drop_remainder=True\.$"):
+        _ = ps.range(7).batch(3).batch(2).element_spec
+
+
+def test_short_batch_stays_short_wherever_it_is_put():
+    ds = ps.range(7).batch(3)
+    assert lists(ds[::-1]) == [[6], [3, 4, 5], [0, 1, 2]]
+    assert sorted(lists(ds.shuffle(1))) == sorted(lists(ds))
+    assert lists(ds.repeat(2)) == lists(ds) * 2
+
+
+def test_unbatch_undoes_batch():
+    for size in (1, 2, 3, 7, 9):
+        ds = ps.range(7).batch(size).unbatch()
+        assert [int(x) for x in ds] == list(range(7))
+        assert len(ds) == 7
+        assert ds.element_spec == ps.ArraySpec((), "int64")
+
+
+def test_unbatch_takes_rows_of_any_element_apart():
+    ds = ps.from_arrays(np.arange(12).reshape(2, 3, 2)).unbatch()
+    assert lists(ds) == np.arange(12).reshape(6, 2).tolist()
+    assert ds[4].tolist() == [8, 9]
+
+
+def test_unbatch_runs_a_function_once_a_batch_when_read_in_order():
+    ran = []
+    ds = ps.range(6).batch(3).map(lambda x: ran.append(x[0]) or x, element_spec=ps.ArraySpec((3,), "int64")).unbatch()
+    assert [int(x) for x in ds] == list(range(6))
+    assert ran == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda ds: ds, lambda ds: ds.map(np.negative).cast("float32"), lambda ds: ps.zip((ds, ds))],
+    ids=["nothing", "map and cast", "zip"],
+)
+def test_unbatch_finds_the_short_batch_through_steps_that_keep_order(between):
+    ds = between(ps.range(7).batch(3)).unbatch()
+    assert len(ds) == len(list(ds)) == 7
+
+
+def test_unbatch_refuses_a_short_batch_that_may_be_anywhere():
+    with pytest.raises(ps.SpecError, match=r"where the short batch is, but after shuffle\(seed=0\) it may be anywhere"):
+        len(ps.range(7).batch(3).shuffle().unbatch())
+
+
+def test_unbatch_refuses_batches_that_end_unlike():
+    with pytest.raises(ps.SpecError, match="where the short batch is, but after zip"):
+        len(ps.zip((ps.range(5).batch(4), ps.range(6).batch(4))).unbatch())
+
+
+@pytest.mark.parametrize("arrays", [np.zeros(3), {"x": np.zeros((3, 2)), "y": np.zeros((3, 4))}])
+def test_unbatch_refuses_elements_without_a_common_axis(arrays):
+    with pytest.raises(ps.SpecError, match=r"every leaf needs a first axis, and all the same\."):
+        len(ps.from_arrays(arrays).unbatch())
+
+
+def test_unbatch_of_an_endless_dataset_is_endless():
+    ds = ps.range(4).batch(2).repeat().unbatch()
+    assert ds.length == math.inf
+    assert int(ds[6]) == 2
+
+
+def test_text_of_fixed_size_is_stacked():
+    assert ps.from_arrays(np.array(["a", "bcd"])).batch(2)[0].tolist() == ["a", "bcd"]

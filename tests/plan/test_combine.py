@@ -1,0 +1,105 @@
+import math
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+Pair = namedtuple("Pair", "left right")
+
+
+def values(ds):
+    return [int(x) for x in ds]
+
+
+def test_zip_puts_elements_into_the_tree_it_was_given():
+    ds = ps.zip({"z": ps.range(3), "a": (ps.range(3)[::-1], Pair(ps.range(3), ps.range(3)))})
+    assert ds[0] == {"z": 0, "a": (2, Pair(0, 0))}
+    assert list(ds[0]) == ["z", "a"]
+    assert isinstance(ds[0]["a"][1], Pair)
+    assert ds.element_spec["a"][1].left == ps.ArraySpec((), "int64")
+
+
+def test_zip_of_trees_nests_them():
+    ds = ps.zip((ps.from_arrays({"x": np.zeros((2, 3)), "y": np.ones(2)}), ps.range(2)))
+    x, y = ds.batch(2)[0]
+    assert x["x"].shape == (2, 3)
+    assert y.tolist() == [0, 1]
+
+
+def test_zip_refuses_unequal_lengths_and_lists_all():
+    with pytest.raises(ps.ArgumentError) as caught:
+        ps.zip((ps.range(3), {"x": ps.range(4), "y": ps.range(5).repeat()}))
+    assert "they are [0]: 3 elements, [1]['x']: 4 elements, [1]['y']: endless." in str(caught.value)
+
+
+def test_endless_dataset_takes_the_length_of_the_others():
+    ds = ps.zip((ps.range(5), ps.range(2).repeat()))
+    assert [(int(x), int(y)) for x, y in ds] == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0)]
+    assert ps.zip((ps.range(2).repeat(), ps.range(3).repeat())).length == math.inf
+
+
+def test_zip_of_one_dataset_is_still_a_tree():
+    assert ps.zip((ps.range(2),))[1] == (1,)
+
+
+def test_concatenate_is_end_to_end_and_passes_over_empty_ones():
+    ds = ps.concatenate([ps.range(2), ps.range(0), ps.range(3), ps.range(0)])
+    assert values(ds) == [0, 1, 0, 1, 2]
+    assert [int(ds[i]) for i in (-1, 2, 1)] == [2, 0, 1]
+
+
+def test_last_of_a_concatenation_may_be_endless():
+    ds = ps.concatenate([ps.range(2), ps.range(1).repeat()])
+    assert ds.length == math.inf
+    assert int(ds[10**12]) == 0
+
+
+def test_concatenation_of_unlike_elements_says_which_and_how():
+    ds = ps.concatenate([ps.range(2), ps.range(2), ps.range(2).cast("float32")])
+    with pytest.raises(ps.SpecError, match=r"dataset 2 differs .* leaf of \(\) int64, the other of \(\) float32"):
+        _ = ds.element_spec
+
+
+def test_interleave_deals_until_all_are_exhausted():
+    ds = ps.interleave([ps.range(4), ps.range(0), ps.range(2).map(lambda x: x + 10), ps.range(3)])
+    assert values(ds) == [0, 10, 0, 1, 11, 1, 2, 2, 3]
+    assert [int(ds[i]) for i in range(len(ds))] == values(ds)
+
+
+def test_interleave_with_an_endless_dataset_goes_on_with_it():
+    ds = ps.interleave([ps.range(2), ps.range(3).map(lambda x: x + 10).repeat()])
+    assert ds.length == math.inf
+    assert values(ds.take(7)) == [0, 10, 1, 11, 12, 10, 11]
+
+
+def test_interleave_of_one_dataset_is_that_dataset():
+    assert values(ps.interleave([ps.range(3)])) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        (ps.concatenate, [[0, 1], [2, 3], [0, 1, 2], [3, 4, 5], [6]]),
+        (ps.interleave, [[0, 1], [0, 1, 2], [2, 3], [3, 4, 5], [6]]),
+    ],
+)
+def test_batches_of_other_sizes_come_whole(join, expected):
+    ds = join([ps.range(4).batch(2), ps.range(7).batch(3)])
+    assert [x.tolist() for x in ds] == expected
+    assert ds.element_spec == ps.ArraySpec((None,), "int64")
+    with ds.loader(executor="threads", workers=2) as loader:
+        assert [x.tolist() for x in loader] == expected
+    assert [x.tolist() for x in ds.map(np.negative)] == [[-i for i in batch] for batch in expected]
+
+
+def test_fixed_elements_beside_short_batches_come_whole():
+    ds = ps.concatenate([ps.from_arrays(np.full((2, 2), 7)), ps.range(4).batch(3)])
+    assert [x.tolist() for x in ds] == [[7, 7], [7, 7], [0, 1, 2], [3]]
+
+
+def test_fixed_elements_beside_ragged_ones_come_whole():
+    ragged = ps.range(3).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
+    ds = ps.concatenate([ps.from_arrays(np.full((2, 2), 7)), ragged])
+    assert [x.tolist() for x in ds] == [[7, 7], [7, 7], [], [0], [0, 1]]

@@ -1,0 +1,269 @@
+"""The text of errors about splits, functions and specs: the fact with its numbers, the cause, the cure."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.texts import assert_refused
+
+
+def frames() -> ps.Dataset:
+    return ps.from_arrays(np.zeros((20, 3, 2)))
+
+
+def ragged() -> ps.Dataset:
+    return ps.range(4).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
+
+
+def fragile(x: Any) -> Any:
+    if x == 3:
+        raise KeyError("no such frame")
+    return x
+
+
+def growing(x: Any) -> Any:
+    return np.zeros(int(x) + 1)
+
+
+def turning(x: Any) -> Any:
+    return x if x < 2 else {"x": x}
+
+
+INTEGER = "an integer is needed, not a"
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    # Split.
+    "split into nothing": (
+        lambda: ps.range(9).split(),
+        ValueError,
+        r"split\(\) got no parts\. Give fractions, split\(0\.8, 0\.2\), or counts, split\(800, 200\)\.",
+    ),
+    "split below 0": (
+        lambda: ps.range(9).split(-0.5, 1.5),
+        ValueError,
+        r"split\(\) got the part -0\.5\. A part is a fraction from 0 to 1, or a count\.",
+    ),
+    "split of nan": (lambda: ps.range(9).split(math.nan), ValueError, r"split\(\) got the part nan\. .*"),
+    "split of text": (
+        lambda: ps.range(9).split("0.5"),
+        TypeError,
+        r"split\(\) takes fractions or counts, got '0\.5', a str\.",
+    ),
+    "split of both": (
+        lambda: ps.range(9).split(0.5, 3),
+        TypeError,
+        r"split\(0\.5, 3\) mixes fractions and counts\. Use one kind\.",
+    ),
+    "split above 1": (
+        lambda: ps.range(9).split(0.7, 0.7),
+        ValueError,
+        r"split\(0\.7, 0\.7\): the fractions sum to 1\.4, above 1\.",
+    ),
+    "split of too many": (
+        lambda: ps.range(9).split(8, 2),
+        ValueError,
+        r"split\(8, 2\) asks for 10 elements, but the dataset has 9\.",
+    ),
+    "split for ever": (
+        lambda: ps.range(9).repeat().split(0.5, 0.5),
+        ValueError,
+        r"split\(\) needs a known number of elements, but this is endless\. Use take\(n\) first\.",
+    ),
+    "split of what wanders": (
+        lambda: ps.range(9).shuffle().split(0.5, 0.5),
+        ValueError,
+        (
+            r"split\(\) after a shuffle that changes every epoch would let elements wander between the "
+            r"parts\. Split first "
+            r"and shuffle each part, or use shuffle\(seed, reshuffle=False\)\."
+        ),
+    ),
+    "split of windows at random": (
+        lambda: ps.range(9).windows(2).split(0.5, 0.5, seed=1),
+        ValueError,
+        (
+            r"split\(seed=\.\.\.\) would deal overlapping windows to different parts, which would then share "
+            r"data\. Split "
+            r"by range \(no seed\), or give groups=, a label a window\."
+        ),
+    ),
+    "split of shuffled windows": (
+        lambda: ps.range(9).windows(2).shuffle(reshuffle=False).split(0.5, 0.5),
+        ValueError,
+        (
+            r"split\(\) after a shuffle of overlapping windows would make parts that share data\. Split "
+            r"first and shuffle "
+            r"each part, or give groups=, a label a window\."
+        ),
+    ),
+    "split groups": (
+        lambda: ps.range(9).split(0.5, 0.5, groups=[1, 2]),
+        ValueError,
+        r"split\(groups=\.\.\.\) needs a label an element, shape \(9,\), got \(2,\)\.",
+    ),
+    "split groups through windows": (
+        lambda: ps.range(5).windows(2).split(0.5, 0.5, groups=[0, 0, 1, 1]),
+        ValueError,
+        (
+            r"split\(groups=\.\.\.\): elements 1 and 2 are of different parts, but share data, for windows "
+            r"overlap\. Make "
+            r"the windows in the same groups: windows\(groups=\.\.\.\), a label a frame\."
+        ),
+    ),
+    # Functions and specs.
+    "map of no function": (lambda: ps.range(3).map(5), TypeError, r"map\(\) needs a function, got 5, an int\."),
+    "random_map seed": (
+        lambda: ps.range(3).random_map(np.add, seed="1"),
+        TypeError,
+        rf"random_map\(seed='1'\): {INTEGER} str\.",
+    ),
+    "spec without dtype": (
+        lambda: ps.range(3).map(fragile, element_spec=("float32",)),
+        ValueError,
+        (
+            r"element_spec\[0\] is 'float32', which has no shape and dtype\. Write "
+            r"penstock\.ArraySpec\(shape, dtype\), such "
+            r'as ArraySpec\(\(28, 28\), "uint8"\)\.'
+        ),
+    ),
+    "cast to no dtype": (
+        lambda: ps.range(3).cast("float33"),
+        TypeError,
+        r"cast\(\) needs dtypes such as 'float32', got 'float33'\.",
+    ),
+    "cast by another tree": (
+        lambda: frames().cast({"x": "float32"}).element_spec,
+        ValueError,
+        r"cast\(\{'x': 'float32'\}\) names dtypes by another structure than that of the element, \(3, 2\) float64\.",
+    ),
+    "concatenate of other shapes": (
+        lambda: ps.concatenate([frames(), frames().map(np.sum)]).element_spec,
+        ValueError,
+        (
+            r"concatenate\(\) needs datasets whose elements look the same, but dataset 1 differs from those "
+            r"before it: one "
+            r"has a leaf of \(3, 2\) float64, the other of \(\) float64\. Use map\(\) or cast\(\) to make "
+            r"them alike\."
+        ),
+    ),
+    "interleave of other trees": (
+        lambda: ps.interleave([ps.range(3), ps.zip((ps.range(3),))]).element_spec,
+        ValueError,
+        (
+            r"interleave\(\) needs .* dataset 1 differs from those before it: one has the structure \(\) "
+            r"int64, the other "
+            r"\(\(\) int64,\)\. Use map\(\) or cast\(\) to make them alike\."
+        ),
+    ),
+    "batch of ragged": (
+        lambda: ragged().batch(2).element_spec,
+        ValueError,
+        (
+            r"batch\(2\) stacks elements, so they must have one shape, but element is \(None,\) int64: an "
+            r"axis of None "
+            r"differs from element to element\. Bring it to one size with map\(\) \(pad or crop\)\."
+        ),
+    ),
+    "windows of short batches": (
+        lambda: ps.range(5).batch(2).windows(2).element_spec,
+        ValueError,
+        r"windows\(2\) stacks elements, .* with map\(\) \(pad or crop\), or batch below with drop_remainder=True\.",
+    ),
+    "unbatch of scalars": (
+        lambda: len(ps.range(5).unbatch()),
+        ValueError,
+        (
+            r"unbatch\(\) takes elements apart along their first axis, but here that is \(\) int64: every "
+            r"leaf needs a first "
+            r"axis, and all the same\."
+        ),
+    ),
+    "unbatch of shuffled batches": (
+        lambda: len(ps.range(5).batch(2).shuffle().unbatch()),
+        ValueError,
+        (
+            r"unbatch\(\) needs to know where the short batch is, but after shuffle\(seed=0\) it may be "
+            r"anywhere\. Use "
+            r"batch\(size, drop_remainder=True\), or unbatch before the batches are rearranged\."
+        ),
+    ),
+    "map of nothing": (
+        lambda: ps.range(0).map(fragile).element_spec,
+        ValueError,
+        (
+            r"map\(fragile\) at test_messages\.py:\d+ has no element to run, so what it returns is unknown\. Say it: "
+            r"element_spec=penstock\.ArraySpec\(shape, dtype\), or a tree of them\."
+        ),
+    ),
+    # While reading.
+    "function that raises": (
+        lambda: list(ps.range(5).map(fragile)),
+        RuntimeError,
+        (
+            r"map\(fragile\) at test_messages\.py:\d+ failed on element 3 of epoch 0, made of the integer 3: "
+            r"KeyError: 'no such "
+            r"frame'"
+        ),
+    ),
+    "other shape": (
+        lambda: list(ps.range(5).map(growing)),
+        ValueError,
+        (
+            r"map\(growing\) at test_messages\.py:\d+ returned an array of \(2,\) float64 for element 1, but "
+            r"its element_spec is "
+            r"\(1,\) float64 \(as found on element 0\)\. Every element of a dataset has one structure, shape "
+            r"and dtype: make "
+            r"the function return it\."
+        ),
+    ),
+    "other dtype than declared": (
+        lambda: list(ps.range(5).map(growing, element_spec=ps.ArraySpec((1,), "float32"))),
+        ValueError,
+        (
+            r".* returned an array of \(1,\) float64 for element 0, but its element_spec is \(1,\) float32 "
+            r"\(as declared\)\..*"
+        ),
+    ),
+    "other structure": (
+        lambda: list(ps.range(5).map(turning)),
+        ValueError,
+        (
+            r"map\(turning\) .* returned the structure .*'x'.* for element 2, but its element_spec is \(\) "
+            r"int64 \(as found.*"
+        ),
+    ),
+    "nothing returned": (
+        lambda: list(ps.range(5).map(lambda x: None)),
+        ValueError,
+        (
+            r"map\(<lambda>\) at .* returned a leaf that is a NoneType, which is not an array of numbers, "
+            r"text or bytes for "
+            r"element 0\. Every element .*"
+        ),
+    ),
+    "ragged list": (
+        lambda: list(ps.range(5).map(lambda x: {"boxes": [[1], [1, 2]]})),
+        ValueError,
+        (
+            r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: .* for "
+            r"element 0\. .*"
+        ),
+    ),
+    "text that is no number": (
+        lambda: list(ps.from_arrays(np.array(["1", "two"])).cast("float32")),
+        RuntimeError,
+        (
+            r"cast\(float32\) cannot convert \(\) <U3: could not convert string to float: .*'two'.*\. Bring "
+            r"the values into "
+            r"a form that NumPy converts, with map\(\) before cast\(\)\."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_text_of_error(name: str) -> None:
+    assert_refused(*REFUSED[name])

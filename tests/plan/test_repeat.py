@@ -1,0 +1,69 @@
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def values(ds):
+    return [int(x) for x in ds]
+
+
+def test_round_r_of_epoch_e_is_epoch_e_times_k_plus_r_of_the_input():
+    once, thrice = ps.range(6).shuffle(1), ps.range(6).shuffle(1).repeat(3)
+    with once.loader(executor="inline") as short, thrice.loader(executor="inline") as long:
+        rounds = [values(short) for _ in range(6)]
+        epochs = [values(long) for _ in range(2)]
+    assert epochs == [[*chain(*rounds[:3])], [*chain(*rounds[3:])]]
+    assert len({tuple(each) for each in rounds}) == 6
+
+
+def test_augmentation_is_fresh_in_each_round():
+    ds = ps.from_arrays(np.zeros(4)).random_map(lambda x, rng: rng.random()).repeat(3)
+    assert len({float(x) for x in ds}) == 12
+
+
+def test_order_is_kept_where_the_shuffle_keeps_it():
+    ds = ps.range(6).shuffle(1, reshuffle=False).repeat(2)
+    assert values(ds)[:6] == values(ds)[6:]
+
+
+def test_repeats_within_repeats_count_on():
+    once = ps.range(5).shuffle(2)
+    assert values(once.repeat(2).repeat(2)) == values(once.repeat(4))
+
+
+def test_batches_cross_the_border_of_a_repeat():
+    assert [b.tolist() for b in ps.range(3).repeat(2).batch(2)] == [[0, 1], [2, 0], [1, 2]]
+
+
+def test_repeat_of_nothing_and_no_times_is_empty():
+    assert values(ps.range(5).repeat(0)) == []
+    assert ps.range(0).repeat().length == 0
+    assert values(ps.range(0).repeat(3)) == []
+
+
+def test_endless_dataset_is_indexed_far_out():
+    ds = ps.range(3).repeat()
+    assert ds.length == math.inf
+    assert bool(ds)
+    assert int(ds[10**15]) == 10**15 % 3
+    with pytest.raises(TypeError):
+        len(ds)
+
+
+def test_rounds_of_an_endless_dataset_are_epochs_of_the_input():
+    once = ps.range(6).shuffle(1)
+    assert values(once.repeat().take(12)) == values(once.repeat(2))
+
+
+def test_endless_dataset_is_one_endless_epoch():
+    with ps.range(4).shuffle(3).repeat().batch(3).loader() as loader:
+        assert loader.length == math.inf
+        iterator = iter(loader)
+        found = [next(iterator).tolist() for _ in range(8)]
+        assert loader.get_state()["epoch"] == 0
+        assert loader.get_state()["position"] == 8
+    assert [*chain(*found)] == values(ps.range(4).shuffle(3).repeat(6))

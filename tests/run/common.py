@@ -1,0 +1,59 @@
+"""What tests of running share: who is alive, and functions that wait where a test wants them."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 10.0
+"""How long anybody waits for what must come at once, on a busy machine."""
+
+
+def workers() -> list[threading.Thread]:
+    """The threads of loaders that are alive."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+def mapping_count() -> int:
+    """How many rings are mapped."""
+    return Path("/proc/self/maps").read_text().count("memfd:penstock")
+
+
+def assert_ended(threads: list[threading.Thread]) -> None:
+    """Waits for threads that were told to end."""
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class Gate:
+    """A function for `map` that notes which elements came, in order, and holds some of them.
+
+    Args:
+        held: Elements, integers, that wait until `open`.
+        then: What it returns, of the element.
+    """
+
+    def __init__(self, *held: int, then: Callable[[Any], Any] = lambda x: x) -> None:
+        self._held = frozenset(held)
+        self._then = then
+        self._gate = threading.Event()
+        self._changed = threading.Condition()
+        self.seen: list[int] = []
+
+    def __call__(self, x: Any) -> Any:
+        with self._changed:
+            self.seen.append(int(x))
+            self._changed.notify_all()
+        if int(x) in self._held and not self._gate.wait(DEADLINE_S):
+            raise TimeoutError(f"the gate at element {x} was not opened")
+        return self._then(x)
+
+    def open(self) -> None:
+        """Lets the held ones go on, now and later."""
+        self._gate.set()
+
+    def wait_for(self, *elements: int) -> None:
+        """Waits until these elements came."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: set(elements) <= set(self.seen), DEADLINE_S), self.seen

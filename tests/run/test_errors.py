@@ -1,0 +1,300 @@
+"""What goes wrong in a unit arrives where the batch would have, with its element; the loader lives on."""
+
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources.arrays import RangeSource
+from penstock.testing import FailingSource
+from tests.run.common import Gate, assert_ended, workers
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+SCALAR = ps.ArraySpec((), "int64")
+
+
+@pytest.fixture(params=["inline", "threads"])
+def executor(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def failing(*elements: int) -> Any:
+    def decode(x: Any) -> Any:
+        if x in elements:
+            raise KeyError(f"frame {x}")
+        return x
+
+    return decode
+
+
+def test_batches_before_the_error_arrive_and_then_the_error(executor: Any) -> None:
+    with ps.range(40).map(failing(21)).batch(4).loader(executor) as loader:
+        got = []
+        with pytest.raises(ps.ElementError) as caught:
+            for batch in loader:
+                got.append(batch.tolist())
+        assert got == np.arange(20).reshape(5, 4).tolist()
+        error = caught.value
+        assert str(error).startswith("map(decode) at test_errors.py:")
+        assert "failed on element 21 of epoch 0, made of the integer 21: KeyError: 'frame 21'" in str(error)
+        assert error.__notes__ == ["This was in batch 5 of epoch 0."]
+        assert isinstance(error.__cause__, KeyError)
+        assert "in decode" in "".join(traceback.format_exception(error))
+        assert isinstance(error, RuntimeError)
+
+
+def test_after_an_error_the_next_epoch_begins(executor: Any) -> None:
+    def fails_once(x: Any, done: list[int] = []) -> Any:  # noqa: B006 - that is how it remembers
+        if x == 30 and not done:
+            done.append(1)
+            raise ValueError("once")
+        return x
+
+    with ps.range(40).map(fails_once).batch(4).loader(executor, prefetch=1) as loader:
+        with pytest.raises(ps.ElementError, match="once"):
+            list(loader)
+        assert len(list(loader)) == 10
+        assert loader.get_state()["epoch"] == 2
+
+
+def test_the_state_after_an_error_resumes_at_the_failing_batch(executor: Any) -> None:
+    dataset = ps.range(40).shuffle(3).map(failing(17)).batch(4)
+    with ps.range(40).shuffle(3).batch(4).loader("inline") as mended:
+        want = [batch.tolist() for batch in mended]
+    with dataset.loader(executor) as loader:
+        iterator, got = iter(loader), []
+        with pytest.raises(ps.ElementError):
+            for batch in iterator:
+                got.append(batch.tolist())
+        assert next(iterator, None) is None
+        state = loader.get_state()
+        assert state["position"] == len(got)
+        assert 17 in want[len(got)]
+        loader.set_state(state)
+        with pytest.raises(ps.ElementError):  # it fails again, and each time anew
+            next(iter(loader))
+    with ps.range(40).shuffle(3).map(failing()).batch(4).loader(executor) as loader:
+        loader.set_state(state)
+        assert [batch.tolist() for batch in loader] == want[len(got) :]
+
+
+@pytest.mark.parametrize("workers_count", [1, 2, 7])
+def test_of_several_errors_in_a_batch_the_first_elements_is_told(workers_count: int) -> None:
+    # The one at 13 is there long before the one at 2, which waits for it.
+    late = threading.Event()
+
+    def fragile(x: Any) -> Any:
+        if x == 13:
+            late.set()
+            raise ValueError("thirteen")
+        if x == 2:
+            assert workers_count == 1 or late.wait(10)
+            raise ValueError("two")
+        return x
+
+    with ps.range(64).map(fragile).batch(16).loader("threads", workers=workers_count) as loader:
+        for _ in range(3):
+            loader.set_state(loader.get_state() | {"epoch": 0, "position": 0})
+            with pytest.raises(ps.ElementError, match="failed on element 2 of"):
+                next(iter(loader))
+
+
+def test_each_error_is_an_object_of_its_own(executor: Any) -> None:
+    errors = []
+    with ps.range(8).map(failing(1)).batch(4).loader(executor) as loader:
+        for _ in range(3):
+            with pytest.raises(ps.ElementError) as caught:
+                next(iter(loader))
+            errors.append(caught.value)
+    assert len({id(error) for error in errors}) == 3
+    assert len({len(traceback.extract_tb(error.__traceback__)) for error in errors}) == 1
+    assert all(len(error.__notes__) == 1 for error in errors)
+
+
+def test_no_slot_is_lost_to_errors(executor: Any) -> None:
+    with ps.range(80).map(failing(*range(1, 80, 4))).batch(2).loader(executor, prefetch=1) as loader:
+        for position in range(40):
+            loader.set_state(loader.get_state() | {"epoch": 0, "position": position})
+            if position % 2 == 0:
+                with pytest.raises(ps.ElementError):
+                    next(iter(loader))
+            else:
+                kept = next(iter(loader))
+                assert kept.tolist() == [2 * position, 2 * position + 1]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_a_program_neither_ends_a_worker_nor_hangs(executor: Any, kind: type[BaseException]) -> None:
+    armed = [True]
+
+    def leave(x: Any) -> Any:
+        if x == 5 and armed:
+            raise kind("out")
+        return x
+
+    with ps.range(40).map(leave, element_spec=SCALAR).batch(2).loader(executor, workers=1) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        for _ in range(3):
+            with pytest.raises(kind):
+                next(iterator)
+        assert loader.get_state()["position"] == 2
+        armed.clear()
+        assert [batch.tolist() for batch in iterator] == np.arange(4, 40).reshape(18, 2).tolist()
+
+
+def test_stop_iteration_from_a_source_does_not_look_like_the_end(executor: Any) -> None:
+    source = FailingSource(RangeSource(40), {9: StopIteration("nothing more")})
+    with (
+        ps.from_source(source).batch(4).loader(executor) as loader,
+        pytest.raises(RuntimeError, match=r"A source raised StopIteration in batch 2 of epoch 0\."),
+    ):
+        list(loader)
+
+
+def test_stop_iteration_from_a_function_does_not_look_like_the_end(executor: Any) -> None:
+    with ps.range(9).map(lambda x: x if x < 5 else next(iter(()))).batch(2).loader(executor) as loader:
+        with pytest.raises(ps.ElementError, match="element 5 of epoch 0.*StopIteration"):
+            list(loader)
+
+
+def test_another_shape_than_the_spec_says_which_element(executor: Any) -> None:
+    with ps.range(40).map(lambda x: np.zeros(3 if x < 17 else 4)).batch(4).loader(executor) as loader:
+        with pytest.raises(ps.SpecError, match=r"returned an array of \(4,\) float64 for element 17, but its"):
+            list(loader)
+
+
+@pytest.mark.parametrize("harm", ["shortened", "replaced", "deleted"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(executor: Any, tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "frames.npy"
+    np.save(path, np.arange(4000 * 100.0).reshape(4000, 100))
+    with ps.from_npy(path).batch(10).loader(executor) as loader:
+        iterator = iter(loader)
+        assert next(iterator)[1, 0] == 100
+        if harm == "shortened":
+            with path.open("r+b") as file:
+                file.truncate(200_000)
+        elif harm == "replaced":
+            np.save(tmp_path / "other.npy", np.zeros((4000, 100)))
+            (tmp_path / "other.npy").replace(path)
+        else:
+            path.unlink()
+        with pytest.raises(ps.SourceError, match=r"frames\.npy\[\d+\] cannot be read: .*frames\.npy") as caught:
+            list(iterator)
+        assert isinstance(caught.value, OSError)
+        assert "This was in batch" in caught.value.__notes__[0]
+
+
+# The deadline.
+
+
+def test_a_function_that_blocks_is_a_deadline_error_in_time() -> None:
+    gate = Gate(6)
+    timeout_s = 0.3
+    loader = ps.range(20).map(gate).batch(1).loader("threads", workers=1, timeout_s=timeout_s)
+    iterator = iter(loader)
+    assert [int(next(iterator)[0]) for _ in range(6)] == list(range(6))
+    gate.wait_for(6)
+    began = time.monotonic()
+    with pytest.raises(ps.DeadlineError) as caught:
+        next(iterator)
+    assert timeout_s <= time.monotonic() - began < 1.5 * timeout_s + 0.5
+    message = str(caught.value)
+    assert message.startswith("No worker got on for timeout_s=0.3 s, while batch 6 of epoch 0 was waited for.")
+    assert "map(Gate) on element 6" in message
+    assert "penstock-0 is at" in message
+    assert "in __call__" in message
+    assert "raise timeout_s" in message
+    assert isinstance(caught.value, TimeoutError)
+    with pytest.raises(ps.LoaderError, match="closed"):
+        iter(loader)
+    threads = workers()
+    gate.open()
+    assert_ended(threads)
+    loader.close()
+
+
+def test_a_slow_batch_is_no_error_while_elements_come() -> None:
+    # Each element takes a third of the deadline, a batch almost three times it.
+    pause = threading.Event()
+    dataset = ps.range(8).map(lambda x: pause.wait(0.1) or x, element_spec=SCALAR).batch(8)
+    with dataset.loader("threads", workers=1, timeout_s=0.3) as loader:
+        assert next(iter(loader)).tolist() == list(range(8))
+
+
+# Ctrl-C in the consumer, at any bytecode.
+
+
+def interrupted_at(step: int, call: Any) -> bool:
+    """Calls with a KeyboardInterrupt at the `step`-th place where Python looks for signals; whether it came.
+
+    Those are the beginning of a Python function and the return of a C function.
+    """
+    left = step
+
+    def strike(frame: Any, event: str, _: Any) -> None:
+        nonlocal left
+        # What a callback of a weak reference raises, Python drops.
+        if event in ("call", "c_return") and frame.f_code.co_name != "return_slot":
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(strike)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def test_an_interrupt_anywhere_in_next_loses_no_slot_and_no_batch() -> None:
+    with ps.range(10**6).batch(2).loader("threads", workers=2, prefetch=1, timeout_s=5) as loader:
+        iterator = iter(loader)
+        step, in_a_row = 0, 0
+        while in_a_row < 3:
+            step += 1
+            before = loader.get_state()["position"]
+            kept: list[Any] = []
+            was_raised = interrupted_at(step, lambda kept=kept: kept.append(next(iterator)))
+            in_a_row = 0 if was_raised else in_a_row + 1
+            position = loader.get_state()["position"]
+            assert position - before in (0, 1)
+            if kept:
+                assert kept[0].tolist() == [2 * before, 2 * before + 1]
+            assert next(iterator).tolist() == [2 * position, 2 * position + 1]
+        assert step > 40
+        # All three slots are still there.
+        kept.clear()
+        both = [next(iterator), next(iterator)]
+        assert loader.report().copied == 0
+        del both
+
+
+def test_an_interrupt_is_delivered_while_next_waits() -> None:
+    gate = Gate(3)
+    with ps.range(8).map(gate).batch(1).loader("threads", workers=1) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        gate.wait_for(3)
+        timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert time.monotonic() - began < 2
+        timer.join()
+        gate.open()
+        assert [int(batch[0]) for batch in iterator] == [3, 4, 5, 6, 7]

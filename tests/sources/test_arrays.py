@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources.arrays import ArraySource, SequenceSource
+from penstock.sources.files import FileSource
+
+
+def test_array_is_not_copied():
+    array = np.zeros((4, 2))
+    ds = ps.from_arrays(array)
+    array[2] = 7
+    assert ds[2].tolist() == [7, 7]
+
+
+def test_element_does_not_alias_the_array():
+    array = np.zeros((4, 2))
+    ps.from_arrays(array)[1][...] = 5
+    assert not array.any()
+
+
+def test_memmap_is_read_by_a_handle(tmp_path):
+    np.save(tmp_path / "ds.npy", np.arange(12).reshape(4, 3))
+    for view in (np.load(tmp_path / "ds.npy", mmap_mode="r"), np.load(tmp_path / "ds.npy", mmap_mode="r")[1:, ::2]):
+        ds = ps.from_arrays(view)
+        assert isinstance(ds._node.data, FileSource)
+        np.testing.assert_array_equal(ds.batch(len(view))[0], view)
+
+
+def test_lists_of_numbers_are_arrays():
+    ds = ps.from_arrays({"x": [[1, 2], [3, 4]], "y": [0.5, 1.5]})
+    assert ds.element_spec == {"x": ps.ArraySpec((2,), "int64"), "y": ps.ArraySpec((), "float64")}
+
+
+def test_empty_array_is_an_empty_dataset():
+    ds = ps.from_arrays(np.zeros((0, 3)))
+    assert len(ds) == 0
+    assert list(ds) == []
+    assert ds.element_spec == ps.ArraySpec((3,), "float64")
+
+
+def test_element_of_a_structured_array_is_its_own():
+    records = np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")])
+    element = ps.from_arrays(records)[1]
+    assert element.dtype == records.dtype
+    assert element.tolist() == (3, 4.0)
+
+
+def test_array_source_does_not_touch_what_it_was_not_asked_for():
+    out = np.full((5, 2), -1.0)
+    ArraySource(np.ones((3, 2))).read_into(np.array([0, 2]), out[1:3])
+    assert out[:, 0].tolist() == [-1, 1, 1, -1, -1]
+
+
+def test_sequence_is_read_element_by_element_and_its_first_once():
+    class Items:
+        def __init__(self):
+            self.asked = []
+
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            self.asked.append(index)
+            return np.full(2, index)
+
+    items = Items()
+    ds = ps.from_source(items)
+    assert items.asked == []
+    assert ds.element_spec == ds.batch(2, drop_remainder=True).unbatch().element_spec
+    assert items.asked == [0]
+    assert ds[3].tolist() == [3, 3]
+    assert items.asked == [0, 3]
+
+
+def test_sequence_of_text():
+    ds = ps.from_source(["a", "bcd", ""])
+    assert list(ds) == ["a", "bcd", ""]
+    assert ds.batch(3)[0].tolist() == ["a", "bcd", ""]
+
+
+def test_sequence_that_answers_with_another_shape_or_structure_is_told():
+    with pytest.raises(ps.SpecError, match=r"^list\[1\] has a leaf of \(3,\) int64, but element 0 is \(2,\) int64"):
+        list(ps.from_source([np.zeros(2, int), np.zeros(3, int)]))
+    with pytest.raises(
+        ps.SpecError, match=r"^list\[1\] has the structure .* but element 0 is \(\(\) int64, \(\) int64\)"
+    ):
+        list(ps.from_source([(1, 2), 3]))
+    with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec\.$"):
+        _ = ps.from_source([]).element_spec
+
+
+def test_sequence_that_fails_is_told_with_the_cause():
+    class Broken:
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            raise OSError("no disk")
+
+    source = SequenceSource(Broken())
+    with pytest.raises(
+        ps.ElementError, match=r"^Broken failed on elements \[4, 5, 6, 7\]\.\.\.: OSError: no disk"
+    ) as caught:
+        source._get([4, 5, 6, 7, 8])
+    assert isinstance(caught.value.__cause__, OSError)

@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import SourceTests
+
+h5py = pytest.importorskip("h5py")
+
+
+def saved(path, array, **options):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("group/x", data=array, **options)
+    return path
+
+
+class TestHdf5(SourceTests):
+    @pytest.fixture(params=["contiguous", "chunked", "compressed", "records", "scalars"])
+    def expected(self, request):
+        if request.param == "records":
+            return np.array([(i, -i) for i in range(9)], [("a", "i4"), ("b", "f8")])
+        return np.arange(11.0) if request.param == "scalars" else np.arange(132, dtype="f4").reshape(11, 4, 3)
+
+    @pytest.fixture
+    def source(self, request, expected, tmp_path):
+        options = {"chunked": {"chunks": (3, 4, 3)}, "compressed": {"compression": "gzip"}}
+        name = request.node.callspec.params["expected"]
+        saved(tmp_path / "ds.h5", expected, **options.get(name, {}))
+        with h5py.File(tmp_path / "ds.h5") as file:
+            return ps.from_arrays(file["group/x"])._node.data
+
+
+def test_user_may_close_the_file(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays({"x": file["group/x"], "y": np.arange(10)})
+    assert ds[3] == {"x": 3, "y": 3}
+    with ds.shuffle(1).batch(3).loader(executor="threads", workers=2) as loader:
+        assert sorted(np.concatenate([batch["x"] for batch in loader])) == list(range(10))
+
+
+def test_file_that_is_gone_is_named(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays(file["group/x"])
+    (tmp_path / "ds.h5").unlink()
+    with pytest.raises(ps.SourceError, match=r"ds\.h5/group/x cannot be opened again: .*No such file"):
+        ds[0]
+
+
+def test_dataset_that_is_gone_from_the_file_is_named(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays(file["group/x"])
+    with h5py.File(tmp_path / "ds.h5", "a") as file:
+        del file["group/x"]
+    with pytest.raises(ps.SourceError, match=r"ds\.h5/group/x cannot be opened again"):
+        ds[0]
+
+
+def test_dataset_that_became_shorter_is_told(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays(file["group/x"])
+    saved(tmp_path / "ds.h5", np.arange(7))
+    with pytest.raises(ps.SourceError, match=r"has 7 rows now; it had 10 when .* Make the dataset again\.$"):
+        ds[0]
+
+
+def test_damaged_chunk_is_told_with_its_rows(tmp_path):
+    path = saved(tmp_path / "ds.h5", np.random.default_rng(0).random((100, 50)), chunks=(10, 50), compression="gzip")
+    with h5py.File(path) as file:
+        ds = ps.from_arrays(file["group/x"])
+        offset = file["group/x"].id.get_chunk_info(5).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 200] = bytes(200)
+    path.write_bytes(data)
+    assert ds[5].shape == (50,)
+    with pytest.raises(ps.SourceError, match=r"group/x\[50\] to row 50 cannot be read: "):
+        ds[50]
+
+
+def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file["x"] = ["a", "bcd"]
+        with pytest.raises(ps.SpecError, match=r"object holds Python objects, which have no place in a batch"):
+            ps.from_arrays(file["x"])

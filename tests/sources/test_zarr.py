@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import SourceTests
+
+zarr = pytest.importorskip("zarr")
+
+
+def saved(path, array, chunks):
+    stored = zarr.create_array(store=str(path), shape=array.shape, chunks=chunks, dtype=array.dtype)
+    stored[...] = array
+    return zarr.open_array(str(path), mode="r")
+
+
+class TestZarr(SourceTests):
+    @pytest.fixture(params=[(3, 4, 3), (11, 2, 3), (1, 4, 3)], ids=str)
+    def expected(self):
+        return np.arange(132, dtype="f4").reshape(11, 4, 3)
+
+    @pytest.fixture
+    def source(self, request, expected, tmp_path):
+        chunks = request.node.callspec.params["expected"]
+        return ps.from_arrays(saved(tmp_path / "ds.zarr", expected, chunks))._node.data
+
+
+def test_array_is_read_in_the_loader(tmp_path):
+    array = np.arange(40).reshape(20, 2)
+    ds = ps.from_arrays({"x": saved(tmp_path / "ds.zarr", array, (4, 2)), "y": np.arange(20)})
+    with ds.shuffle(1).batch(6).loader(executor="threads", workers=2) as loader:
+        for batch in loader:
+            np.testing.assert_array_equal(batch["x"], array[batch["y"]])
+
+
+def test_damaged_chunk_is_told_with_its_rows(tmp_path):
+    ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(40.0).reshape(20, 2), (4, 2)))
+    for chunk in (tmp_path / "ds.zarr" / "c" / "2").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(b"\xff" * chunk.stat().st_size)
+    assert ds[0].tolist() == [0, 1]
+    with pytest.raises(ps.SourceError, match=r"ds\.zarr\[9\] and 0 more rows: "):
+        ds[9]

@@ -1,0 +1,138 @@
+"""The command line: what it prints, what it refuses, and its exit statuses."""
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock import cli
+
+
+def _exit_status(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    return exit_.value.code
+
+
+def test_version(capsys):
+    assert _exit_status("--version") == 0
+    assert capsys.readouterr().out == f"penstock {ps.__version__}\n"
+
+
+def test_help_names_the_demo_and_the_demo_its_options(capsys):
+    assert _exit_status("--help") == 0
+    assert "train on a film, and report" in capsys.readouterr().out
+    assert _exit_status("demo", "--help") == 0
+    out = capsys.readouterr().out
+    assert all(option in out for option in ("--data", "--epochs", "--data-dir", "--out", "penstock-demo.png"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "the following arguments are required: COMMAND"),
+        (("dmeo",), "invalid choice: 'dmeo'"),
+        (("demo", "movies"), "invalid choice: 'movies'"),
+        (("demo", "--epochs", "0"), "argument --epochs: '0' is no integer from 1 on"),
+        (("demo", "--epochs", "1.5"), "argument --epochs: '1.5' is no integer from 1 on"),
+    ],
+)
+def test_a_senseless_command_line_is_status_2(arguments, complaint, capsys):
+    assert _exit_status(*arguments) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_importing_the_command_line_brings_no_framework(fresh_python):
+    done = fresh_python(
+        "import sys, penstock.cli, penstock.demos.frames\n"
+        "print(sorted({'jax', 'keras', 'matplotlib', 'skimage', 'tensorflow', 'torch'} & sys.modules.keys()))"
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+# The backend is looked for, and not imported, before data are opened; here one is always found.
+@pytest.fixture
+def demo(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: object())
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = cli.main(["demo", *arguments])
+        return status, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((100, 5)), "penstock demo: my.npy is (100, 5) float64, which is no film. The demo trains on numbers"),
+        (np.zeros((100, 8, 8), "complex64"), "my.npy is (100, 8, 8) complex64, which is no film."),
+        (np.zeros((3, 8, 8)), "my.npy is (3, 8, 8) float64: 3 frames are too few to train, validate and test on. The"),
+        (np.full((30, 8, 8), 7.0), "and every value that was looked at is 7: there is no motion to learn."),
+        (np.full((30, 8, 8), np.nan), "and frame 0 holds NaN or infinite values, on which nothing can be trained."),
+    ],
+)
+def test_data_that_are_no_film_are_refused_with_their_shape(demo, array, complaint):
+    np.save("my.npy", array)
+    status, err = demo("--data", "my.npy")
+    assert status == 1
+    assert complaint in err
+    assert "Traceback" not in err
+
+
+def test_a_file_that_is_no_npy_is_refused_with_its_name(demo, tmp_path):
+    (tmp_path / "my.npy").write_bytes(b"GIF89a, and so on, for longer than a header of a npy file would be")
+    status, err = demo("--data", "my.npy")
+    assert status == 1
+    assert err.startswith("penstock demo: ")
+    assert "my.npy" in err
+    assert "not a .npy file" in err
+
+
+def test_a_missing_file_is_refused_with_its_name(demo):
+    status, err = demo("--data", "nowhere.npy")
+    assert status == 1
+    assert "nowhere.npy" in err
+
+
+def test_a_picture_that_could_not_be_saved_is_refused_before_anything_else(demo, tmp_path):
+    status, err = demo("--data", "my.npy", "--out", "no/such/folder/a.png")
+    assert status == 1
+    assert err == (
+        f"penstock demo: --out no/such/folder/a.png: there is no folder {tmp_path}/no/such/folder that can be "
+        "written to.\n"
+    )
+    assert "its name must end in .png" in demo("--out", "a.jpg")[1]
+
+
+def test_a_missing_keras_is_named_with_its_cure(demo, monkeypatch):
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: None)
+    assert demo() == (
+        1,
+        'penstock demo: The demo trains with Keras, which is not installed: pip install "penstock[demo,tensorflow]"\n',
+    )
+
+
+def test_a_missing_backend_is_named_with_its_cure(demo, monkeypatch):
+    find_spec = "penstock.demos.model.importlib.util.find_spec"
+    monkeypatch.setattr(find_spec, lambda name: object() if name == "keras" else None)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    assert "Keras needs one of tensorflow, torch, jax, and none is installed: pip install" in demo()[1]
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert "KERAS_BACKEND=jax is asked for, but jax is not installed: pip install jax" in demo()[1]
+
+
+def test_the_first_backend_that_is_installed_is_taken(demo, monkeypatch):
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: name in ("keras", "jax") or None)
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    from penstock.demos import model
+
+    assert model.choose_backend() == "jax"
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(demo, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.demos.frames.open_frames", interrupt)
+    assert demo("--data", "my.npy") == (130, "\nInterrupted. Nothing is left behind.\n")

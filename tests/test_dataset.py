@@ -1,0 +1,133 @@
+import gc
+import math
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources.arrays import ArraySource
+from penstock.testing import CountingSource
+
+
+def counted(count=20):
+    source = CountingSource(ArraySource(np.arange(count * 2.0).reshape(count, 2)))
+    return source, ps.from_source(source)
+
+
+def test_building_a_plan_reads_nothing():
+    source, ds = counted()
+    plan = ds.windows(2).shuffle(1).repeat(2).batch(4).take(3)
+    assert (len(plan), plan.element_spec.shape, plan.access) == (3, (None, 2, 2), "random")
+    repr(plan)
+    train, test = ds.split(0.5, 0.5, seed=1)
+    ps.zip((train, test)).loader("inline").close()
+    assert not source.reads
+    assert not source.advised
+
+
+def test_an_index_reads_what_its_element_is_made_of_and_nothing_else():
+    source, ds = counted()
+    _ = ds.windows(3).batch(2)[4]
+    assert source.reads == {8: 1, 9: 2, 10: 2, 11: 1}
+
+
+def test_a_loader_reads_each_element_once_an_epoch_and_announces_what_comes():
+    source, ds = counted(40)
+    with ds.shuffle(1).batch(4).loader("inline", prefetch=1) as loader:
+        list(loader)
+        assert set(source.reads) == set(range(40))
+        assert max(source.reads.values()) <= 2  # what is read ahead is of the next epoch
+        assert source.advised
+
+
+def test_dataset_is_immutable_and_each_verb_makes_another():
+    ds = ps.range(5)
+    assert ds.batch(2) is not ds
+    assert len(ds) == 5
+    with pytest.raises(AttributeError):
+        ds.anything = 1
+
+
+def test_dataset_is_true_even_if_empty_or_endless():
+    assert bool(ps.range(0))
+    assert bool(ps.range(2).repeat())
+
+
+def test_length_is_an_int_or_infinite():
+    assert ps.range(5).length == 5
+    assert ps.range(5).repeat().length == math.inf
+
+
+def test_list_and_iteration_agree_with_indices():
+    ds = ps.range(7).shuffle(1)
+    assert list(ds) == [ds[i] for i in range(7)] == list(iter(ds))
+    assert [int(x) for x in reversed(ds)] == [int(x) for x in ds][::-1]
+
+
+def test_membership_and_unpacking_work_as_for_a_sequence():
+    a, b, c = ps.range(3)
+    assert (a, b, c) == (0, 1, 2)
+    assert 2 in ps.range(3)
+    assert 3 not in ps.range(3)
+
+
+@pytest.mark.parametrize("index", [np.int64(2), np.uint8(2), np.array(2)])
+def test_integers_of_numpy_are_indices(index):
+    assert ps.range(5)[index] == 2
+
+
+def test_elements_have_memory_of_their_own():
+    ds = ps.from_arrays(np.zeros((3, 2)))
+    kept = list(ds)
+    kept[0][...] = 5
+    assert not kept[1].any()
+    assert not ds[0].any()
+
+
+def test_inline_meaning_has_no_state():
+    ds = ps.range(9).shuffle(1).random_map(lambda x, rng: x + rng.random())
+    first = [float(x) for x in ds]
+    with ds.loader("inline") as loader:
+        list(loader)
+        list(loader)
+    assert [float(x) for x in ds] == first
+    one, two = iter(ds), iter(ds)
+    assert [next(one), next(two), next(one), next(two)] == [first[0], first[0], first[1], first[1]]
+
+
+def test_a_function_may_look_into_another_dataset_and_into_its_own():
+    ds = ps.range(5)
+    assert [int(x) for x in ds.map(lambda x: x + ds[-1])] == [4, 5, 6, 7, 8]
+
+
+def test_an_infinite_dataset_is_iterated():
+    iterator = iter(ps.range(2).repeat())
+    assert [int(next(iterator)) for _ in range(5)] == [0, 1, 0, 1, 0]
+
+
+def test_public_names_say_where_users_find_them():
+    assert {getattr(ps, name).__module__ for name in ("Dataset", "Loader", "ArraySpec", "Source", "SpecError")} == {
+        "penstock"
+    }
+    assert pickle.loads(pickle.dumps(ps.ArraySpec((2,), "f4"))) == ps.ArraySpec((2,), "f4")
+
+
+def test_a_dataset_that_is_dropped_is_freed():
+    array = np.zeros(3)
+    ds = ps.from_arrays(array).map(np.negative).batch(2)
+    list(ds)
+    gone = weakref.ref(ds)
+    del ds
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_memmap_question():
+    frames = ps.from_arrays(np.arange(20 * 6.0).reshape(20, 3, 2))
+    pairs = ps.zip((frames[:-1], frames[1:]))
+    train, val, test = pairs.split(0.6, 0.2, 0.2)
+    assert [len(part) for part in (train, val, test)] == [11, 4, 4]
+    x, y = train.shuffle(seed=1).batch(4)[0]
+    np.testing.assert_array_equal(y - x, np.full((4, 3, 2), 6.0))

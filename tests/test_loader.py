@@ -1,0 +1,375 @@
+"""Epochs, positions, states: what iterating a loader means."""
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock._loader import Loader, LoaderOptions
+from tests.run.common import Gate
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+@pytest.fixture(params=["inline", "threads"])
+def executor(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def dataset() -> ps.Dataset:
+    return ps.range(40).shuffle(seed=6).batch(4)
+
+
+def epoch(number: int, plan: ps.Dataset | None = None) -> list[list[int]]:
+    """What an epoch holds, by the oracle."""
+    with (plan or dataset()).loader("inline") as loader:
+        loader.set_state(loader.get_state() | {"epoch": number})
+        return [batch.tolist() for batch in loader]
+
+
+def at(loader: Loader) -> tuple[int, int]:
+    state = loader.get_state()
+    return state["epoch"], state["position"]
+
+
+def test_epochs_advance_by_themselves(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        epochs = [[batch.tolist() for batch in loader] for _ in range(4)]
+        assert epochs == [epoch(number) for number in range(4)]
+        assert len({str(one) for one in epochs}) == 4
+        assert all(sorted(sum(one, [])) == list(range(40)) for one in epochs)
+
+
+def test_a_break_ends_the_epoch(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        assert len(list(itertools.islice(loader, 3))) == 3
+        assert at(loader) == (0, 3)
+        assert [batch.tolist() for batch in loader] == epoch(1)
+
+
+def test_an_iterator_that_was_not_read_is_no_epoch(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        iter(loader)
+        iter(loader)
+        assert [batch.tolist() for batch in loader] == epoch(0)
+        loader.set_state(loader.get_state() | {"epoch": 5, "position": 7})
+        iter(loader)
+        assert [batch.tolist() for batch in loader] == epoch(5)[7:]
+        assert [batch.tolist() for batch in loader] == epoch(6)
+
+
+def test_a_new_iterator_ends_the_older(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        older = iter(loader)
+        next(older)
+        newer = iter(loader)
+        with pytest.raises(ps.LoaderError, match="A newer iterator, or set_state"):
+            next(older)
+        with pytest.raises(StopIteration):
+            next(older)
+        assert [batch.tolist() for batch in newer] == epoch(1)
+        assert list(older) == []
+
+
+def test_an_exhausted_iterator_stays_exhausted(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        iterator = iter(loader)
+        assert len(list(iterator)) == 10
+        assert list(iterator) == []
+        assert next(iterator, None) is None
+        assert iter(iterator) is iterator
+
+
+def test_set_state_ends_the_iterator_too(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        loader.set_state(loader.get_state())
+        with pytest.raises(ps.LoaderError, match="set_state"):
+            next(iterator)
+
+
+def test_position_counts_batches_handed_out(executor: Any) -> None:
+    with dataset().loader(executor, prefetch=7) as loader:
+        assert at(loader) == (0, 0)
+        for number, _ in enumerate(loader, 1):
+            assert at(loader) == ((0, number) if number < 10 else (1, 0))
+        assert at(loader) == (1, 0)
+
+
+@pytest.mark.parametrize("cut", range(11))
+def test_a_state_resumes_exactly_on_either_executor(executor: Any, cut: int) -> None:
+    with dataset().loader(executor) as loader:
+        list(loader)
+        list(itertools.islice(loader, cut))
+        state = json.loads(json.dumps(loader.get_state()))
+    want = epoch(1)[cut:] + epoch(2) if cut < 10 else epoch(2) + epoch(3)
+    for other in ("inline", "threads"):
+        with dataset().loader(other, prefetch=2) as loader:  # type: ignore[arg-type]
+            loader.set_state(state)
+            assert at(loader) == (state["epoch"], state["position"])
+            assert [batch.tolist() for _ in range(2) for batch in loader] == want
+
+
+def test_set_state_works_in_the_middle_of_an_epoch(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        for _ in range(3):
+            for position in (8, 0, 3, 9):
+                loader.set_state(loader.get_state() | {"epoch": 2, "position": position})
+                assert next(iter(loader)).tolist() == epoch(2)[position]
+
+
+def test_the_same_epoch_again_for_evaluation(executor: Any) -> None:
+    with Loader(dataset()._node, LoaderOptions(executor=executor), same_epoch=True) as loader:
+        for _ in range(3):
+            assert [batch.tolist() for batch in loader] == epoch(0)
+            assert at(loader) == (0, 0)
+        list(itertools.islice(loader, 4))
+        assert [batch.tolist() for batch in loader] == epoch(0)
+
+
+def test_an_endless_dataset_is_one_endless_epoch(executor: Any) -> None:
+    plan = ps.range(6).shuffle(1).repeat().batch(4)
+    with plan.loader(executor) as loader:
+        got = [batch.tolist() for batch in itertools.islice(loader, 9)]
+        assert at(loader) == (0, 9)
+        flat = sum(got, [])
+        assert [sorted(flat[start : start + 6]) for start in range(0, 36, 6)] == [list(range(6))] * 6
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(loader)
+        assert loader.length == float("inf")
+
+
+def long_plan() -> ps.Dataset:
+    plan = ps.from_arrays(list(range(64)))
+    for number in range(20):
+        plan = plan.map(lambda x: x + 1).shuffle(number).skip(1)
+    return ps.zip({"a": plan, "b": plan, "c": ps.concatenate([plan[:20], plan[20:]])}).batch(3)
+
+
+@pytest.mark.parametrize("plan", [dataset, long_plan, lambda: ps.range(2**61).repeat(3).batch(2**20).take(2**40)])
+def test_a_state_is_json_below_500_bytes(plan: Any) -> None:
+    loader = plan().loader("inline")
+    state = loader.get_state() | {"epoch": 2**62 - 1, "position": 2**61}
+    assert len(json.dumps(state).encode()) < 500
+    assert set(state) == {"version", "plan", "epoch", "position"}
+
+
+DIFFERENT: dict[str, tuple[ps.Dataset, str]] = {
+    "seed": (ps.range(40).shuffle(seed=7).batch(4), r"step 2 differs: the arguments of shuffle changed"),
+    "size": (ps.range(40).shuffle(seed=6).batch(5), r"step 3 differs: the arguments of batch changed"),
+    "length": (ps.range(44).shuffle(seed=6).batch(4), r"step 1 differs: the length or spec of range changed"),
+    "step": (ps.range(40).repeat(1).batch(4), r"step 2 differs: shuffle was repeat|step 2 differs: .*shuffle.*repeat"),
+    "number": (ps.range(40).shuffle(seed=6).batch(4).take(9), r"it had 4 steps, this one has 3"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_state_of_another_plan_says_what_differs(name: str) -> None:
+    other, text = DIFFERENT[name]
+    state = other.loader("inline").get_state()
+    with pytest.raises(ps.StateError, match=f"^The state is of another dataset: (?:{text})"):
+        dataset().loader("inline").set_state(state)
+
+
+def test_a_refused_state_changes_nothing(executor: Any) -> None:
+    with dataset().loader(executor) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ps.StateError):
+            loader.set_state({})
+        assert at(loader) == (0, 1)
+        assert [batch.tolist() for batch in iterator] == epoch(0)[1:]
+
+
+GARBAGE: list[tuple[Any, str]] = [
+    (None, "Not a loader's state: None"),
+    ([], "Not a loader's state"),
+    ("x" * 10_000, "Not a loader's state: 'xxx"),
+    ({}, r"Not a loader's state: \{\}"),
+    ({"epoch": 0, "position": 0}, "Not a loader's state"),
+    ({"version": 2}, "The state has version 2, this penstock reads version 1"),
+    ({"version": "1"}, "The state has version '1', this penstock reads version 1"),
+    ({"plan": None}, "The state is of another dataset"),
+    ({"plan": 17}, "The state is of another dataset"),
+    ({"extra": 0}, "Not a loader's state"),
+    ({"epoch": -1}, "epoch=-1 and position=0 must be integers from 0"),
+    ({"epoch": True}, "epoch=True and position=0 must be integers"),
+    ({"epoch": 0.0}, r"epoch=0\.0 and position=0 must be integers"),
+    ({"epoch": 2**62}, ".* must be integers from 0 to 2"),
+    ({"position": "3"}, "epoch=0 and position='3' must be integers"),
+    ({"position": None}, "epoch=0 and position=None must be integers"),
+    ({"position": 10}, "position=10 is beyond the 10 batches of an epoch"),
+    ({"position": 2**80}, ".* must be integers from 0 to 2"),
+]
+
+
+@pytest.mark.parametrize(("garbage", "text"), GARBAGE, ids=[str(pair[0])[:20] for pair in GARBAGE])
+def test_garbage_is_no_state(garbage: Any, text: str) -> None:
+    loader = dataset().loader("inline")
+    if isinstance(garbage, dict) and garbage and set(garbage) != {"epoch", "position"}:
+        garbage = loader.get_state() | garbage
+    with pytest.raises(ps.StateError, match=f"^{text}") as caught:
+        loader.set_state(garbage)
+    assert len(str(caught.value)) < 1500
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_state_survives_a_renamed_file_and_a_mended_function() -> None:
+    def plan(function: Any) -> ps.Dataset:
+        return ps.range(40).map(function).batch(4)
+
+    def scale(x: Any) -> Any:
+        return x * 2
+
+    before = plan(scale).loader("inline").get_state()
+
+    def scale(x: Any) -> Any:  # type: ignore[no-redef]
+        return x * 3
+
+    plan(scale).loader("inline").set_state(before)
+
+
+def test_two_threads_take_turns_at_one_iterator(executor: Any) -> None:
+    with ps.range(2000).batch(1).loader(executor) as loader:
+        iterator = iter(loader)
+        got: list[list[int]] = [[], [], []]
+
+        def consume(mine: list[int]) -> None:
+            mine.extend(int(batch[0]) for batch in iterator)
+
+        threads = [threading.Thread(target=consume, args=(mine,)) for mine in got]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(sum(got, [])) == list(range(2000))
+        assert all(mine == sorted(mine) for mine in got)
+        assert at(loader) == (1, 0)
+
+
+def test_a_state_saved_by_another_thread_is_of_one_moment(executor: Any) -> None:
+    with ps.range(2).batch(1).loader(executor) as loader:
+        seen: set[tuple[int, int]] = set()
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.is_set():
+                seen.add(at(loader))
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        for _ in range(300):
+            for _batch in loader:
+                pass
+        done.set()
+        thread.join()
+        assert all(position < 2 for _, position in seen)
+
+
+def test_a_call_from_within_a_call_is_refused(executor: Any) -> None:
+    # As a finalizer or a signal handler might, on the thread that is in `next`.
+    errors = []
+
+    class Meddler(ps.Source):
+        element_spec = ps.ArraySpec((), "int64")
+        iterator: Iterator[Any] | None = None
+
+        def __len__(self) -> int:
+            return 4
+
+        def read_into(self, indices: Any, out: Any) -> None:
+            out[...] = indices
+            if self.iterator is not None and threading.current_thread() is threading.main_thread():
+                try:
+                    next(self.iterator)
+                except ps.LoaderError as error:
+                    errors.append(str(error))
+
+    source = Meddler()
+    with ps.from_source(source).batch(1).loader("inline") as loader:
+        source.iterator = iter(loader)
+        assert [int(batch[0]) for batch in source.iterator] == [0, 1, 2, 3]
+        source.iterator = None
+    assert len(errors) == 4
+    assert errors[0].startswith("This loader is in the middle of a call on this very thread")
+
+
+def test_a_new_iterator_of_another_thread_waits_for_the_batch_of_the_older() -> None:
+    gate = Gate(5)
+    with ps.range(20).map(gate).batch(1).loader("threads", workers=1, prefetch=1) as loader:
+        iterator = iter(loader)
+        assert [int(next(iterator)[0]) for _ in range(5)] == list(range(5))
+        got: list[int] = []
+        older = threading.Thread(target=lambda: got.append(int(next(iterator)[0])))
+        older.start()
+        gate.wait_for(5)
+        newer = threading.Thread(target=lambda: got.append(int(next(iter(loader))[0])))
+        newer.start()
+        gate.open()
+        older.join()
+        newer.join()
+        assert got in ([5, 0], [0])  # the second if the newer iterator came first
+        # In the second case the older one was ended, and said so on its thread.
+
+
+def test_len_spec_and_repr(executor: Any) -> None:
+    loader = dataset().loader(executor)
+    assert len(loader) == loader.length == 10
+    assert loader.element_spec == ps.ArraySpec((4,), "int64")
+    assert repr(loader) == f"<penstock.Loader of 10 elements, {executor}, epoch 0, position 0>"
+    next(iter(loader))
+    assert repr(loader).endswith("epoch 0, position 1>")
+    loader.close()
+    assert repr(loader).endswith("closed>")
+
+
+def test_report_counts_batches_and_says_what_was_chosen(executor: Any) -> None:
+    with dataset().loader(executor, workers=1) as loader:
+        assert str(loader.report()) == "No batch was handed out yet."
+        list(loader)
+        report = loader.report()
+        assert (report.batches, report.elements_per_batch) == (10, 4)
+        assert report.executor == executor
+        assert report.slot_count == 6
+        assert 0 <= report.wait_share <= 1
+        assert "10 batches" in str(report)
+        assert f"({executor}" in str(report)
+
+
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"executor": "processes"}, ValueError, r"executor='processes' is not known"),
+    ({"workers": 0}, ValueError, "workers=0 is below 1"),
+    ({"workers": 2.0}, TypeError, r"workers=2\.0 is not an integer"),
+    ({"workers": True}, TypeError, "workers=True is not an integer"),
+    ({"executor": "inline", "workers": 3}, ValueError, "executor='inline' has no workers, but workers=3"),
+    ({"prefetch": 0}, ValueError, "prefetch=0 is below 1"),
+    ({"prefetch": "4"}, TypeError, "prefetch='4' is not an integer"),
+    ({"memory_limit": 1e9}, TypeError, r"memory_limit=1000000000\.0 is not an integer \(bytes"),
+    ({"memory_limit": 0}, ValueError, "memory_limit=0 is below 1"),
+    ({"timeout_s": 0}, ValueError, "timeout_s=0 is not a time above zero"),
+    ({"timeout_s": float("nan")}, ValueError, "timeout_s=nan is not a time above zero"),
+    ({"shard": 1}, TypeError, r"shard=1 is not a pair"),
+    ({"shard": (2, 2)}, ValueError, r"shard=\(2, 2\) is \(index, count\)"),
+    ({"shard": (0, 3)}, ValueError, "A batch has 4 elements, which 3 shards cannot share"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), OPTIONS, ids=[str(one[0]) for one in OPTIONS])
+def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{text}"):
+        dataset().loader(**options)
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    with pytest.raises(ps.ArgumentError, match=r"^There is nothing to load: take\(0\) has no elements"):
+        ps.range(10).take(0).shuffle(1).batch(2).loader()
+
+
+def test_no_timeout_is_a_timeout(executor: Any) -> None:
+    with dataset().loader(executor, timeout_s=float("inf")) as loader:
+        assert len(list(loader)) == 10

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._spec import Spec, leaf_of, spec_of_leaf
+
+
+def test_dtype_may_be_anything_numpy_takes():
+    assert ps.ArraySpec([2, 3], "float32") == ps.ArraySpec((2, 3), np.float32)
+    assert ps.ArraySpec((), [("a", "i4")]).dtype.names == ("a",)
+
+
+def test_nbytes_is_that_of_the_largest():
+    assert ps.ArraySpec((3, 50, 50), "float64").nbytes == 60000
+    assert ps.ArraySpec((None, 28, 28), "float32", max_shape=(32, 28, 28)).nbytes == 32 * 28 * 28 * 4
+    assert ps.ArraySpec((), "uint8").nbytes == 1
+    assert ps.ArraySpec((None, 2), "uint8").nbytes is None
+    assert ps.ArraySpec((3,), "U").nbytes is None
+
+
+def test_largest_shape_is_no_part_of_equality():
+    assert ps.ArraySpec((None,), "i4", max_shape=(3,)) == ps.ArraySpec((None,), "i4")
+    assert hash(ps.ArraySpec((None,), "i4", max_shape=(3,))) == hash(ps.ArraySpec((None,), "i4"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (ps.ArraySpec((None, 28), "float32"), "ArraySpec((None, 28), float32)"),
+        (ps.ArraySpec((), "U"), "ArraySpec((), text)"),
+        (ps.ArraySpec((), "S"), "ArraySpec((), bytes)"),
+        (ps.ArraySpec((2,), "U7"), "ArraySpec((2,), <U7)"),
+    ],
+    ids=str,
+)
+def test_repr_names_shape_and_dtype(spec, text):
+    assert repr(spec) == text
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "dtype", "admitted"),
+    [
+        (ps.ArraySpec((2, 3), "f4"), (2, 3), "f4", True),
+        (ps.ArraySpec((2, 3), "f4"), (2, 3), "f8", False),
+        (ps.ArraySpec((2, 3), "f4"), (3, 2), "f4", False),
+        (ps.ArraySpec((2, 3), "f4"), (2,), "f4", False),
+        (ps.ArraySpec((2,), ">f4"), (2,), "<f4", False),
+        (ps.ArraySpec((None, 3), "f4", (4, 3)), (4, 3), "f4", True),
+        (ps.ArraySpec((None, 3), "f4", (4, 3)), (0, 3), "f4", True),
+        (ps.ArraySpec((None, 3), "f4", (4, 3)), (5, 3), "f4", False),
+        (ps.ArraySpec((None, 3), "f4"), (99, 3), "f4", True),
+        (ps.ArraySpec((), "U"), (), "U9", True),
+        (ps.ArraySpec((), "U"), (), "S9", False),
+    ],
+)
+def test_what_a_spec_admits(spec, shape, dtype, admitted):
+    assert spec.admits(shape, np.dtype(dtype)) is admitted
+
+
+def test_spec_prints_as_the_tree_it_is():
+    spec = Spec.of({"x": ps.ArraySpec((3,), "f4"), "y": (ps.ArraySpec((), "U"),)})
+    assert str(spec) == "{'x': (3,) float32, 'y': (() text,)}"
+
+
+def test_spec_takes_anything_with_a_shape_and_a_dtype():
+    assert Spec.of((np.zeros((2, 3)),)).tree == (ps.ArraySpec((2, 3), "float64"),)
+
+
+def test_stacked_and_unstacked_are_opposites():
+    spec = Spec.of((ps.ArraySpec((3,), "f4"), ps.ArraySpec((), "i8")))
+    assert spec.stacked(5).unstacked() == spec
+    assert spec.stacked(5).nbytes == 5 * spec.nbytes
+    assert spec.stacked(5, exact=False).tree[0] == ps.ArraySpec((None, 3), "f4")
+    assert spec.stacked(5, exact=False).nbytes == 5 * spec.nbytes
+
+
+def test_merged_spec_has_the_larger_place():
+    short, long = (Spec.of(ps.ArraySpec((None, 2), "f4", (size, 2))) for size in (3, 5))
+    assert short.merged(long).leaves[0].max_shape == (5, 2)
+    fixed = Spec.of(ps.ArraySpec((4, 2), "f4"))
+    assert fixed.merged(short).leaves[0].shape == (None, 2)
+    assert fixed.merged(short).leaves[0].max_shape == (4, 2)
+    assert fixed.merged(Spec.of(ps.ArraySpec((None, 2), "f4"))).leaves[0].nbytes is None
+
+
+@pytest.mark.parametrize(
+    ("value", "spec"),
+    [
+        ([1, 2], ps.ArraySpec((2,), "int64")),
+        (1, ps.ArraySpec((), "int64")),
+        (1.0, ps.ArraySpec((), "float64")),
+        (False, ps.ArraySpec((), "bool")),
+        ("abc", ps.ArraySpec((), "U")),
+        (b"abc", ps.ArraySpec((), "S")),
+        (["abc", "d"], ps.ArraySpec((2,), "U3")),
+        (np.float32(2), ps.ArraySpec((), "float32")),
+    ],
+)
+def test_leaves_are_what_numpy_makes_of_them(value, spec):
+    assert spec_of_leaf(leaf_of(value)) == spec
+
+
+@pytest.mark.parametrize("value", [[[1], [1, 2]], None, {1, 2}, object(), np.array([None])])
+def test_what_is_no_array_is_refused(value):
+    with pytest.raises(ps.SpecError, match=r"^an? \w+( that is|, which is) not an array"):
+        leaf_of(value)
+
+
+def test_python_objects_have_no_place():
+    with pytest.raises(
+        ps.SpecError, match=r'^\(2,\) object holds Python objects, .* np\.dtype\("U"\) of any number\.$'
+    ):
+        ps.ArraySpec((2,), object)
+
+
+def test_leaf_without_shape_and_dtype_is_refused_with_its_place():
+    with pytest.raises(
+        ps.SpecError, match=r"^element_spec\['x'\]\[1\] is 'float32', which has no shape and dtype\. Write"
+    ):
+        Spec.of({"x": (ps.ArraySpec((), "i4"), "float32")})
