@@ -22,7 +22,7 @@ from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Access, Length, Node
 from penstock._plan._reader import OpenSources, Reader
-from penstock._plan._shuffle import Repeat, Shuffle, shuffles_overlaps
+from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
 from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text
 from penstock._plan._windows import Windows, group_bounds
@@ -336,7 +336,7 @@ class Dataset:
 
         Raises:
             ArgumentError: Parts are negative or too many, labels do not fit, or the order changes with each epoch
-                (split first, then shuffle), or windows would be dealt out one by one.
+                (split first, then shuffle), elements are repeated, or windows would be dealt out one by one.
 
         Example:
             >>> train, test = penstock.range(10).split(0.8, 0.2)
@@ -349,6 +349,10 @@ class Dataset:
             raise ArgumentError(
                 "split() after a shuffle that changes every epoch would let elements wander between the parts. "
                 "Split first and shuffle each part, or use shuffle(seed, reshuffle=False)."
+            )
+        if repeats(node):
+            raise ArgumentError(
+                "split() after repeat() would put the same element into several parts. Split first and repeat each part."
             )
         if groups is not None:
             return self._split_groups(parts, np.asarray(groups), seed)

@@ -67,3 +67,19 @@ def test_endless_dataset_is_one_endless_epoch():
         assert loader.get_state()["epoch"] == 0
         assert loader.get_state()["position"] == 8
     assert [*chain(*found)] == values(ps.range(4).shuffle(3).repeat(6))
+
+
+def test_an_endless_part_of_a_plan_has_other_rounds_in_another_epoch():
+    shuffled = ps.range(4).shuffle(3).repeat()
+    pairs = ps.zip((ps.range(8), shuffled))
+    with pairs.loader(executor="inline") as loader:
+        first, second = [[int(right) for _, right in loader] for _ in range(2)]
+    assert first == [int(right) for _, right in pairs]
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def test_split_of_a_repeat_is_refused_because_parts_would_share_elements():
+    with pytest.raises(ps.ArgumentError, match=r"^split\(\) after repeat\(\) would put the same element into several"):
+        ps.range(4).repeat(2).split(0.5, 0.5)
+    assert len(ps.range(4).repeat(1).split(0.5, 0.5)) == 2

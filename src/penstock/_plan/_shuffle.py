@@ -56,6 +56,10 @@ class Shuffle(Reorder):
         return finite_length(self.source) if self.source.overlaps else index + 1
 
 
+ENDLESS_ROUND_COUNT = 1 << 32
+"""An endless repeat in a plan that ends has epochs too; each is given so many rounds of its own."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Repeat(Reorder):
@@ -82,7 +86,7 @@ class Repeat(Reorder):
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """Round `r` of epoch `e` is epoch `e * count + r` of the input."""
         count = finite_length(self.source)
-        first = epoch * (self.count or 0)
+        first = epoch * (self.count or ENDLESS_ROUND_COUNT)
         rounds = indices // count
         low, high = int(rounds.min(initial=1 << 62)), int(rounds.max(initial=0))
         if low >= high:
@@ -98,6 +102,11 @@ class Repeat(Reorder):
         count = finite_length(self.source)
         number, here = divmod(index, count)
         return number * count + min(self.source.clear_after(here), count)
+
+
+def repeats(node: Node) -> bool:
+    """Whether the same element comes several times in an epoch, by a repeat."""
+    return (isinstance(node, Repeat) and node.count != 1) or any(map(repeats, node.inputs))
 
 
 def shuffles_overlaps(node: Node) -> bool:

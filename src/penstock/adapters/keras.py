@@ -3,8 +3,8 @@
 How a batch gets from a slot to a training step. On each backend Keras calls `next` on a plain Python iterator of
 ours, on the thread that trains, when it wants to train on that batch. So an error in the pipeline leaves `fit` as
 what it is, and the position of the loader is that of training: nothing reads ahead of it, for the loader's workers
-do that already. The memory of the slot is what the framework gets, without a copy where it takes it so (see
-`_as_tensorflow`, `_as_jax`, `_as_torch`).
+do that already. What the framework gets is the memory of the slot, where it takes that: see `_as_tensorflow` and
+`_as_torch`; JAX is given NumPy's arrays.
 
 On TensorFlow that iterator takes the place of a `tf.data` one: Keras trains on whatever iterator it gets
 (`train_on_batch` gives it a generator). `Dataset.from_generator` would be the other way. It copies every batch

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from penstock import _tree
 from penstock._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
+from penstock._plan._shuffle import repeats
 from penstock._random import ElementRng, local_permute, permute
 from penstock._tree import Tree
 
@@ -243,7 +244,7 @@ def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     # Counts alone; fractions and overlapping windows have tests of their own.
     first = draw(st.integers(0, len(p)))
     seed, part = draw(st.none() | st.integers(0, 3)), draw(st.integers(0, 1))
-    if p.dataset._node.changes_order or p.dataset._node.overlaps:
+    if p.dataset._node.changes_order or p.dataset._node.overlaps or repeats(p.dataset._node):
         return None
 
     def elements(epoch: int) -> list[Tree]:
