@@ -196,7 +196,9 @@ def test_an_error_in_the_pipeline_leaves_fit_as_what_it_is_and_the_next_fit_begi
         return np.float32([x]), np.float32([x])
 
     adapter, model = ps.range(8).map(decode).batch(4).to_keras(), recording_model()
-    with pytest.raises(ps.ElementError, match=r"map\(decode\) at test_keras.py:\d+ failed on element 6") as caught:
+    with pytest.raises(
+        ps.ElementError, match=r"map\(decode\) at test_keras_batches.py:\d+ failed on element 6"
+    ) as caught:
         model.fit(adapter, epochs=1, verbose=0)
     assert at(adapter) == (0, 1)
     # Keras drops the `__cause__` on the way out of `fit`. What it was is said by a note.

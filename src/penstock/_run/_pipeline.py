@@ -115,6 +115,8 @@ class Pipeline:
         self._order: deque[Filling] = deque()
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
+        self.stop_workers = self._executor.request_stop
+        """For a finalizer: stops the workers, and holds neither this nor the plan."""
         try:
             self._ring = Ring(program.spec, slot_count, spare_count, self._executor.wake)
         except BaseException:  # no memory, no descriptor: nobody else would stop the workers

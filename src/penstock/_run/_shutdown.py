@@ -3,7 +3,7 @@
 NOTE on shutdown: why nothing hangs and nothing is left.
 1. A loader that is closed, by `close` or `with`, stops its workers and waits for them.
 2. A loader that is dropped is finalized: the workers are told to stop, and nobody waits, for a finalizer
-   must not. They hold the pipeline and not the loader, so dropping the loader is enough.
+   must not. Between units they hold nothing but their queue, so dropping the loader is enough.
 3. At the end of the process loaders that still live are closed, before modules are torn down, with a short
    wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process. A
    daemon thread of the user that is in `next` ends without a word (`Pipeline.require_open`).
@@ -16,6 +16,7 @@ NOTE on shutdown: why nothing hangs and nothing is left.
 
 import atexit
 import weakref
+from collections.abc import Callable
 
 from penstock._run._pipeline import Pipeline
 
@@ -28,7 +29,17 @@ _live: "weakref.WeakSet[Pipeline]" = weakref.WeakSet()
 def watch(owner: object, pipeline: Pipeline) -> None:
     """Has a pipeline stopped when its owner is dropped, and at the end of the process."""
     _live.add(pipeline)
-    weakref.finalize(owner, pipeline.request_stop).atexit = False
+    # The finalizer lives as long as the owner, so it must not hold what may hold the owner: the plan's functions and
+    # their globals, by way of the pipeline. Executors hold none of that.
+    weakref.finalize(owner, _stop, weakref.ref(pipeline), pipeline.stop_workers).atexit = False
+
+
+def _stop(pipeline_ref: "weakref.ref[Pipeline]", stop_workers: Callable[[], None]) -> None:
+    pipeline = pipeline_ref()
+    if pipeline is None:  # it went together with its owner
+        stop_workers()
+    else:
+        pipeline.request_stop()
 
 
 @atexit.register

@@ -9,7 +9,9 @@ Each wait, and what ends it.
 - `join` waits for the threads: ended by their end, or by its timeout. A thread cannot be killed: one that
   never returns from a user's function is left behind, a daemon, which does not keep the process alive.
 
-Threads hold the executor and its client, never the `Loader`; dropping the loader therefore stops them.
+Threads hold their client only while they have something to do for it, and the executor not at all. For the client
+holds the plan, the plan the user's functions, those their globals, and these perhaps the very loader whose end
+would stop the threads. So whoever drops the loader stops them, or whoever drops all of that together.
 `SimpleQueue.put` is reentrant, so `wake` and `request_stop` may be called by a finalizer at any bytecode.
 """
 
@@ -18,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from typing import Final, final
 
 from penstock._run._executor import Client, Executor
@@ -43,7 +46,7 @@ class ThreadsExecutor(Executor):
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(number, self._queue, self._running, self._done_counts, client),
+                args=(number, self._queue, self._running, self._done_counts, weakref.ref(client)),
                 name=f"penstock-{number}",
                 daemon=True,
             )
@@ -98,11 +101,12 @@ def _work(
     tasks: "queue.SimpleQueue[object]",
     running: list[Unit | None],
     done_counts: list[int],
-    client: Client,
+    client_ref: "weakref.ref[Client]",
 ) -> None:
-    while (task := tasks.get()) is not _STOP:
+    while (task := tasks.get()) is not _STOP and (client := client_ref()) is not None:
         if not isinstance(task, Unit):
             client.pump()
+            del client
             continue
         running[number] = task
         error: BaseException | None = None
@@ -114,4 +118,4 @@ def _work(
         running[number] = None
         done_counts[number] += 1
         client.finished(task, error)
-        del task, error  # what they hold must not live until the next unit comes
+        del task, error, client  # what they hold must not live until the next unit comes
