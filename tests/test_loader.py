@@ -41,7 +41,7 @@ def test_epochs_advance_by_themselves(executor: Any) -> None:
         epochs = [[batch.tolist() for batch in loader] for _ in range(4)]
         assert epochs == [epoch(number) for number in range(4)]
         assert len({str(one) for one in epochs}) == 4
-        assert all(sorted(sum(one, [])) == list(range(40)) for one in epochs)
+        assert all(sorted(itertools.chain(*one)) == list(range(40)) for one in epochs)
 
 
 def test_a_break_ends_the_epoch(executor: Any) -> None:
@@ -137,7 +137,7 @@ def test_an_endless_dataset_is_one_endless_epoch(executor: Any) -> None:
     with plan.loader(executor) as loader:
         got = [batch.tolist() for batch in itertools.islice(loader, 9)]
         assert at(loader) == (0, 9)
-        flat = sum(got, [])
+        flat = list(itertools.chain(*got))
         assert [sorted(flat[start : start + 6]) for start in range(0, 36, 6)] == [list(range(6))] * 6
         with pytest.raises(TypeError, match=r"has no len\(\)"):
             len(loader)
@@ -247,7 +247,7 @@ def test_two_threads_take_turns_at_one_iterator(executor: Any) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(sum(got, [])) == list(range(2000))
+        assert sorted(itertools.chain(*got)) == list(range(2000))
         assert all(mine == sorted(mine) for mine in got)
         assert at(loader) == (1, 0)
 

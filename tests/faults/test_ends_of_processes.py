@@ -319,7 +319,7 @@ def test_a_batch_in_a_forked_childs_hands_does_not_change(fresh_python: Run) -> 
     done = fresh_python(
         PRELUDE
         + """
-loader = ps.from_arrays(np.arange(4000.0)).batch(4).loader('threads')
+loader = ps.from_arrays(np.arange(4000.0)).shuffle(1).batch(4).loader('threads')
 it = iter(loader)
 next(it)
 batch = next(it)
@@ -330,7 +330,9 @@ if child == 0:
     signal.alarm(20)
     os.read(reader, 1)
     os._exit(0 if (batch == want).all() else 5)
-del batch  # the parent uses the slot again
+while loader._pipeline._ring.free:
+    time.sleep(0.001)
+del batch  # the parent uses the slot again, the only one that is free
 for each in it:
     pass
 os.write(writer, b'.')

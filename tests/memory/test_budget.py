@@ -60,7 +60,8 @@ def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
         dataset.loader(memory_limit=2**28)
     assert str(caught.value) == (
         "Projected memory is 384 MiB, above memory_limit=256 MiB. 384 MiB of it is the ring after "
-        "batch(16, drop_remainder=True): 6 slots of 64 MiB, (16, 1024, 1024) float32. Use a smaller batch, or a smaller prefetch (prefetch=2 fits)."
+        "batch(16, drop_remainder=True): 6 slots of 64 MiB, (16, 1024, 1024) float32. Use a smaller batch, "
+        "or a smaller prefetch (prefetch=2 fits)."
     )
     assert isinstance(caught.value, MemoryError)
     assert not reads

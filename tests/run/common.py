@@ -9,14 +9,29 @@ DEADLINE_S = 10.0
 """How long anybody waits for what must come at once, on a busy machine."""
 
 
+_there_before: set[object] = set()
+
+
+def begin() -> None:
+    """Forgets what is there now: threads and rings of loaders that another test has left alive."""
+    _there_before.clear()
+    _there_before.update(workers(), _rings())
+
+
 def workers() -> list[threading.Thread]:
     """The threads of loaders that are alive."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+    threads = threading.enumerate()
+    return [one for one in threads if one.name.startswith("penstock-") and one not in _there_before]
 
 
 def mapping_count() -> int:
     """How many rings are mapped."""
-    return Path("/proc/self/maps").read_text().count("memfd:penstock")
+    return sum(ring not in _there_before for ring in _rings())
+
+
+def _rings() -> list[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line.split()[0] for line in lines if "memfd:penstock" in line]
 
 
 def assert_ended(threads: list[threading.Thread]) -> None:

@@ -37,10 +37,9 @@ def failing(*elements: int) -> Any:
 
 def test_batches_before_the_error_arrive_and_then_the_error(executor: Any) -> None:
     with ps.range(40).map(failing(21)).batch(4).loader(executor) as loader:
-        got = []
+        got: list[Any] = []
         with pytest.raises(ps.ElementError) as caught:
-            for batch in loader:
-                got.append(batch.tolist())
+            got.extend(batch.tolist() for batch in loader)
         assert got == np.arange(20).reshape(5, 4).tolist()
         error = caught.value
         assert str(error).startswith("map(decode) at test_errors.py:")
@@ -70,10 +69,10 @@ def test_the_state_after_an_error_resumes_at_the_failing_batch(executor: Any) ->
     with ps.range(40).shuffle(3).batch(4).loader("inline") as mended:
         want = [batch.tolist() for batch in mended]
     with dataset.loader(executor) as loader:
-        iterator, got = iter(loader), []
+        iterator = iter(loader)
+        got: list[Any] = []
         with pytest.raises(ps.ElementError):
-            for batch in iterator:
-                got.append(batch.tolist())
+            got.extend(batch.tolist() for batch in iterator)
         assert next(iterator, None) is None
         state = loader.get_state()
         assert state["position"] == len(got)
@@ -161,15 +160,17 @@ def test_stop_iteration_from_a_source_does_not_look_like_the_end(executor: Any) 
 
 
 def test_stop_iteration_from_a_function_does_not_look_like_the_end(executor: Any) -> None:
-    with ps.range(9).map(lambda x: x if x < 5 else next(iter(()))).batch(2).loader(executor) as loader:
-        with pytest.raises(ps.ElementError, match="element 5 of epoch 0.*StopIteration"):
-            list(loader)
+    dataset = ps.range(9).map(lambda x: x if x < 5 else next(iter(()))).batch(2)
+    text = r"failed on element 5 of epoch 0.*StopIteration"
+    with dataset.loader(executor) as loader, pytest.raises(ps.ElementError, match=text):
+        list(loader)
 
 
 def test_another_shape_than_the_spec_says_which_element(executor: Any) -> None:
-    with ps.range(40).map(lambda x: np.zeros(3 if x < 17 else 4)).batch(4).loader(executor) as loader:
-        with pytest.raises(ps.SpecError, match=r"returned an array of \(4,\) float64 for element 17, but its"):
-            list(loader)
+    dataset = ps.range(40).map(lambda x: np.zeros(3 if x < 17 else 4)).batch(4)
+    text = r"returned an array of \(4,\) float64 for element 17, but its"
+    with dataset.loader(executor) as loader, pytest.raises(ps.SpecError, match=text):
+        list(loader)
 
 
 @pytest.mark.parametrize("harm", ["shortened", "replaced", "deleted"])

@@ -58,10 +58,13 @@ def test_close_of_a_loader_that_never_ran() -> None:
 
 @WORKERS
 def test_with_block_ends_everything_whatever_leaves_it(count: int) -> None:
-    with pytest.raises(ZeroDivisionError), loader_of(count) as loader:
-        for batch in loader:
-            del batch
-            raise ZeroDivisionError
+    def train() -> None:
+        with loader_of(count) as loader:
+            for batch in loader:
+                raise ZeroDivisionError(batch.shape)
+
+    with pytest.raises(ZeroDivisionError):
+        train()
     assert not workers()
     assert mapping_count() == 0
 
@@ -183,25 +186,25 @@ def test_close_may_be_called_by_a_worker() -> None:
 
 
 def test_close_while_another_thread_takes_is_an_error_and_no_crash() -> None:
+    kinds: list[type[BaseException]] = []
+
+    def consume(iterator: Any) -> None:
+        try:
+            for batch in iterator:
+                batch += 1
+        except BaseException as error:
+            kinds.append(type(error))
+
     for _ in range(30):
         loader = loader_of(2)
         iterator = iter(loader)
         next(iterator)
-        errors: list[BaseException] = []
-
-        def consume(iterator: Any = iterator, errors: list[BaseException] = errors) -> None:
-            try:
-                for batch in iterator:
-                    batch += 1
-            except BaseException as error:
-                errors.append(error)
-
-        consumer = threading.Thread(target=consume)
+        consumer = threading.Thread(target=consume, args=(iterator,))
         consumer.start()
         loader.close()
         consumer.join(DEADLINE_S)
-        assert [type(error) for error in errors] in ([], [ps.LoaderError])
-        del loader, iterator, consume, consumer, errors
+        assert not consumer.is_alive()
+    assert set(kinds) <= {ps.LoaderError}
     assert not workers()
 
 
