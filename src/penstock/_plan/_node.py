@@ -8,9 +8,9 @@ checkpoint that is a position, and work that can be done again.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,7 @@ Length = int | float | None
 """An int, `math.inf`, or None where nobody knows."""
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Demand:
+class Demand(NamedTuple):
     """Elements of one input that some elements of a node are made of."""
 
     input: int

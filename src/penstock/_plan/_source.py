@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from penstock._plan._reader import Gather, Reader, Rows
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class Read(NamedTuple):
     """One request to a source: element `indices[k]` belongs into row `rows[k]` of each leaf's array."""
 
     indices: Indices

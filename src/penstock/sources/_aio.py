@@ -32,6 +32,7 @@ import os
 import platform
 import sys
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +50,7 @@ _IOCB = np.dtype(
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("data", "<u8"), ("iocb", "<u8"), ("result", "<i8"), ("result2", "<i8")])
-_PREAD, _PREADV = 0, 7
+_PREADV = 7
 
 # glibc has no wrappers, so the calls go by number: io_setup, io_destroy, io_submit, io_getevents.
 _NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}.get(platform.machine())
@@ -94,40 +95,42 @@ class ReadQueue:
         self._pointers = self._iocbs.ctypes.data + np.arange(CAPACITY, dtype=np.uint64) * _IOCB.itemsize
         self._pointers_at = self._pointers.ctypes.data
         self._events_at = self._events.ctypes.data
-        self._fd, self._opcode, self._buffer, self._nbytes, self._offset = (
-            self._iocbs[name] for name in ("fd", "opcode", "buffer", "nbytes", "offset")
+        self._iocbs["opcode"] = _PREADV
+        self._result = self._events["result"]
+        self._fd, self._buffer, self._nbytes, self._offset = (
+            self._iocbs[name] for name in ("fd", "buffer", "nbytes", "offset")
         )
+        self._last_fd = -1
 
     def read(
         self,
         fd: int,
         offsets: NDArray[np.int64],
-        buffers: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        vectored: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
-        """Does up to `CAPACITY` reads and returns what each brought.
+        vectors: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        nbytes: int,
+    ) -> Iterable[int]:
+        """Does up to `CAPACITY` reads, each into several pieces of memory.
 
-        All arguments are of shape `(count,)`. Memory that they point to has to outlive the call.
+        All arrays are of shape `(count,)`. Memory that they point to has to outlive the call.
 
         Args:
             fd: The open file.
             offsets: Byte of the file at which each read starts.
-            buffers: Address of the memory to fill; of an array of `struct iovec` where `vectored`.
-            lengths: Bytes to read; the number of iovecs where `vectored`.
-            vectored: Which reads are scattered over several pieces of memory.
+            vectors: Address of the array of `struct iovec` that each fills.
+            counts: Its length.
+            nbytes: Bytes of each piece.
 
         Returns:
-            For each read the bytes read, fewer than asked at the end of the file, or minus an errno; minus
-            `EAGAIN` for those that the kernel did not begin.
+            The reads that did not bring all that they should: the file ended, the device failed, or the kernel
+            did not begin them.
         """
         count = len(offsets)
-        self._fd[:count] = fd
-        self._opcode[:count] = vectored * _PREADV
-        self._buffer[:count] = buffers
-        self._nbytes[:count] = lengths
+        if fd != self._last_fd:
+            self._fd[:] = self._last_fd = fd
+        self._buffer[:count] = vectors
+        self._nbytes[:count] = counts
         self._offset[:count] = offsets
-        results = np.full(count, -errno.EAGAIN, np.int64)
         try:
             submitted = int(_io_submit(_SUBMIT, self._context, count, self._pointers_at))
             done = 0
@@ -143,9 +146,13 @@ class ReadQueue:
             # caller is about to let go of; destroying the context waits for them.
             self.close()
             raise
+        # No read brings more than it was asked for, so the sum tells whether all brought all.
+        if done == count and int(self._result[:done].sum()) == int(counts.sum()) * nbytes:
+            return ()
+        results = np.full(count, -1, np.int64)
         events = self._events[:done]
         results[events["data"].astype(np.intp)] = events["result"]
-        return results
+        return (results != counts * nbytes).nonzero()[0].tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Gives the context back to the kernel; waits for reads that were begun, and 32 ms besides."""

@@ -33,7 +33,7 @@ ours (the parts timed apart: 64 rows or 256 take about the same); the rest is th
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
@@ -102,25 +102,24 @@ class _OpenFile:
 
 
 class _Requests(NamedTuple):
-    """Reads to be done. Arrays are int64, one entry a request, but for `vectors`."""
+    """Reads to be done: a *request* is a stretch of the file that goes to one or more rows. Arrays are int64."""
 
     offsets: NDArray[np.int64]
-    """Byte of the file at which each starts."""
-    wanted: NDArray[np.int64]
-    """Bytes that each is to bring."""
+    """Byte of the file at which each request starts."""
     heads: NDArray[np.int64]
-    """The vector that each fills first, an index into `vectors`."""
+    """The row that each fills first, an index into `vectors`."""
     counts: NDArray[np.int64]
-    """The vectors that each fills."""
+    """The rows that each fills."""
     vectors: NDArray[np.int64]
-    """Shape `(any, 2)`, address and bytes: the kernel's `struct iovec`."""
+    """Shape `(rows, 2)`, address and bytes: the kernel's `struct iovec`."""
 
 
 class _Plan:
     """The reads that fetch the first run of each of some rows; the other runs are the same reads elsewhere.
 
-    A *vector* is a piece of memory, filled from one or more rows; a *request* is a stretch of the file that
-    goes to one or more vectors. Rows, vectors and requests are in the file's order. All arrays are int64.
+    Rows and requests are in the file's order. It is made for every unit, with few and simple operations: beside
+    a read that has emptied the processor's caches each costs some microseconds. So rows that are neighbours in
+    memory too are not joined to one vector; the kernel hardly minds.
     """
 
     def __init__(
@@ -132,32 +131,26 @@ class _Plan:
     ) -> None:
         self._elements = elements
         self._nbytes = nbytes
-        follows = offsets[1:] - offsets[:-1] == nbytes
-        # Rows at which a vector starts, and the end; vectors at which a request starts, and the end.
-        row_bounds = _bounds(follows & (addresses[1:] - addresses[:-1] == nbytes))
-        vector_bounds = _bounds(follows[row_bounds[1:-1] - 1])
-        vector_bounds = _split(vector_bounds)
-        self._request_row = row_bounds[vector_bounds]
-        vectors = np.empty((len(row_bounds) - 1, 2), np.int64)
-        vectors[:, 0] = addresses[row_bounds[:-1]]
-        vectors[:, 1] = (row_bounds[1:] - row_bounds[:-1]) * nbytes
-        self.requests = _Requests(
-            offsets=offsets[self._request_row[:-1]],
-            wanted=(self._request_row[1:] - self._request_row[:-1]) * nbytes,
-            heads=vector_bounds[:-1],
-            counts=vector_bounds[1:] - vector_bounds[:-1],
-            vectors=vectors,
-        )
+        count = len(offsets)
+        starts = np.ones(count + 1, np.bool_)  # and the end
+        np.not_equal(offsets[1:] - offsets[:-1], nbytes, out=starts[1:-1])
+        bounds = starts.nonzero()[0]
+        if count > _MAX_VECTORS:
+            bounds = _split(bounds)
+        vectors = np.empty((count, 2), np.int64)
+        vectors[:, 0] = addresses
+        vectors[:, 1] = nbytes
+        self._heads = heads = bounds[:-1]
+        self.requests = _Requests(offsets[heads], heads, bounds[1:] - heads, vectors)
 
     def at_runs(self, first: int, shifts: NDArray[np.int64]) -> _Requests:
         """Returns the reads for runs `first` and on; run k lies `shifts[k]` bytes after run 0."""
-        offsets, wanted, heads, counts, vectors = self.requests
+        offsets, heads, counts, vectors = self.requests
         runs = np.arange(len(shifts))[:, None]
         moved = np.tile(vectors, (len(shifts), 1, 1))
         moved[:, :, 0] += (first + runs) * self._nbytes
         return _Requests(
             (offsets + shifts[:, None]).ravel(),
-            np.tile(wanted, len(shifts)),
             (heads + runs * len(vectors)).ravel(),
             np.tile(counts, len(shifts)),
             moved.reshape(-1, 2),
@@ -165,14 +158,7 @@ class _Plan:
 
     def element_at(self, request: int, byte: int) -> int:
         """Returns the element to which a byte of a request belongs."""
-        return int(self._elements[self._request_row[request] + byte // self._nbytes])
-
-
-def _bounds(joined: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Returns where groups start, and the end; `[True, False]` joins items 0 and 1 of 3: `[0, 2, 3]`."""
-    starts = np.ones(len(joined) + 2, np.bool_)
-    np.logical_not(joined, out=starts[1:-1])
-    return starts.nonzero()[0]
+        return int(self._elements[self._heads[request] + byte // self._nbytes])
 
 
 def _split(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,34 +230,30 @@ class FileRows:
     def _plan(self, elements: NDArray[np.int64], addresses: NDArray[np.int64]) -> _Plan:
         offsets = elements * self.handle.strides[0] + self.handle.offset
         order = offsets.argsort()
-        plan_elements = elements[order]
-        ends = sorted((int(plan_elements[0]), int(plan_elements[-1])))
-        assert ends[0] >= 0, f"row {ends[0]}"
-        assert ends[1] < self.handle.shape[0], f"row {ends[1]} of {self.handle.shape[0]}"
-        return _Plan(plan_elements, offsets[order], addresses[order], self._run_nbytes)
+        elements = elements[order]
+        for end in (int(elements[0]), int(elements[-1])):
+            assert 0 <= end < self.handle.shape[0], f"row {end} of {self.handle.shape[0]}"
+        return _Plan(elements, offsets[order], addresses[order], self._run_nbytes)
 
     def _read(self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests) -> None:
         """Does the requests of a plan for one or more of its runs."""
-        offsets, wanted, heads, counts, vectors = requests
-        scattered = counts > 1
-        at = vectors.__array_interface__["data"][0]
-        buffers = np.where(scattered, at + heads * (2 * vectors.itemsize), vectors[heads, 0])
-        lengths = np.where(scattered, counts, wanted)
+        offsets, heads, counts, vectors = requests
+        buffers = heads * (2 * vectors.itemsize)
+        buffers += vectors.__array_interface__["data"][0]
         for start in range(0, len(offsets), _aio.CAPACITY):
             part = slice(start, start + _aio.CAPACITY)
-            missed = np.ones(len(offsets[part]), np.bool_)
+            missed: Iterable[int] = range(len(offsets[part]))
             if queue is not None:
-                got = queue.read(file.fd, offsets[part], buffers[part], lengths[part], scattered[part])
-                np.not_equal(got, wanted[part], out=missed)
+                missed = queue.read(file.fd, offsets[part], buffers[part], counts[part], self._run_nbytes)
             # What did not come back whole is read again one by one, which tells a short read from the end of
             # the file, and an error of the device from one of the queue.
-            for k in (missed.nonzero()[0] + start).tolist():
+            for k in (start + each for each in missed):
                 pieces = vectors[heads[k] : heads[k] + counts[k]]
                 self._read_one(file, plan, k % len(plan.requests.offsets), int(offsets[k]), pieces)
 
     def _read_one(self, file: _OpenFile, plan: _Plan, request: int, offset: int, pieces: NDArray[np.int64]) -> None:
         views = [memoryview((ctypes.c_char * n).from_address(a)).cast("B") for a, n in pieces.tolist()]
-        wanted = int(plan.requests.wanted[request])
+        wanted = int(pieces[:, 1].sum())
         try:
             got = file.read_at(offset, views)
         except OSError as error:

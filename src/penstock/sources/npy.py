@@ -12,6 +12,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self, final
 
@@ -49,12 +50,12 @@ class StridedFile:
     st_size: int
     """Size of the file in bytes when it was described."""
 
-    @property
+    @cached_property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one row."""
         return self.shape[1:]
 
-    @property
+    @cached_property
     def row_nbytes(self) -> int:
         """Bytes of one row."""
         return math.prod(self.row_shape) * self.dtype.itemsize
