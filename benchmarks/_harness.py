@@ -154,9 +154,7 @@ def _run_case(script: str, name: str, options: Options) -> Numbers | None:
 
 def _machine() -> str:
     with open("/proc/cpuinfo") as file:
-        cpu = next(
-            (line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown CPU"
-        )
+        cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown CPU")
     return (
         f"{len(os.sched_getaffinity(0))} cores of {cpu}, Linux {platform.release().split('-')[0]}, "
         f"Python {platform.python_version()}, NumPy {np.__version__}"

@@ -79,8 +79,7 @@ def _targets(options: Options) -> list[Target]:
         for name in _FILES
     ]
     pages = [
-        Target(f"{name}: resident file MiB", value(name, "file MiB in all"), at_most=_FILE_PAGES_MIB)
-        for name in _FILES
+        Target(f"{name}: resident file MiB", value(name, "file MiB in all"), at_most=_FILE_PAGES_MIB) for name in _FILES
     ]
     return [
         *memory,

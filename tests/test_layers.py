@@ -157,9 +157,7 @@ def test_no_import_points_back_or_hides():
 
 
 def test_every_module_belongs_to_a_room():
-    rooms = {
-        path.name.removesuffix(".py") for path in (SRC / "penstock").iterdir() if path.suffix in ("", ".py")
-    }
+    rooms = {path.name.removesuffix(".py") for path in (SRC / "penstock").iterdir() if path.suffix in ("", ".py")}
     assert rooms - {"__pycache__"} <= MAY_IMPORT.keys()
 
 

@@ -64,9 +64,7 @@ def test_local_permute_is_a_bijection_that_moves_by_less_than_the_window(
 @pytest.mark.parametrize("n", [10**9 + 7, 10**12, 2**61 + 1, 2**62 - 1])
 def test_long_orders_stay_in_range_and_repeat_nothing(n: int, window: int | None) -> None:
     scattered = np.unique(np.random.default_rng(1).integers(0, n, 60))
-    positions = np.concatenate(
-        [np.arange(9000), n // 2 + np.arange(9000), n - 9000 + np.arange(9000), scattered]
-    )
+    positions = np.concatenate([np.arange(9000), n // 2 + np.arange(9000), n - 9000 + np.arange(9000), scattered])
     if window is None:
         images = permute(positions, n, seed=5, epoch=2)
     else:
@@ -96,8 +94,7 @@ def test_images_do_not_depend_on_how_they_are_asked_for(
 def test_sequential_batches_across_blocks_equal_the_whole() -> None:
     for n, window in [(20_000, 20_000), (20_000, 3000), (20_000, 6000)]:
         batches = [
-            local_permute(np.arange(a, min(a + 96, n)), n, seed=8, epoch=1, window=window)
-            for a in range(0, n, 96)
+            local_permute(np.arange(a, min(a + 96, n)), n, seed=8, epoch=1, window=window) for a in range(0, n, 96)
         ]
         np.testing.assert_array_equal(np.concatenate(batches), whole(n, 8, 1, window))
 
@@ -105,15 +102,11 @@ def test_sequential_batches_across_blocks_equal_the_whole() -> None:
 def test_a_window_as_long_as_the_data_is_the_full_shuffle() -> None:
     full = permute(np.arange(9000), 9000, seed=4, epoch=0)
     for window in (9000, 10**15):
-        np.testing.assert_array_equal(
-            local_permute(np.arange(9000), 9000, seed=4, epoch=0, window=window), full
-        )
+        np.testing.assert_array_equal(local_permute(np.arange(9000), 9000, seed=4, epoch=0, window=window), full)
 
 
 def test_a_window_of_one_moves_nothing() -> None:
-    np.testing.assert_array_equal(
-        local_permute(np.arange(5000), 5000, seed=4, epoch=0, window=1), np.arange(5000)
-    )
+    np.testing.assert_array_equal(local_permute(np.arange(5000), 5000, seed=4, epoch=0, window=1), np.arange(5000))
 
 
 def test_no_positions_give_no_indices() -> None:
@@ -327,9 +320,7 @@ def test_a_stream_does_not_depend_on_what_was_drawn_before(before: str, after: s
 
 
 def test_streams_differ_by_seed_depth_epoch_and_index() -> None:
-    keys = [
-        (s, d, e, i) for s in (0, 1, -1, 2**70) for d in (0, 1) for e in (0, 1, 2) for i in (0, 1, 10**12)
-    ]
+    keys = [(s, d, e, i) for s in (0, 1, -1, 2**70) for d in (0, 1) for e in (0, 1, 2) for i in (0, 1, 10**12)]
     seen = {tuple(ElementRng(s, d).at(e, i).bit_generator.random_raw(2)) for s, d, e, i in keys}
     assert len(seen) == len(keys)
 

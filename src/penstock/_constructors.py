@@ -115,9 +115,7 @@ def from_source(source: Any) -> Dataset:
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
-        raise ArgumentTypeError(
-            f"from_source() needs an object with read_into() or [i], got {type_of(source)}."
-        )
+        raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 
 

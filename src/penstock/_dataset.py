@@ -352,7 +352,8 @@ class Dataset:
             )
         if repeats(node):
             raise ArgumentError(
-                "split() after repeat() would put the same element into several parts. Split first and repeat each part."
+                "split() after repeat() would put the same element into several parts. Split first and repeat each "
+                "part."
             )
         if groups is not None:
             return self._split_groups(parts, np.asarray(groups), seed)

@@ -121,9 +121,7 @@ def test_docstring_example_runs(path, module, text, first_line, tmp_path, monkey
     example = doctest.DocTestParser().get_doctest(text, names, module, str(path), first_line)
     complaints: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    failed = (
-        doctest.DocTestRunner(optionflags=flags, verbose=False).run(example, out=complaints.append).failed
-    )
+    failed = doctest.DocTestRunner(optionflags=flags, verbose=False).run(example, out=complaints.append).failed
     assert not failed, "".join(complaints)
 
 

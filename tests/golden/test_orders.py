@@ -77,8 +77,7 @@ def computed() -> dict[str, list[dict[str, Any]]]:
             for n, seed, epoch, window in ORDERS
         ],
         "elements": [
-            {"seed": seed, "depth": depth, "epoch": epoch, "index": index}
-            | words_of(seed, depth, epoch, index)
+            {"seed": seed, "depth": depth, "epoch": epoch, "index": index} | words_of(seed, depth, epoch, index)
             for seed, depth, epoch, index in ELEMENTS
         ],
     }

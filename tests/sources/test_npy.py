@@ -25,9 +25,7 @@ def saved(path: Path, array: np.ndarray) -> StridedFile:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(7,), (4, 3, 5), (3, 0), (5, 1, 2), (0, 2)])
-def test_header_is_read_as_numpy_reads_it(
-    path: Path, dtype: object, order: str, shape: tuple[int, ...]
-) -> None:
+def test_header_is_read_as_numpy_reads_it(path: Path, dtype: object, order: str, shape: tuple[int, ...]) -> None:
     handle = saved(path, np.zeros(shape, dtype, order=order))
     array = np.load(path)
     assert (handle.path, handle.shape, handle.dtype) == (str(path), array.shape, array.dtype)
@@ -174,9 +172,7 @@ def test_truncated_data_says_which_rows_are_whole(path: Path) -> None:
 
 def test_truncated_fortran_data_has_no_whole_row(path: Path) -> None:
     path.write_bytes(bytes_of(np.asfortranarray(np.zeros((10, 100))), path)[:-1])
-    with pytest.raises(
-        SourceError, match="7,999 are there, so no row is whole, because it is in Fortran order"
-    ):
+    with pytest.raises(SourceError, match="7,999 are there, so no row is whole, because it is in Fortran order"):
         describe(path)
 
 
@@ -195,9 +191,7 @@ def test_objects_are_refused_and_never_unpickled(path: Path, dtype: object) -> N
 
 
 def test_single_value_is_refused(path: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"single value \(shape \(\)\).*np\.save\('ds\.npy', value\[None\]\)"
-    ):
+    with pytest.raises(SourceError, match=r"single value \(shape \(\)\).*np\.save\('ds\.npy', value\[None\]\)"):
         saved(path, np.array(1.0))
 
 

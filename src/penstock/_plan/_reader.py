@@ -138,9 +138,8 @@ class Gather:
                 # A user's own source, whose error does not say what was asked of it.
                 indices = np.concatenate([read.indices for read in reads])
                 first = source.describe(int(indices[0])) if len(indices) else "none"
-                error.add_note(
-                    f"A source raised it, asked for {len(indices)} element{'' if len(indices) == 1 else 's'}, first {first}."
-                )
+                plural = "" if len(indices) == 1 else "s"
+                error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
 
 

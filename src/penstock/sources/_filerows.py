@@ -49,6 +49,8 @@ Read: TypeAlias = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | sli
 
 # Pieces of memory that one read may fill. IOV_MAX is 1024; beyond some dozens nothing more is saved.
 _MAX_VECTORS: Final = 64
+# So many places of units are remembered; a loader has a slot or some of them, a few units each.
+_MAX_KNOWN: Final = 256
 # Fewer reads than this are done one by one: the tables of a read queue take longer to fill.
 _MIN_QUEUED: Final = 4
 # `advise` looks whether this many rows of a call are in memory (6 to 10 us; announcing 32 rows of 60 kB takes
@@ -117,29 +119,21 @@ class _Requests(NamedTuple):
 class _Plan:
     """The reads that fetch the first run of each of some rows; the other runs are the same reads elsewhere.
 
-    Rows and requests are in the file's order. It is made for every unit, with few and simple operations: beside
-    a read that has emptied the processor's caches each costs some microseconds. So rows that are neighbours in
-    memory too are not joined to one vector; the kernel hardly minds.
+    It is made for every unit, with few and simple operations: beside a read that has emptied the processor's caches
+    each costs some microseconds, and holds the GIL. So rows are joined that follow one another as they were
+    asked for, and nothing is sorted; and rows that are neighbours in memory too stay vectors of their own, which
+    the kernel hardly minds.
     """
 
-    def __init__(
-        self,
-        elements: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        nbytes: int,
-    ) -> None:
+    def __init__(self, elements: NDArray[np.int64], offsets: NDArray[np.int64], vectors: NDArray[np.int64]) -> None:
         self._elements = elements
-        self._nbytes = nbytes
+        self._nbytes = nbytes = int(vectors[0, 1])
         count = len(offsets)
         starts = np.ones(count + 1, np.bool_)  # and the end
         np.not_equal(offsets[1:] - offsets[:-1], nbytes, out=starts[1:-1])
         bounds = starts.nonzero()[0]
         if count > _MAX_VECTORS:
             bounds = _split(bounds)
-        vectors = np.empty((count, 2), np.int64)
-        vectors[:, 0] = addresses
-        vectors[:, 1] = nbytes
         self._heads = heads = bounds[:-1]
         self.requests = _Requests(offsets[heads], heads, bounds[1:] - heads, vectors)
 
@@ -190,13 +184,14 @@ class FileRows:
         self._closed = False
         self._open_lock = threading.Lock()
         self._unprobed_calls = 0
+        self._known_vectors: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads rows into their destinations; all of a call together, each byte moved once.
 
-        Rows are read in the file's order. Those that follow one another there, of whichever request (a frame
-        and its successor), are one read; where they follow one another in memory too, one piece of it. A row
-        wanted twice is read twice: that is one copy, and so would be a copy from its first destination.
+        Rows that follow one another in the file and were asked for one after the other, or in the same place of
+        several requests (a frame and its successor), are one read. A row wanted twice is read twice: that is one
+        copy, and so would be a copy from its first destination.
 
         Args:
             reads: Each `(indices, out, rows)`: row `indices[k]`, which the caller has checked to be in range,
@@ -208,13 +203,17 @@ class FileRows:
             SourceError: The file was replaced, deleted or shortened, or its device fails; names file and
                 element. Rows of `out` may have been written.
         """
-        elements, addresses = _flatten(self.handle, reads)
+        elements = _interleaved([indices for indices, _, _ in reads])
         if not len(elements):
             return
         file = self._opened(int(elements[0]))
         if self._run_count == 0:
             return
-        plan = self._plan(elements, addresses)
+        # As unsigned numbers, negative ones are large.
+        assert elements.view(np.uint64).max() < self.handle.shape[0], "a row that the file does not have"
+        offsets = elements * self.handle.strides[0]
+        offsets += self.handle.offset
+        plan = _Plan(elements, offsets, self._vectors(reads))
         queue = _aio.take() if len(plan.requests.offsets) * self._run_count >= _MIN_QUEUED else None
         try:
             if self._run_count == 1:
@@ -227,13 +226,46 @@ class FileRows:
         finally:
             _aio.put(queue)
 
-    def _plan(self, elements: NDArray[np.int64], addresses: NDArray[np.int64]) -> _Plan:
-        offsets = elements * self.handle.strides[0] + self.handle.offset
-        order = offsets.argsort()
-        elements = elements[order]
-        for end in (int(elements[0]), int(elements[-1])):
-            assert 0 <= end < self.handle.shape[0], f"row {end} of {self.handle.shape[0]}"
-        return _Plan(elements, offsets[order], addresses[order], self._run_nbytes)
+    def _vectors(self, reads: Sequence[Read]) -> NDArray[np.int64]:
+        """Where each row goes: address and bytes of its first run, shape `(rows, 2)`.
+
+        Slots come again, so these are kept for those that are filled in one piece. A key is made of addresses of
+        arrays that are alive now, and says all that the vectors hold, so it cannot go stale.
+        """
+        key: list[int] = []
+        for indices, out, rows in reads:
+            flags = out.flags
+            assert flags.c_contiguous, "a row is written as one piece"
+            assert flags.writeable, "rows are written"
+            assert out.dtype == self.handle.dtype, (out.dtype, self.handle.dtype)
+            assert out.shape[1:] == self.handle.row_shape, (out.shape, self.handle.row_shape)
+            if isinstance(rows, slice):
+                start, stop, step = rows.indices(len(out))
+                assert len(range(start, stop, step)) == len(indices), (rows, len(indices))
+                key += (out.__array_interface__["data"][0], start, stop, step)
+            else:
+                # Writing by address: a row outside of `out` would be somebody else's memory.
+                assert not len(rows) or (0 <= rows.min() <= rows.max() < len(out)), "rows outside of out"
+                assert rows.shape == indices.shape, (rows.shape, indices.shape)
+                key.clear()
+                break
+        known = self._known_vectors.get(tuple(key))
+        if known is not None and key:
+            return known
+        nbytes = self.handle.row_nbytes
+        addresses = []
+        for _, out, rows in reads:
+            numbers = np.arange(*rows.indices(len(out)), dtype=np.int64) if isinstance(rows, slice) else rows
+            addresses.append(numbers * nbytes + out.__array_interface__["data"][0])
+        starts = _interleaved(addresses)
+        vectors = np.empty((len(starts), 2), np.int64)
+        vectors[:, 0] = starts
+        vectors[:, 1] = self._run_nbytes
+        if key:
+            if len(self._known_vectors) >= _MAX_KNOWN:
+                self._known_vectors.clear()
+            self._known_vectors[tuple(key)] = vectors
+        return vectors
 
     def _read(self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests) -> None:
         """Does the requests of a plan for one or more of its runs."""
@@ -369,24 +401,13 @@ class FileRows:
         )
 
 
-def _flatten(handle: StridedFile, reads: Sequence[Read]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns which rows are read and the addresses that they go to, of all requests."""
-    elements, addresses = [], []
-    for indices, out, rows in reads:
-        assert out.flags.c_contiguous, "a row is written as one piece"
-        assert out.flags.writeable, "rows are written"
-        assert out.dtype == handle.dtype, (out.dtype, handle.dtype)
-        assert out.shape[1:] == handle.row_shape, (out.shape, handle.row_shape)
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(out)), dtype=np.int64)
-        else:
-            # Writing by address: a row outside of `out` would be somebody else's memory.
-            assert not len(rows) or (0 <= rows.min() <= rows.max() < len(out)), "rows outside of out"
-        assert rows.shape == indices.shape, (rows.shape, indices.shape)
-        elements.append(indices)
-        addresses.append(rows * handle.row_nbytes + out.__array_interface__["data"][0])
-    if len(elements) == 1:
-        return elements[0], addresses[0]
-    if not elements:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(elements), np.concatenate(addresses)
+def _interleaved(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Joins arrays, the first items of all before the second: so a frame comes beside its successor."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts or any(len(part) != len(parts[0]) for part in parts):
+        return np.concatenate([np.empty(0, np.int64), *parts])
+    joined = np.empty((len(parts[0]), len(parts)), np.int64)
+    for number, part in enumerate(parts):
+        joined[:, number] = part
+    return joined.reshape(-1)
