@@ -97,7 +97,12 @@ class PeakMemory:
 
 
 def warm_pages(path: Path) -> None:
-    """Reads the file once, so that all of it is in the page cache."""
+    """Reads the file once from the disk, so that all of it is in the page cache, as it is in a second epoch.
+
+    What is there before is dropped: the pages of a file that was just written lie there one by one, and those of one
+    that was read in large pieces, which matters to everybody who reads them.
+    """
+    drop_pages(path)
     buffer = bytearray(_CHUNK_NBYTES)
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):

@@ -32,7 +32,12 @@ Spend = Callable[[], None]
 
 
 def _sleep(duration_s: float) -> Spend:
-    return lambda: time.sleep(duration_s)
+    """Returns a sleep that takes so long in all: the system wakes a sleeper a little late, as measured here."""
+    began_s = time.perf_counter()
+    for _ in range(50):
+        time.sleep(duration_s)
+    late_s = (time.perf_counter() - began_s) / 50 - duration_s
+    return lambda: time.sleep(max(0.0, duration_s - late_s))
 
 
 def _busy(duration_s: float) -> Spend:
