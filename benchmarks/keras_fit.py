@@ -16,12 +16,13 @@ and collates a batch a call, `torch_2` one with 2 persistent workers and an elem
 before `to_iter_dataset`, one thread ahead; `from_generator` is `tf.data.Dataset.from_generator` over a
 generator that shuffles globally, batched and prefetched by tf.data.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its speed
-varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20.
+Its speed varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
 
-Result, of two rounds of 200 batches (`--quick`): penstock 0.95 of the limit (0.72 to 1.18: in one round the machine slowed
-down under the limit) and 1.41 times the best of the others (1.39 to 1.43). Of the limit: tf_data 0.67, torch_0_getitems 0.63,
-grain 0.62, pydataset 0.62, from_generator 0.50, torch_2 0.45. Samples/s: limit 4,102, penstock 3,618, tf_data 2,549.
+Result, of two rounds of 200 batches (`--quick`): penstock 0.95 of the limit (0.72 to 1.18: in one round the
+machine slowed down under the limit) and 1.41 times the best of the others (1.39 to 1.43). Of the limit:
+tf_data 0.67, torch_0_getitems 0.63, grain 0.62, pydataset 0.62, from_generator 0.50, torch_2 0.45. Samples/s:
+limit 4,102, penstock 3,618, tf_data 2,549.
 
 Not shown: a large model, which hides any loader; a GPU; another backend.
 """

@@ -11,8 +11,9 @@ one, which is sparse: (2000000, 3, 50, 50), all holes, zeros that take no disk. 
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20.
 
-Result, of one round: 23.9 MiB private and shared over bare imports for 1.2 GB and 24.9 MiB for 120 GB, where the ring is 22
-MiB and 26 MiB were projected; 20 MiB of resident file pages in both, of which 1 MiB over bare imports. All as wanted.
+Result, of one round: 23.9 MiB private and shared over bare imports for 1.2 GB and 24.9 MiB for 120 GB, where
+the ring is 22 MiB and 26 MiB were projected; 20 MiB of resident file pages in both, of which 1 MiB over bare
+imports. All as wanted.
 
 Not shown: the page cache itself, which is the kernel's and not counted in any process.
 """

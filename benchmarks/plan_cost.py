@@ -12,12 +12,12 @@ a call, in their order. `import` is `import penstock` in a new process, NumPy in
 `first_batch` is from `iter(loader)` to the first batch of shuffled pairs in a process that has run no loader
 before, with the file in the page cache.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its speed
-varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20.
+Its speed varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
 
-Result, of three rounds, all as wanted: plans of 10**12 elements built, shuffled and indexed in 4.2 ms (3.9 to 5.7); 17.6
-million indices/s in blocks (13.6 to 20.6) and 5.3 us a batch of 32; `import penstock` 171 ms (157 to 221), of which NumPy
-81; first batch 7.5 ms after `iter(loader)` (5.9 to 14.9).
+Result, of three rounds, all as wanted: plans of 10**12 elements built, shuffled and indexed in 4.2 ms (3.9 to
+5.7); 17.6 million indices/s in blocks (13.6 to 20.6) and 5.3 us a batch of 32; `import penstock` 171 ms (157
+to 221), of which NumPy 81; first batch 7.5 ms after `iter(loader)` (5.9 to 14.9).
 
 Not shown: a plan of thousands of nodes.
 """

@@ -21,8 +21,8 @@ batches ahead, the fastest of 1 to 16 threads here (16, the default, reach a thi
 500 batches ahead may take 1.9 GB); `grain_mp` moves that to 2 processes. Left out: tf.data's
 `from_generator`, which has never been near any of them.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its speed
-varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20.
+Its speed varied by a factor of up to 1.5 from minute to minute; ratios are of the same round.
 
 Result, of three rounds each, samples/s and their spread:
 
@@ -39,12 +39,14 @@ Result, of three rounds each, samples/s and their spread:
     grain_mp           7,097 (6,251 to 7,721)      3,955 (3,865 to 4,017)
     sequential                                    26,553 (24,466 to 35,958)
 
-Warm, 2.48 times the best of torch, tf.data and Grain (1.52 to 2.74; wanted 2.2), and 0.64 of the floor (0.52 to 0.65; wanted
-1.0). The floor copies with the processor's widest loads from a mapping into one pair of buffers that its cache holds,
-and reads them on the same core. Ours are copied by the kernel, into slots that another core has read, and what the
-second core gains is lost again to caches that empty one another (the same read takes 1.4 times as much processor
-time beside another) and to waiting for the GIL. Cold, 1.64 times the best of them (1.51 to 1.70; wanted 3) and 0.50 of a
-sequential read (0.46 to 0.52; wanted 0.9): the device does random reads of 120 kB at half of its sequential speed.
+Warm, 2.48 times the best of torch, tf.data and Grain (1.52 to 2.74; wanted 2.2), and 0.64 of the floor (0.52
+to 0.65; wanted 1.0). The floor copies with the processor's widest loads from a mapping into one pair of
+buffers that its cache holds, and reads them on the same core. Ours are copied by the kernel, into slots that
+another core has read, and what the second core gains is lost again to caches that empty one another (the same
+read takes 1.4 times as much processor time beside another) and to waiting for the GIL. Cold, 1.64 times the
+best of them (1.51 to 1.70; wanted 3) and 0.50 of a sequential read (0.46 to 0.52; wanted 0.9): why
+announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 to 2.1 is not settled
+(design/0006).
 
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page
 cache, where each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the
