@@ -29,11 +29,6 @@ class Batch(Node):
     drop_remainder: bool
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is batched."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """`batch`."""
         return "batch"
@@ -108,11 +103,6 @@ class Unbatch(Node):
     """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
 
     source: Node
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is taken apart."""
-        return (self.source,)
 
     @property
     def verb(self) -> str:

@@ -27,11 +27,6 @@ class Cast(OneToOne):
     """How the dtypes were given, which must be how elements are; None for a single one."""
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is cast."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """`cast`."""
         return "cast"

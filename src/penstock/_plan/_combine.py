@@ -25,11 +25,6 @@ class Zip(OneToOne):
     structure: _tree.Structure
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The datasets, in the order of the tree's leaves."""
-        return self.sources
-
-    @property
     def verb(self) -> str:
         """`zip`."""
         return "zip"
@@ -85,11 +80,6 @@ class Concatenate(Reorder):
     sources: tuple[Node, ...]
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The datasets, in order."""
-        return self.sources
-
-    @property
     def verb(self) -> str:
         """`concatenate`."""
         return "concatenate"
@@ -121,11 +111,6 @@ class Interleave(Reorder):
     """One element of each input in turn; an input that has ended is passed over."""
 
     sources: tuple[Node, ...]
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The datasets, in the order they are dealt from."""
-        return self.sources
 
     @property
     def verb(self) -> str:

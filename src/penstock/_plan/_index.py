@@ -25,11 +25,6 @@ class Slice(Reorder):
     count: Length
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is sliced."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """The verb that the user called."""
         return self.name
@@ -72,11 +67,6 @@ class Select(Reorder):
     text: str
     """Its arguments, for `repr`."""
     positions: Indices
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset chosen from."""
-        return (self.source,)
 
     @property
     def verb(self) -> str:

@@ -59,11 +59,6 @@ class Map(OneToOne):
     traits: Traits = field(default_factory=Traits, repr=False)
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is mapped."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """`map` or `random_map`."""
         return "map" if self.seed is None else "random_map"

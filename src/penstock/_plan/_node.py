@@ -44,9 +44,11 @@ class Node(ABC):
     """One step of a plan. Final classes below; this one is abstract and holds what they share."""
 
     @property
-    @abstractmethod
     def inputs(self) -> tuple["Node", ...]:
-        """The nodes that this one reads, outermost structure first."""
+        """The nodes that this one reads: its field `source`, or its field `sources`, or none."""
+        source: Node | None = getattr(self, "source", None)
+        sources: tuple[Node, ...] = getattr(self, "sources", ())
+        return sources if source is None else (source,)
 
     @property
     @abstractmethod

@@ -19,11 +19,6 @@ class Shuffle(Reorder):
     reshuffle: bool
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is shuffled."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """`shuffle`."""
         return "shuffle"
@@ -67,11 +62,6 @@ class Repeat(Reorder):
 
     source: Node
     count: int | None
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is repeated."""
-        return (self.source,)
 
     @property
     def verb(self) -> str:

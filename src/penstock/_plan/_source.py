@@ -100,11 +100,6 @@ class SourceNode(Node):
     """The user's verb: `from_npy`."""
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """None: elements come from outside."""
-        return ()
-
-    @property
     def verb(self) -> str:
         """The constructor that the user called."""
         return self.name

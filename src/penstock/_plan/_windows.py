@@ -31,11 +31,6 @@ class Windows(Node):
     count: Length
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The one dataset that is looked at."""
-        return (self.source,)
-
-    @property
     def verb(self) -> str:
         """`windows`."""
         return "windows"

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def run(data: str | None, epochs: int, data_dir: str | None, out: str) -> Outcom
     backend = choose_backend()
     frames = open_frames(data if data is not None else _film(film.film_path(data_dir)))
 
+    # Python finds out where temporary files go by writing one, when a library first asks. Ctrl-C in between would
+    # leave it there.
+    tempfile.gettempdir()
     print(f"Loading Keras on {backend} ...", flush=True)
     load_backend(backend)
     outcome = _train(frames, epochs, out_path)
