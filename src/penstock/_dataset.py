@@ -5,6 +5,7 @@ A verb checks its arguments, builds one node, and returns a new handle. What a s
 """
 
 import logging
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -101,8 +102,8 @@ class Dataset:
         if isinstance(index, slice):
             return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
         try:
-            number = index.__index__()
-        except AttributeError:
+            number = operator.index(index)
+        except TypeError:
             raise ArgumentTypeError(
                 f"A dataset is indexed by an integer or a slice, not by {index!r}, {type_of(index)}."
             ) from None
@@ -518,8 +519,8 @@ class Dataset:
         Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict.
 
         Args:
-            class_weight: A weight for each integer label, applied as sample weights. Keras drops
-                `fit(class_weight=)` silently with an adapter of ours.
+            class_weight: A weight for each integer label, applied as sample weights. `fit(class_weight=)` would be
+                dropped by Keras, and is refused.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
             loader_options: As for `loader`.
         """

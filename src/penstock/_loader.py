@@ -1,5 +1,6 @@
 """A dataset being run: executor, ring, position."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -106,7 +107,6 @@ class Loader:
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
         with self._alone():
-            self._lock_holder = threading.get_ident()
             self._at = self._start()
             self._worked_at = None
             self._iterator_count += 1
@@ -155,7 +155,6 @@ class Loader:
         """
         at = self._checked(state)
         with self._alone():
-            self._lock_holder = threading.get_ident()
             self._iterator_count += 1
             self._at, self._resumes = at, True
             self._worked_at = None
@@ -227,16 +226,22 @@ class Loader:
 
     # Its life.
 
-    def _alone(self) -> threading.Lock:
-        """The lock of the consumer: two threads take turns. `get_state`, `report` and `close` need none."""
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The turn of one consumer: two threads take turns. `get_state`, `report` and `close` need none."""
         if self._pipeline is not None:
             self._pipeline.require_open()  # after fork() nobody may be there to release the lock
-        if self._lock.locked() and self._lock_holder == threading.get_ident():
+        if self._lock_holder == threading.get_ident():
             raise LoaderError(
                 "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "
                 "called it again. Iterate it outside of them."
             )
-        return self._lock
+        with self._lock:
+            self._lock_holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._lock_holder = 0
 
     def _running(self) -> Pipeline:
         if self._is_closed:
@@ -267,7 +272,6 @@ class Loader:
     def _take(self, iterator: "_Epoch") -> Tree:
         """The next batch for an iterator; raises StopIteration after the last of its epoch."""
         with self._alone():
-            self._lock_holder = threading.get_ident()
             try:
                 if iterator.is_over:
                     raise StopIteration

@@ -195,7 +195,8 @@ def test_an_error_in_the_pipeline_leaves_fit_as_what_it_is_and_the_next_fit_begi
             raise KeyError("no such label")
         return np.float32([x]), np.float32([x])
 
-    adapter, model = ps.range(8).map(decode).batch(4).to_keras(), recording_model()
+    # One worker: with two, the next epoch's element 6 may be read ahead before this one's.
+    adapter, model = ps.range(8).map(decode).batch(4).to_keras(workers=1), recording_model()
     with pytest.raises(
         ps.ElementError, match=r"map\(decode\) at test_keras_batches.py:\d+ failed on element 6"
     ) as caught:

@@ -12,7 +12,7 @@ from penstock._errors import SpecError
 from penstock._plan._cast import Cast
 from penstock._plan._combine import Zip
 from penstock._plan._map import Map
-from penstock._plan._node import Demand, Indices, Length, Node
+from penstock._plan._node import Demand, Indices, Length, Node, finite_length
 from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
@@ -157,8 +157,21 @@ class Unbatch(Node):
                 source.fill_parts(epoch, owner, parts, mine, gather)
                 continue
             box = reader.kept(epoch, owner)
+            self._require_rows(owner, [int(extent[0]) for extent in box.extents if extent is not None])
             for target, origin in zip(mine.arrays, box.arrays, strict=True):
                 target[mine.rows] = origin[0][parts]
+
+    def _require_rows(self, owner: int, found: list[int]) -> None:
+        """A function may return fewer rows than its batch had; then nobody can know which part is where."""
+        size, last = self._sizes
+        expected = last if last and owner == finite_length(self.source) - 1 else size
+        for count in found:
+            if count != expected:
+                raise SpecError(
+                    f"unbatch() counts on {expected} rows in element {owner} of {self.source.label}, but it has "
+                    f"{count}. "
+                    "Its parts can only be numbered if every element has the same number of rows, the last excepted."
+                )
 
     def clear_after(self, index: int) -> int:
         """The next part; where the input's elements overlap, the first part of one that is clear of this one's."""
@@ -186,11 +199,11 @@ def require_one_shape(label: str, spec: Spec) -> None:
             )
 
 
-def remainder(node: Node) -> int:
-    """How many elements the short batch of a plan has, wherever it is; 0 if all batches are full."""
+def remainders(node: Node) -> set[int]:
+    """How many elements the short batches of a plan have, wherever they are; empty if all are full."""
     if isinstance(node, Batch):
-        return node.remainder
-    return next((rows for each in node.inputs if (rows := remainder(each))), 0)
+        return {node.remainder} - {0}
+    return set().union(*map(remainders, node.inputs))
 
 
 def _short_batch_cure(leaf: ArraySpec) -> str:

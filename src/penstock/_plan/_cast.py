@@ -57,6 +57,12 @@ class Cast(OneToOne):
             dtypes *= len(spec.leaves)
         elif self.structure != spec.structure:
             raise SpecError(f"{self.label} names dtypes by another structure than that of the element, {spec}.")
+        for leaf, dtype in zip(spec.leaves, dtypes, strict=True):
+            if dtype is not None and dtype != leaf.dtype and 0 in (dtype.itemsize, leaf.dtype.itemsize):
+                raise SpecError(
+                    f"{self.label} cannot make {dtype} of {leaf}: text and bytes of any size have no place in a slot. "
+                    'Name a size, such as "U20", or convert with map().'
+                )
         leaves = zip(spec.leaves, dtypes, strict=True)
         return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
 

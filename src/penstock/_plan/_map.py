@@ -130,6 +130,8 @@ class Map(OneToOne):
             value = self._call(self._arguments(ElementRng(self.seed or 0, self.random_depth), 0, 0, element), 0, 0)
             self.traits.uses_globals |= globals_.used()
         leaves, structure = _tree.flatten(value)
+        if not leaves:
+            raise self._misfit("no array at all", 0)
         places = _tree.paths(structure)
         specs = []
         for leaf, place in zip(leaves, places, strict=True):

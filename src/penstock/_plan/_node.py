@@ -181,6 +181,8 @@ class Reorder(Node):
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""
+        if any(leaf.max_shape is None for leaf in self.spec.leaves):
+            return None  # batches beside ragged elements: they are put into places of another kind, whole
         (need,) = self.demand(epoch, np.array([index], np.int64))
         return self.inputs[need.input].part_count(need.epoch, int(need.indices[0]))
 

@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from penstock._errors import ArgumentError
-from penstock._plan._batch import remainder
+from penstock._plan._batch import remainders
 from penstock._plan._map import Map
 from penstock._plan._node import Node
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows
@@ -79,8 +79,8 @@ class Program:
                 f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
                 f"{self.node.spec}, without a common first axis. Put batch() last."
             )
-        shortest = remainder(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else size
-        for rows, which in ((size, "A batch"), (shortest, "The last batch")):
+        short = remainders(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else set()
+        for rows, which in ((size, "A batch"), *((rows, "The last batch") for rows in sorted(short))):
             if rows % count:
                 raise ArgumentError(
                     f"{which} has {rows} elements, which {count} shards cannot share evenly. Use a batch size "

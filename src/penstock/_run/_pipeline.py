@@ -144,10 +144,11 @@ class Pipeline:
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Counts a unit of its batch; the last one makes the batch ready."""
+        if error is not None:
+            _clear_own_frames(error)  # before the lock: what it lets go of may run code of the user
         with self._lock:
             filling = self._fillings[unit.ticket]
             if error is not None:
-                _clear_own_frames(error)
                 filling.errors.append((unit.start, error))
             filling.remaining -= 1
             if not filling.remaining:
@@ -345,7 +346,9 @@ def _clear_own_frames(error: BaseException) -> None:
     as they are, for a debugger.
     """
     one: BaseException | None = error
-    while one is not None:
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
+        seen.add(id(one))
         for frame, _ in traceback.walk_tb(one.__traceback__):
             if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
                 with contextlib.suppress(RuntimeError):  # it still runs

@@ -33,7 +33,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from penstock._errors import ArgumentError, SpecError
 from penstock._loader import Loader
 from penstock._memory._slot import ALIGNMENT_NBYTES
-from penstock._plan._batch import remainder
+from penstock._plan._batch import remainders
 from penstock._spec import Spec
 from penstock._tree import Tree, flatten_like
 from penstock.adapters._class_weight import ClassWeights
@@ -111,7 +111,7 @@ class KerasAdapter(DataAdapter):
     @property
     def partial_batch_size(self) -> int | None:
         """Elements in that batch, or None."""
-        rows = remainder(self.loader._node) // self.loader._options.shard[1]
+        rows = min(remainders(self.loader._node), default=0) // self.loader._options.shard[1]
         return rows if self.has_partial_batch and rows else None
 
     # What Keras trains on. It asks more often than it reads, so all of these do nothing until their first `next`.

@@ -49,8 +49,9 @@ Read: TypeAlias = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | sli
 
 # Pieces of memory that one read may fill. IOV_MAX is 1024; beyond some dozens nothing more is saved.
 _MAX_VECTORS: Final = 64
-# So many places of units are remembered; a loader has a slot or some of them, a few units each.
-_MAX_KNOWN: Final = 256
+# So many places of units are remembered, 16 bytes a row: half a MiB. Units of more rows hardly gain by it.
+_MAX_KNOWN: Final = 64
+_MAX_KNOWN_ROWS: Final = 512
 # Fewer reads than this are done one by one: the tables of a read queue take longer to fill.
 _MIN_QUEUED: Final = 4
 # `advise` looks whether this many rows of a call are in memory (6 to 10 us; announcing 32 rows of 60 kB takes
@@ -233,6 +234,7 @@ class FileRows:
         arrays that are alive now, and says all that the vectors hold, so it cannot go stale.
         """
         key: list[int] = []
+        is_kept = sum(len(indices) for indices, _, _ in reads) <= _MAX_KNOWN_ROWS
         for indices, out, rows in reads:
             flags = out.flags
             assert flags.c_contiguous, "a row is written as one piece"
@@ -247,10 +249,9 @@ class FileRows:
                 # Writing by address: a row outside of `out` would be somebody else's memory.
                 assert not len(rows) or (0 <= rows.min() <= rows.max() < len(out)), "rows outside of out"
                 assert rows.shape == indices.shape, (rows.shape, indices.shape)
-                key.clear()
-                break
-        known = self._known_vectors.get(tuple(key))
-        if known is not None and key:
+                is_kept = False
+        known = self._known_vectors.get(tuple(key)) if is_kept else None
+        if known is not None:
             return known
         nbytes = self.handle.row_nbytes
         addresses = []
@@ -261,7 +262,7 @@ class FileRows:
         vectors = np.empty((len(starts), 2), np.int64)
         vectors[:, 0] = starts
         vectors[:, 1] = self._run_nbytes
-        if key:
+        if is_kept:
             if len(self._known_vectors) >= _MAX_KNOWN:
                 self._known_vectors.clear()
             self._known_vectors[tuple(key)] = vectors
