@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, final
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
 from penstock._memory._budget import Budget, budget
 from penstock._plan._map import Map
-from penstock._plan._node import Node
+from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._executor import Client, Executor
@@ -332,7 +332,7 @@ class _Epoch(Iterator[Tree]):
 
 def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:
     """Returns the executor, the number of its workers, and what there is to say about the choice."""
-    global_users = [each for each in _maps(node) if each.uses_globals()]
+    global_users = [each for each in walk(node) if isinstance(each, Map) and each.uses_globals()]
     name = options.executor
     note = ""
     if global_users:
@@ -354,13 +354,6 @@ def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:
             raise ArgumentError(f"executor='inline' has no workers, but workers={options.workers} was asked for.")
         return "inline", 0, note
     return "threads", usable_cpu_count() if options.workers == "auto" else options.workers, note
-
-
-def _maps(node: Node) -> Iterator[Map]:
-    if isinstance(node, Map):
-        yield node
-    for each in node.inputs:
-        yield from _maps(each)
 
 
 def _require_elements(node: Node) -> None:

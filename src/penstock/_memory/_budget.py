@@ -1,12 +1,11 @@
 """How much memory a loader takes, known before the first read."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 from penstock._errors import MemoryLimitError
 from penstock._memory._slot import SlotLayout
-from penstock._plan._node import Node
+from penstock._plan._node import Node, walk
 from penstock._plan._shuffle import Shuffle
 from penstock._random import BLOCK_CACHE_NBYTES
 from penstock._spec import Spec
@@ -60,7 +59,7 @@ class Budget:
 
 def budget(node: Node, spec: Spec, slot_count: int, worker_count: int) -> Budget:
     """Adds up what a loader of this plan will take, whose slots hold elements of `spec`."""
-    nodes = list(_walk(node))
+    nodes = list(walk(node))
     scratch = sum(each.scratch_nbytes for each in nodes)
     shuffles = any(isinstance(each, Shuffle) for each in nodes)
     return Budget(
@@ -71,12 +70,6 @@ def budget(node: Node, spec: Spec, slot_count: int, worker_count: int) -> Budget
         last_step=node.label,
         spec=str(spec),
     )
-
-
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    for each in node.inputs:
-        yield from _walk(each)
 
 
 def mib(nbytes: int) -> str:

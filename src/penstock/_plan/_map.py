@@ -182,7 +182,7 @@ class Map(OneToOne):
             trace.index = index
             if globals_ is not None and self.traits.uses_globals:
                 globals_.seed(0, self.random_depth, epoch, index)
-            element = structure.unflatten(box.leaf_values(0, place))
+            element = structure.unflatten(box.leaf_values(place))
             self._put(self._call(self._arguments(rng, epoch, index, element), epoch, index), out, row, index)
             del element  # or the scratch memory looks as if the function had kept it
 

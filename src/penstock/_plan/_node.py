@@ -7,7 +7,7 @@ checkpoint that is a position, and work that can be done again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -192,6 +192,13 @@ class Reorder(Node):
         """Has the input write the parts of its element."""
         (need,) = self.demand(epoch, np.array([index], np.int64))
         reader.inputs[need.input].fill_parts(need.epoch, int(need.indices[0]), parts, out, gather)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A plan's nodes, from the last step to the data; one that is used twice comes twice."""
+    yield node
+    for each in node.inputs:
+        yield from walk(each)
 
 
 def finite_length(node: Node) -> int:

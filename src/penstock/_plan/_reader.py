@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import PenstockError
-from penstock._plan._node import Indices, Node
+from penstock._plan._node import Indices, Node, walk
 from penstock._plan._source import Read, Source, SourceNode
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
@@ -74,8 +74,8 @@ class Rows:
         assert len(self.arrays[0]) == 1
         return Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
 
-    def leaf_values(self, number: int, row: int) -> list[Any]:
-        """The leaves of the element in the `number`-th of these rows: views, NumPy scalars, text."""
+    def leaf_values(self, row: int) -> list[Any]:
+        """The leaves of the element in a row of the arrays: views, NumPy scalars, text."""
         return [_value(array, row, extent) for array, extent in zip(self.arrays, self.extents, strict=True)]
 
     def set_extents(self, sizes: Indices) -> None:
@@ -149,12 +149,9 @@ class OpenSources:
 
     def __init__(self, node: Node) -> None:
         self._opened: dict[Source, Source] = {}
-        stack = [node]
-        while stack:
-            node = stack.pop()
-            if isinstance(node, SourceNode) and node.data not in self._opened:
-                self._opened[node.data] = node.data.open()
-            stack.extend(node.inputs)
+        for each in walk(node):
+            if isinstance(each, SourceNode) and each.data not in self._opened:
+                self._opened[each.data] = each.data.open()
 
     def __getitem__(self, source: Source) -> Source:
         return self._opened[source]
@@ -232,7 +229,7 @@ class Reader:
         gather = Gather()
         self.fill(epoch, np.array([index], np.int64), box, gather)
         gather.run()
-        return self.spec.structure.unflatten(box.leaf_values(0, 0))
+        return self.spec.structure.unflatten(box.leaf_values(0))
 
     def advise(self, epoch: int, indices: Indices) -> None:
         """Announces to the sources that these elements will be read; each source hears of all at once."""

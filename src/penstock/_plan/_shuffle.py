@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-from penstock._plan._node import Demand, Indices, Length, Node, Reorder, finite_length
+from penstock._plan._node import Demand, Indices, Length, Node, Reorder, finite_length, walk
 from penstock._random import local_permute, permute
 
 
@@ -96,9 +96,9 @@ class Repeat(Reorder):
 
 def repeats(node: Node) -> bool:
     """Whether the same element comes several times in an epoch, by a repeat."""
-    return (isinstance(node, Repeat) and node.count != 1) or any(map(repeats, node.inputs))
+    return any(isinstance(each, Repeat) and each.count != 1 for each in walk(node))
 
 
 def shuffles_overlaps(node: Node) -> bool:
     """Whether elements that share data were dealt to anywhere, so that no cut comes between them."""
-    return (isinstance(node, Shuffle) and node.source.overlaps) or any(map(shuffles_overlaps, node.inputs))
+    return any(isinstance(each, Shuffle) and each.source.overlaps for each in walk(node))

@@ -14,7 +14,7 @@ import numpy as np
 from penstock._errors import ArgumentError
 from penstock._plan._batch import remainders
 from penstock._plan._map import Map
-from penstock._plan._node import Node
+from penstock._plan._node import Node, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows
 from penstock._spec import Spec
 
@@ -123,10 +123,14 @@ class Program:
         end with a batch together. Plain reads go to one worker a batch while that is below a millisecond: a
         unit costs some 100 us of Python, which threads cannot do side by side.
         """
-        if runs_functions(self.node):
+        if self._runs_functions:
             return max(1, min(4, row_count // worker_count))
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
         return max(1, -(-row_count // worker_count), UNIT_NBYTES // max(1, row_nbytes))
+
+    @cached_property
+    def _runs_functions(self) -> bool:
+        return any(isinstance(node, Map) for node in walk(self.node))
 
     @cached_property
     def announced_count(self) -> int:
@@ -172,8 +176,3 @@ class Program:
         for target, whole in zip(places.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, first:last]
         out.set_extents(np.array([last - first], np.int64))
-
-
-def runs_functions(node: Node) -> bool:
-    """Whether a plan has a step that runs a user's function."""
-    return isinstance(node, Map) or any(map(runs_functions, node.inputs))

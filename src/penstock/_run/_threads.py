@@ -1,7 +1,7 @@
 """The executor `threads`: workers that share memory and the GIL. For reads and for code that lets go of it.
 
 Who writes what. `_queue` is the only way in: units, wake-ups and stops, each taken by exactly one worker.
-A worker writes `_traces[number]` and reads nothing of another.
+A worker writes its own entry of `_running` and `_done_counts`, and reads nothing of another.
 
 Each wait, and what ends it.
 - A worker waits in `_queue.get()`: ended by a unit, by a wake-up, or by its stop. `request_stop` puts one

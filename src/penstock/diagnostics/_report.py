@@ -20,8 +20,6 @@ class Counters:
     """The consumer was busy so long between one `next` and the following."""
     first_batch_s: float | None = None
     """From the first `iter` to the first batch; it is not part of `wait_s`."""
-    copied: int = 0
-    """Handed out as private copies, because the consumer kept many batches."""
     _left_at: float = field(default=0.0, repr=False)
 
     def entered(self) -> float:
