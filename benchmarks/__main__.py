@@ -17,6 +17,11 @@ _RUNS = (
     ("shuffled_pairs",),
     ("shuffled_pairs", "--cold"),
     ("keras_fit",),
+    ("gil_bound",),
+    ("augment_characters",),
+    ("transport",),
+    ("worker_start",),
+    ("faults",),
 )
 
 

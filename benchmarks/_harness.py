@@ -7,9 +7,11 @@ are taken within a round, where the machine is the same for all, and reported wi
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,7 +35,9 @@ Array = np.ndarray[Any, Any]
 Epoch = Callable[[], Iterable[Sequence[Array]]]
 """Starts an epoch: an iterable of batches, each a sequence of arrays whose first axis is samples."""
 
-_CASE_TIMEOUT_S = 600
+_EXIT_TIMEOUT_S = 10
+_POLL_S = 0.05
+_WARM_UP_S = 1.0
 _CHUNK_NBYTES = 64 << 20
 MIB = float(1 << 20)
 _QUIET = {
@@ -75,6 +79,11 @@ def ratio(case: str, others: Sequence[str], column: str = "samples/s") -> Callab
     return number
 
 
+def part_of_twice(case: str, serial: str = "serial") -> Callable[[Round], float]:
+    """Returns the function of a round that divides the speed of `case` by twice the speed of `serial`."""
+    return lambda round_: round_[case]["samples/s"] / (2 * round_[serial]["samples/s"])
+
+
 def value(case: str, column: str) -> Callable[[Round], float]:
     """Returns the function of a round that looks up one number."""
     return lambda round_: round_[case][column]
@@ -84,6 +93,9 @@ def run(
     script: str,
     cases: Mapping[str, Callable[[Options], Numbers]],
     targets: Callable[[Options], Sequence[Target]],
+    *,
+    round_count: int = 5,
+    case_timeout_s: float = 600,
 ) -> None:
     """Is the `main` of a benchmark: parses the command line, runs the cases, prints table and targets.
 
@@ -91,10 +103,12 @@ def run(
         script: the benchmark's `__file__`.
         cases: name to function; each call has a process of its own.
         targets: the bounds that hold under the options.
+        round_count: how many rounds, where the command line does not say.
+        case_timeout_s: a case that takes longer is ended, and has no numbers.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--rounds", type=int, help="default: 1 with --quick, otherwise 5")
+    parser.add_argument("--rounds", type=int, help=f"default: 1 with --quick, otherwise {round_count}")
     parser.add_argument("--cold", action="store_true", help="drop the file's pages before each case")
     parser.add_argument("--only", help="comma-separated names of the cases to run")
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
@@ -103,17 +117,21 @@ def run(
     args = parser.parse_args()
     options = Options(quick=args.quick, cold=args.cold)
     if args.case:
-        args.result.write_text(json.dumps(cases[args.case](options)))
+        unfinished = args.result.with_suffix(".part")
+        unfinished.write_text(json.dumps(cases[args.case](options)))
+        unfinished.rename(args.result)
         return
     names = args.only.split(",") if args.only else list(cases)
     if unknown := set(names) - set(cases):
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
-    round_count = args.rounds or (1 if args.quick else 5)
+    round_count = args.rounds or (1 if args.quick else round_count)
     rounds: list[dict[str, Numbers]] = []
     for index in range(round_count):
         turn = index % len(names)
         order = names[turn:] + names[:turn]
-        done = {name: numbers for name in order if (numbers := _run_case(script, name, options)) is not None}
+        done = {
+            name: numbers for name in order if (numbers := _run_case(script, name, options, case_timeout_s)) is not None
+        }
         rounds.append({name: done[name] for name in names if name in done})
     if args.json:
         args.json.write_text(json.dumps(rounds, indent=1))
@@ -123,33 +141,46 @@ def run(
     _print_targets(rounds, targets(options))
 
 
-def _run_case(script: str, name: str, options: Options) -> Numbers | None:
+def _run_case(script: str, name: str, options: Options, timeout_s: float) -> Numbers | None:
     """Returns what the case measured in a process of its own; None, said on stderr, where it failed."""
     flags = ["--quick"] * options.quick + ["--cold"] * options.cold
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch, "result.json")
+        result, errors = Path(scratch, "result.json"), Path(scratch, "errors")
         command = [sys.executable, script, "--case", name, "--result", str(result), *flags]
-        try:
-            child = subprocess.run(
+        with open(errors, "w") as file:
+            child = subprocess.Popen(
                 command,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=_CASE_TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
                 env=os.environ | _QUIET,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            print(f"  {name}: no result within {_CASE_TIMEOUT_S} s", file=sys.stderr)
-            return None
-        # Some frameworks crash while the interpreter exits: what counts is whether the numbers were written.
+            try:
+                _await_result(child, result, timeout_s)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # with what it may have left, or it would disturb others
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        # Some frameworks crash or hang while the interpreter exits: what counts is whether the numbers were written.
         if not result.exists():
-            last_lines = "\n    ".join(child.stderr.strip().splitlines()[-8:])
-            print(f"  {name}: failed with exit code {child.returncode}\n    {last_lines}", file=sys.stderr)
+            last_lines = "\n    ".join(errors.read_text().strip().splitlines()[-8:])
+            took = f"exit code {child.returncode} after {time.perf_counter() - began_s:.0f} s"
+            print(f"  {name}: failed with {took}\n    {last_lines}", file=sys.stderr)
             return None
         numbers: Numbers = json.loads(result.read_text())
     print(f"  {name}: {time.perf_counter() - began_s:.1f} s in all", file=sys.stderr, flush=True)
     return numbers
+
+
+def _await_result(child: "subprocess.Popen[bytes]", result: Path, timeout_s: float) -> None:
+    """Waits for the process to end, or its time; and for a moment only once its numbers are there."""
+    deadline_s = time.monotonic() + timeout_s
+    while child.poll() is None and time.monotonic() < deadline_s:
+        if result.exists():
+            deadline_s = min(deadline_s, time.monotonic() + _EXIT_TIMEOUT_S)
+        time.sleep(_POLL_S)
 
 
 def _machine() -> str:
@@ -239,8 +270,8 @@ def npy_file(name: str, shape: tuple[int, ...], dtype: str, *, sparse: bool = Fa
 
 
 def read_every_byte(leaves: Iterable[Array]) -> int:
-    """Is the consumer of every contender: sums each leaf as 8-byte integers, as fast as memory is read."""
-    return sum(int(leaf.view(np.uint64).sum()) for leaf in leaves)
+    """Is the consumer of every contender: sums each contiguous leaf as 8-byte integers, as fast as memory is read."""
+    return sum(int(leaf.reshape(-1).view(np.uint64).sum()) for leaf in leaves)
 
 
 def time_epochs(epoch: Epoch, options: Options) -> Numbers:
@@ -272,3 +303,43 @@ def _time_epoch(epoch: Epoch) -> tuple[int, float, float]:
         read_every_byte(leaves)
         sample_count += len(leaves[0])
     return sample_count, time.perf_counter() - began_s, first_batch_s
+
+
+def time_steady(batches: Iterable[Sequence[Array]], options: Options, *, gap_count: int = 0) -> Numbers:
+    """Reads batches with `read_every_byte` as the consumer and returns what holds once all is under way.
+
+    The rate is that of at least 3 s of batches (0.5 s with `--quick`), after a first second that warms up, so that
+    the start of workers is not in it. Batches that end sooner end it.
+
+    Args:
+        batches: an epoch, long or endless.
+        options: `quick` is obeyed.
+        gap_count: where above 0, at least so many gaps between batches are measured too (20 with `--quick`), from
+            hand-over to hand-over; their median, and their 99th percentile over the median, are returned as well.
+    """
+    warm_up_s, rated_s = (_WARM_UP_S / 4, 0.5) if options.quick else (_WARM_UP_S, 3.0)
+    least_count = min(gap_count, 20) if options.quick else gap_count
+    began_s = time.perf_counter()
+    first_s, sample_count = 0.0, 0
+    arrivals_s: list[float] = []
+    for leaves in batches:
+        arrived_s = time.perf_counter()
+        read_every_byte(leaves)
+        first_s = first_s or arrived_s
+        if arrived_s < first_s + warm_up_s:
+            continue
+        sample_count += len(leaves[0]) if arrivals_s else 0
+        arrivals_s.append(arrived_s)
+        if arrived_s >= arrivals_s[0] + rated_s and len(arrivals_s) > least_count:
+            break
+    if len(arrivals_s) < 2:
+        raise RuntimeError(f"The batches ended within the {warm_up_s} s that warm up.")
+    numbers = {
+        "samples/s": sample_count / (arrivals_s[-1] - arrivals_s[0]),
+        "first batch ms": 1e3 * (first_s - began_s),
+    }
+    if gap_count:
+        gaps_s = np.diff(arrivals_s)
+        numbers["gap ms"] = 1e3 * float(np.median(gaps_s))
+        numbers["p99/median"] = float(np.quantile(gaps_s, 0.99) / np.median(gaps_s))
+    return numbers

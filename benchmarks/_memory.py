@@ -81,10 +81,9 @@ class PeakMemory:
     def _usage(self) -> Usage:
         now_s = time.perf_counter()
         if not self._scanned_s or now_s - self._scanned_s > _CHILD_SCAN_INTERVAL_S:
-            self._children, self._scanned_s = _descendants(os.getpid()), now_s
+            self._children, self._scanned_s = descendants(os.getpid()), now_s
         if not self._children:
-            own = _counters("/proc/self/status")
-            return Usage(own["RssAnon"] + own["RssShmem"], own["RssFile"])
+            return own_usage()
         private_shared = file = 0
         for pid in [os.getpid(), *self._children]:
             try:
@@ -133,6 +132,18 @@ def resident_part(path: Path) -> float:
     return float(np.mean(pages & 1))
 
 
+def own_usage() -> Usage:
+    """Returns what this process alone has, in bytes; shared memory in full, whoever else maps it."""
+    own = _counters("/proc/self/status")
+    return Usage(own["RssAnon"] + own["RssShmem"], own["RssFile"])
+
+
+def private_nbytes(pid: int) -> int:
+    """Returns the bytes that a process has for itself: what would be free if it alone ended."""
+    rollup = _counters(f"/proc/{pid}/smaps_rollup")
+    return sum(nbytes for name, nbytes in rollup.items() if name.startswith("Private_"))
+
+
 def _counters(path: str) -> dict[str, int]:
     """Reads the lines `Name: 123 kB` of a /proc file; values in bytes."""
     with open(path) as file:
@@ -140,7 +151,8 @@ def _counters(path: str) -> dict[str, int]:
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Returns the processes that a process started, and those that they started, as far as their parents live."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

@@ -20,10 +20,11 @@ def test_version(capsys):
 
 def test_help_names_the_demo_and_the_demo_its_options(capsys):
     assert _exit_status("--help") == 0
-    assert "train on a film, and report" in capsys.readouterr().out
+    assert "train on a film, or on characters that are distorted, and report" in capsys.readouterr().out
     assert _exit_status("demo", "--help") == 0
     out = capsys.readouterr().out
     assert all(option in out for option in ("--data", "--epochs", "--data-dir", "--out", "penstock-demo.png"))
+    assert all(name in out for name in ("penstock demo ", "penstock demo augment ", "{frames,augment}"))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,8 @@ def test_help_names_the_demo_and_the_demo_its_options(capsys):
     [
         ((), "the following arguments are required: COMMAND"),
         (("dmeo",), "invalid choice: 'dmeo'"),
-        (("demo", "movies"), "invalid choice: 'movies'"),
+        (("demo", "movies"), "invalid choice: 'movies' (choose from"),
+        (("demo", "augment", "--data", "my.npy"), "--data is for the film; `penstock demo augment` makes its own data"),
         (("demo", "--epochs", "0"), "argument --epochs: '0' is no integer from 1 on"),
         (("demo", "--epochs", "1.5"), "argument --epochs: '1.5' is no integer from 1 on"),
     ],
@@ -52,7 +54,7 @@ def test_importing_the_command_line_brings_no_framework(fresh_python):
 # The backend is looked for, and not imported, before data are opened; here one is always found.
 @pytest.fixture
 def demo(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("penstock.demos.backend.importlib.util.find_spec", lambda name: object())
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -106,15 +108,30 @@ def test_a_picture_that_could_not_be_saved_is_refused_before_anything_else(demo,
 
 
 def test_a_missing_keras_is_named_with_its_cure(demo, monkeypatch):
-    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.demos.backend.importlib.util.find_spec", lambda name: None)
     assert demo() == (
         1,
         'penstock demo: The demo trains with Keras, which is not installed: pip install "penstock[demo,tensorflow]"\n',
     )
 
 
+@pytest.mark.parametrize(
+    ("package", "complaint"),
+    [
+        ("PIL", "penstock demo: The demo distorts with Pillow, which is not installed: pip install"),
+        ("matplotlib_fontja", "package matplotlib-fontja, which is not installed. Install it: pip install"),
+    ],
+)
+@pytest.mark.framework
+def test_what_only_characters_need_is_named_with_its_cure(package, complaint, demo, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
+    status, err = demo("augment")
+    assert status == 1
+    assert complaint in err
+
+
 def test_a_missing_backend_is_named_with_its_cure(demo, monkeypatch):
-    find_spec = "penstock.demos.model.importlib.util.find_spec"
+    find_spec = "penstock.demos.backend.importlib.util.find_spec"
     monkeypatch.setattr(find_spec, lambda name: object() if name == "keras" else None)
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     assert "Keras needs one of tensorflow, torch, jax, and none is installed: pip install" in demo()[1]
@@ -123,11 +140,13 @@ def test_a_missing_backend_is_named_with_its_cure(demo, monkeypatch):
 
 
 def test_the_first_backend_that_is_installed_is_taken(demo, monkeypatch):
-    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: name in ("keras", "jax") or None)
+    monkeypatch.setattr(
+        "penstock.demos.backend.importlib.util.find_spec", lambda name: name in ("keras", "jax") or None
+    )
     monkeypatch.setenv("KERAS_BACKEND", "")
-    from penstock.demos import model
+    from penstock.demos import backend
 
-    assert model.choose_backend() == "jax"
+    assert backend.choose_backend() == "jax"
 
 
 def test_ctrl_c_is_status_130_and_no_traceback(demo, monkeypatch):

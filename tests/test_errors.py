@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "executor": (
         lambda: ps.range(3).loader("process"),
         ValueError,
-        r"executor='process' is not known\. Use 'auto', 'threads', or 'inline' \(no workers\)\.",
+        r"executor='process' is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
     ),
     "workers": (lambda: ps.range(3).loader(workers=0), ValueError, r"workers=0 is below 1\."),
     "workers of float": (lambda: ps.range(3).loader(workers=2.0), TypeError, r"workers=2\.0 is not an integer\."),
@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"threads would "
             r"share in an order that nobody controls\. Use random_map\(fn\), whose fn\(element, rng\) gets "
             r"numbers of its own, "
-            r"or executor='inline'\."
+            r"or executor='processes', or 'inline'\."
         ),
     ),
     "memory": (

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "_plan": GROUND,
     "_memory": PLAN,
     "diagnostics": GROUND,  # what `_run` and `_loader` report to; it knows neither
-    "_run": MEMORY | {"diagnostics"},
+    "_run": MEMORY | {"diagnostics", "sources"},  # a parcel asks where in its file a memmap lies
     "_loader": RUN,
     "sources": PLAN,  # the Source protocol is `_plan`'s
     "image": PLAN | {"sources"},
@@ -51,6 +51,7 @@ OPTIONAL = {
     "zarr": ("sources/zarr.py",),
     "matplotlib": ("demos/",),
     "skimage": ("demos/",),
+    "PIL": ("demos/",),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }

@@ -342,7 +342,7 @@ def test_report_counts_batches_and_says_what_was_chosen(executor: Any) -> None:
 
 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"executor": "processes"}, ValueError, r"executor='processes' is not known"),
+    ({"executor": "process"}, ValueError, r"executor='process' is not known"),
     ({"workers": 0}, ValueError, "workers=0 is below 1"),
     ({"workers": 2.0}, TypeError, r"workers=2\.0 is not an integer"),
     ({"workers": True}, TypeError, "workers=True is not an integer"),

@@ -39,10 +39,13 @@ from penstock._errors import (
     LoaderError as LoaderError,
     MemoryLimitError as MemoryLimitError,
     PenstockError as PenstockError,
+    RemoteError as RemoteError,
     SourceError as SourceError,
     SpecError as SpecError,
     StateError as StateError,
+    TravelError as TravelError,
     UnknownLengthError as UnknownLengthError,
+    WorkerError as WorkerError,
 )
 from penstock._loader import Loader as Loader
 from penstock._plan._source import Source as Source

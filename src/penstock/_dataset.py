@@ -27,7 +27,7 @@ from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
 from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text
 from penstock._plan._windows import Windows, group_bounds
-from penstock._random import permute
+from penstock._random import permute, seeded_globals
 from penstock._spec import Spec
 from penstock._tree import Tree
 
@@ -54,6 +54,10 @@ class Dataset:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._idle_readers: list[Reader] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function that holds a dataset takes the plan along, not the files that were opened to look into it.
+        return Dataset, (self._node,)
 
     # Looking.
 
@@ -130,7 +134,7 @@ class Dataset:
         try:
             reader = self._idle_readers.pop()
         except IndexError:
-            reader = Reader(self._node, OpenSources(self._node), isolated=True)
+            reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
         try:
             return reader.element(0, index)
         finally:
@@ -478,7 +482,7 @@ class Dataset:
 
     def loader(
         self,
-        executor: Literal["auto", "inline", "threads"] = "auto",
+        executor: Literal["auto", "inline", "threads", "processes"] = "auto",
         workers: int | Literal["auto"] = "auto",
         prefetch: int = 4,
         memory_limit: int | None = None,
@@ -490,18 +494,24 @@ class Dataset:
         None of the options changes what is delivered.
 
         Args:
-            executor: `"threads"`; `"inline"`, without workers, on the caller's thread; or `"auto"`, which takes
-                threads unless a function draws from the global `np.random` or `random`.
-            workers: Threads; `"auto"` for the CPUs that this process may use.
+            executor: `"processes"`, for Python functions, which hold the GIL; `"threads"`, for reads and for
+                functions that let go of it; `"inline"`, without workers, on the caller's thread. `"auto"` takes
+                processes if the plan has a function of yours that can travel to another process, else threads.
+            workers: Threads or processes; `"auto"` for the CPUs that this process may use. Loaders of one process
+                share one pool of worker processes, which has as many as the loader that asked for most.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Bytes that `projected_nbytes` must not exceed.
-            timeout_s: How long no worker may get on, in seconds, before waiting for a batch is an error.
+            timeout_s: How long, in seconds, a worker may stand still on an element. A process is then killed, after
+                it said where it is, and the work is done again; the second time it is an error that names the
+                element. A thread cannot be killed: it is an error at once.
             shard: `(index, count)`: deliver only this share of the rows of every batch.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
                 `threads` was asked for and a function draws from global generators.
+            TravelError: `processes` was asked for, and a function holds what cannot go to another process, such as a
+                lock; names the variable.
             MemoryLimitError: `memory_limit` is too low; says what takes it and what fits.
 
         Example:

@@ -45,12 +45,24 @@ class DeadlineError(PenstockError, TimeoutError):
     """A batch did not arrive within `timeout_s`; the elements that were being worked on are named."""
 
 
+class WorkerError(PenstockError, RuntimeError):
+    """A worker process died again and again on one element, or could not be started."""
+
+
+class RemoteError(PenstockError, RuntimeError):
+    """An exception from a worker process whose own type could not be made again here; it holds name and message."""
+
+
 class MemoryLimitError(PenstockError, MemoryError):
     """The projected memory of a loader is above its `memory_limit`."""
 
 
 class StateError(PenstockError, ValueError):
     """A state cannot be restored here: another plan, another version, or not a state at all."""
+
+
+class TravelError(PenstockError, TypeError):
+    """Something of a plan, such as an open file that a function holds, cannot be handed to a worker process."""
 
 
 class LoaderError(PenstockError, RuntimeError):

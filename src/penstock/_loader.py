@@ -9,16 +9,12 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
 from penstock._memory._budget import Budget, budget
-from penstock._plan._map import Map
-from penstock._plan._node import Node, walk
+from penstock._plan._node import Node
 from penstock._plan._text import difference, identity, length_text
-from penstock._run._cpus import usable_cpu_count
-from penstock._run._executor import Client, Executor
-from penstock._run._inline import InlineExecutor
-from penstock._run._lower import Program
-from penstock._run._pipeline import Pipeline, Position
+from penstock._run._choice import choose
+from penstock._run._lower import Position, Program
+from penstock._run._pipeline import Pipeline
 from penstock._run._shutdown import watch
-from penstock._run._threads import ThreadsExecutor
 from penstock._tree import Tree
 from penstock.diagnostics._report import Counters, Report
 
@@ -32,7 +28,7 @@ CLOSE_WAIT_S = 5.0
 class LoaderOptions:
     """How a dataset is run. None of it changes what is delivered; see `Dataset.loader` for each."""
 
-    executor: Literal["auto", "inline", "threads"] = "auto"
+    executor: Literal["auto", "inline", "threads", "processes"] = "auto"
     workers: int | Literal["auto"] = "auto"
     prefetch: int = 4
     memory_limit: int | None = None
@@ -40,9 +36,10 @@ class LoaderOptions:
     shard: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
-        if self.executor not in ("auto", "inline", "threads"):
+        if self.executor not in ("auto", "inline", "threads", "processes"):
             raise ArgumentError(
-                f"executor={self.executor!r} is not known. Use 'auto', 'threads', or 'inline' (no workers)."
+                f"executor={self.executor!r} is not known. Use 'auto', 'threads', 'processes', or 'inline' "
+                "(no workers)."
             )
         if self.workers != "auto":
             _require_int("workers", self.workers, 1)
@@ -84,9 +81,16 @@ class Loader:
         self._options = options
         self._same_epoch = same_epoch
         _require_elements(node)
-        self._executor, self._worker_count, self._note = _choose(node, options)
-        self._program = Program(node, options.shard)
-        self._budget: Budget = budget(node, self._program.spec, options.prefetch + 2, self._worker_count)
+        self._choice = choose(node, options.executor, options.workers, options.timeout_s)
+        self._program = Program(node, options.shard, same_epoch=same_epoch)
+        self._choice.pack(self._program)
+        self._budget: Budget = budget(
+            node,
+            self._program.spec,
+            slot_count=options.prefetch + 2,
+            worker_count=self._choice.worker_count,
+            shared_nbytes=self._choice.shared_nbytes,
+        )
         self._budget.require(options.memory_limit)
         self._identity = identity(node)
         self._pipeline: Pipeline | None = None
@@ -212,17 +216,17 @@ class Loader:
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
             copied=self._pipeline.copied_count if self._pipeline else 0,
-            executor=self._executor,
-            workers=self._worker_count,
+            executor=self._choice.executor,
+            workers=self._choice.worker_count,
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
-            note=self._note,
+            note="\n".join([self._choice.note, *self._choice.incidents]).strip(),
         )
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._node.length)}, {self._executor}, {state}>"
+        return f"<penstock.Loader of {length_text(self._node.length)}, {self._choice.executor}, {state}>"
 
     # Its life.
 
@@ -253,21 +257,10 @@ class Loader:
                 self._program,
                 slot_count=self._budget.slot_count,
                 spare_count=min(2, self._options.prefetch),
-                make_executor=self._make_executor,
-                same_epoch=self._same_epoch,
+                make_executor=self._choice.make_executor,
             )
             watch(self, self._pipeline)
         return self._pipeline
-
-    @property
-    def _make_executor(self) -> Any:
-        workers = self._worker_count
-
-        # Not a method: the executor holds it, and must not hold the loader.
-        def make(client: Client) -> Executor:
-            return InlineExecutor(client) if workers == 0 else ThreadsExecutor(client, workers)
-
-        return make
 
     def _take(self, iterator: "_Epoch") -> Tree:
         """The next batch for an iterator; raises StopIteration after the last of its epoch."""
@@ -300,6 +293,7 @@ class Loader:
         """
         self._is_closed = True
         if self._pipeline is None:
+            self._choice.leave()
             self._program.sources.close()
         else:
             self._pipeline.close(CLOSE_WAIT_S)
@@ -328,32 +322,6 @@ class _Epoch(Iterator[Tree]):
         finally:
             if self.is_over:
                 self._loader = None
-
-
-def _choose(node: Node, options: LoaderOptions) -> tuple[str, int, str]:
-    """Returns the executor, the number of its workers, and what there is to say about the choice."""
-    global_users = [each for each in walk(node) if isinstance(each, Map) and each.uses_globals()]
-    name = options.executor
-    note = ""
-    if global_users:
-        culprit = global_users[0]
-        if name == "threads":
-            raise ArgumentError(
-                f"{culprit.label} at {culprit.where} draws from the global np.random or random, whose state "
-                "threads would share in an order that nobody controls. Use random_map(fn), whose fn(element, rng) "
-                "gets numbers of its own, or executor='inline'."
-            )
-        if name == "auto":
-            note = (
-                f"It runs inline, without workers, because {culprit.label} draws from the global np.random or random; "
-                "random_map() gives it numbers of its own and lets it run on threads."
-            )
-            name = "inline"
-    if name == "inline":
-        if options.workers not in ("auto", 1):
-            raise ArgumentError(f"executor='inline' has no workers, but workers={options.workers} was asked for.")
-        return "inline", 0, note
-    return "threads", usable_cpu_count() if options.workers == "auto" else options.workers, note
 
 
 def _require_elements(node: Node) -> None:

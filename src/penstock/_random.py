@@ -18,6 +18,7 @@ the same block both compute it, which wastes a fraction of a millisecond and not
 `seeded_globals` belong to one thread each.
 """
 
+import ctypes
 import functools
 import hashlib
 import math
@@ -300,6 +301,10 @@ def _key(purpose: str, *numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
+_MT19937_NBYTES: Final = 625 * 4
+"""624 words and a position."""
+
+
 class ElementRng:
     """Gives each element a random generator that depends on (seed, depth, epoch, index) and nothing else.
 
@@ -387,6 +392,46 @@ class seeded_globals:  # noqa: N801 - it is used as a statement, as `contextlib.
             numpy_then = np.random.RandomState(_seed_words(self._key)).get_state(legacy=False)
             python_then = random.Random(self._key).getstate()
         return python_now != python_then or not _is_same(numpy_now, numpy_then)
+
+
+class owned_globals(seeded_globals):  # noqa: N801 - as its base
+    """The same in a process where nobody else draws: nothing is given back, and watching costs 18 us, not 140.
+
+    What NumPy's generator holds is compared where it lies. A second number of a pair of `randn` would be drawn
+    without changing it; but `seed` forgets that number, and so does the first entry.
+    """
+
+    _is_begun = False
+
+    def __enter__(self) -> Self:
+        if not owned_globals._is_begun:
+            owned_globals._is_begun = True
+            np.random.seed(0)
+        self._key = None
+        self._watched = _global_words()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves the generators as they are."""
+
+    def seed(self, seed: int, depth: int, epoch: int, index: int) -> None:
+        """Sets both generators to states that depend on these four integers alone."""
+        super().seed(seed, depth, epoch, index)
+        self._watched = _global_words()
+
+    def used(self) -> bool:
+        """Whether either generator was drawn from, or set otherwise, since entry or the last `seed`."""
+        return self._watched != _global_words()
+
+
+def _global_words() -> tuple[bytes, tuple[Any, ...]]:
+    """The memory of NumPy's global generator, whichever it is, and the state of Python's."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # missing in the stubs
+    if not isinstance(generator, np.random.MT19937):  # the user put another one there
+        return repr(generator.state).encode(), random.getstate()
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_NBYTES), random.getstate()
 
 
 def _global_states() -> tuple[dict[str, Any], tuple[Any, ...]]:

@@ -1,4 +1,6 @@
-from penstock.testing import ExecutorTests
+import pytest
+
+from penstock.testing import ExecutorTests, WorkerDeathTests
 
 
 class TestInline(ExecutorTests):
@@ -9,3 +11,19 @@ class TestInline(ExecutorTests):
 class TestThreads(ExecutorTests):
     executor = "threads"
     worker_counts = (1, 2, 7)
+
+
+class TestProcesses(ExecutorTests):
+    executor = "processes"
+    worker_counts = (2,)
+    starts_processes = True
+
+
+@pytest.mark.slow
+class TestOtherNumbersOfProcesses(TestProcesses):
+    worker_counts = (1, 5)
+
+
+@pytest.mark.faults
+class TestDeathsOfProcesses(WorkerDeathTests):
+    pass

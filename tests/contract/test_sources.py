@@ -148,5 +148,3 @@ class TestFakes(SourceTests):
             gated.open_gate()
             return gated
         return CountingSource(inner) if request.param == "counting" else FailingSource(inner, {})
-
-    test_pickles_small_and_the_copy_reads_the_same = None  # fakes hold locks and stay in their process

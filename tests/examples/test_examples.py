@@ -26,6 +26,7 @@ CASES = [
     _case("hdf5_and_zarr.py", "500 elements came"),
     _case("next_frame.py", "Mean square error on the test", pytest.mark.keras),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.keras),
+    _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.keras),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),
 ]
 

@@ -3,6 +3,7 @@ import pytest
 
 import penstock as ps
 from penstock._plan._reader import OpenSources, Reader
+from penstock._random import seeded_globals
 
 
 def test_every_leaf_is_cast():
@@ -34,7 +35,7 @@ def test_cast_of_a_batch_is_a_batch_of_casts():
 def test_what_is_beyond_a_short_batch_is_not_converted():
     # It was never written, and may hold anything: NaN among it would be a warning, which is an error here.
     node = ps.from_arrays(np.arange(5.0)).batch(4).cast("int32")._node
-    reader = Reader(node, OpenSources(node), isolated=True)
+    reader = Reader(node, OpenSources(node), isolation=seeded_globals)
     reader.inputs[0].scratch(1).arrays[0][...] = np.nan
     assert reader.element(0, 1).tolist() == [4]
 

@@ -97,16 +97,37 @@ def test_threads_refuse_such_a_function_and_say_what_to_do(function: Callable[[A
     assert str(caught.value).startswith(f"map({function.__name__}) at test_global_randomness.py:")
     assert "draws from the global np.random or random" in str(caught.value)
     assert "Use random_map(fn)" in str(caught.value)
-    assert "executor='inline'" in str(caught.value)
+    assert "executor='processes', or 'inline'" in str(caught.value)
 
 
 @DRAWER
-def test_auto_runs_such_a_function_inline_and_says_why(function: Callable[[Any], Any]) -> None:
-    with ps.range(20).map(function).batch(2).loader() as loader:
+def test_such_a_function_draws_the_same_in_worker_processes(function: Callable[[Any], Any]) -> None:
+    dataset = ps.range(60).map(function).shuffle(1).batch(7)
+    with dataset.loader("inline") as inline, dataset.loader("processes", workers=3) as processes:
+        for _ in range(2):
+            ours, oracle = ([batch.tolist() for batch in loader] for loader in (processes, inline))
+            assert ours == oracle
+
+
+def test_auto_runs_such_a_function_in_processes() -> None:
+    with ps.range(20).map(with_numpy).batch(2).loader() as loader:
+        assert loader.report().executor == "processes"
+
+
+@DRAWER
+def test_auto_runs_such_a_function_inline_if_it_cannot_travel_and_says_why(function: Callable[[Any], Any]) -> None:
+    lock = threading.Lock()
+
+    def guarded(x: Any) -> Any:
+        with lock:
+            return function(x)
+
+    with ps.range(20).map(guarded).batch(2).loader() as loader:
         list(loader)
         report = loader.report()
         assert (report.executor, report.workers) == ("inline", 0)
-        assert f"because map({function.__name__}) draws from the global np.random or random" in report.note
+        assert "because map(guarded) draws from the global np.random or random" in report.note
+        assert "`lock`" in report.note
         assert report.note in str(report)
         assert threading.active_count() == 1
 
@@ -115,14 +136,14 @@ def test_a_declared_spec_hides_nothing() -> None:
     dataset = ps.range(20).map(with_numpy, element_spec=ps.ArraySpec((), "float64")).batch(2)
     with pytest.raises(ps.ArgumentError, match="draws from the global"):
         dataset.loader("threads")
-    with dataset.loader() as loader:
-        assert loader.report().executor == "inline"
 
 
-def test_a_function_that_draws_nothing_runs_on_threads() -> None:
-    with ps.range(20).map(lambda x: x + 1).batch(2).loader() as loader:
+def test_a_function_that_cannot_travel_runs_on_threads_and_says_why() -> None:
+    lock = threading.Lock()
+    with ps.range(20).map(lambda x: x + 1 if lock else x).batch(2).loader() as loader:
         assert loader.report().executor == "threads"
-        assert loader.report().note == ""
+        assert loader.report().note.startswith("It runs on threads, not on processes: ")
+        assert "`lock`" in loader.report().note
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])

@@ -307,7 +307,7 @@ def test_a_ring_that_cannot_be_had_leaves_no_threads(monkeypatch: pytest.MonkeyP
     def refuse(nbytes: int) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(_ring, "anonymous", refuse)
+    monkeypatch.setattr(_ring, "MemoryFile", refuse)
     loader = loader_of(3)
     with pytest.raises(OSError, match="Too many open files"):
         iter(loader)

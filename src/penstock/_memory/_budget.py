@@ -24,6 +24,8 @@ class Budget:
     """For all workers together."""
     order_nbytes: int
     """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
+    shared_nbytes: int
+    """Arrays in memory that worker processes get a share of."""
     last_step: str
     spec: str
 
@@ -35,7 +37,7 @@ class Budget:
     @property
     def projected_nbytes(self) -> int:
         """The sum."""
-        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes
+        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes + self.shared_nbytes
 
     def require(self, limit: int | None) -> None:
         """Refuses a loader that cannot stay under its limit.
@@ -57,7 +59,7 @@ class Budget:
         )
 
 
-def budget(node: Node, spec: Spec, slot_count: int, worker_count: int) -> Budget:
+def budget(node: Node, spec: Spec, slot_count: int, worker_count: int, shared_nbytes: int = 0) -> Budget:
     """Adds up what a loader of this plan will take, whose slots hold elements of `spec`."""
     nodes = list(walk(node))
     scratch = sum(each.scratch_nbytes for each in nodes)
@@ -67,6 +69,7 @@ def budget(node: Node, spec: Spec, slot_count: int, worker_count: int) -> Budget
         slot_nbytes=SlotLayout(spec).nbytes,
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
+        shared_nbytes=shared_nbytes,
         last_step=node.label,
         spec=str(spec),
     )

@@ -1,36 +1,63 @@
-"""One anonymous mapping for a loader's whole life.
+"""Memory without a name, which other processes may map.
 
-It has no name: nothing can be left in `/dev/shm`, whose size does not matter either, and when the last
-process that maps it is gone, however it went, the system frees it. On Linux it is a memory file
-(`memfd_create`), which another process can map if it is handed the descriptor; elsewhere it is an anonymous
-`mmap`.
+Nothing can be left in `/dev/shm`, whose size does not matter either, and when the last process that maps it is
+gone, however it went, the system frees it. On Linux it is a memory file (`memfd_create`), elsewhere a temporary
+file that is unlinked at once; another process can map it if it is handed the descriptor.
 """
 
 import contextlib
 import mmap
 import os
-from typing import Final
+import tempfile
+from typing import Final, final
 
 PAGE_NBYTES: Final = mmap.PAGESIZE
 
 
-def anonymous(nbytes: int) -> mmap.mmap:
-    """Returns new memory of at least one page, zero, taken page by page as it is written.
+@final
+class MemoryFile:
+    """A file of zeros in memory, taken page by page as it is written.
 
-    It is freed when the last array that views it is gone; there is nothing to close.
+    The descriptor is closed by `close`, or when this is dropped; mappings live on without it.
+
+    Args:
+        nbytes: Its size; at least a page is taken.
     """
-    nbytes = max(nbytes, PAGE_NBYTES)
-    if not hasattr(os, "memfd_create"):
-        return mmap.mmap(-1, nbytes)
-    descriptor = os.memfd_create("penstock", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, nbytes)
-        memory = mmap.mmap(descriptor, nbytes)
-    finally:
-        os.close(descriptor)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = max(nbytes, PAGE_NBYTES)
+        self.descriptor = -1
+        self.descriptor = _unnamed_file()
+        os.ftruncate(self.descriptor, self.nbytes)
+
+    def map(self) -> mmap.mmap:
+        """Maps all of it. The mapping goes when the last array that views it is gone; there is nothing to close."""
+        return map_shared(self.descriptor, self.nbytes)
+
+    def close(self) -> None:
+        """Closes the descriptor. Closing again does nothing."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
+    """Maps a memory file, so that what one process writes the others see."""
+    memory = mmap.mmap(descriptor, nbytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # Fewer faults while the ring is written for the first time, and fewer misses of the TLB after. Where the
         # kernel has no huge pages for shared memory this asks for nothing, or is refused.
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("penstock", os.MFD_CLOEXEC)
+    descriptor, path = tempfile.mkstemp(prefix="penstock")
+    os.unlink(path)
+    return descriptor

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import LoaderError
-from penstock._memory._mapping import anonymous
-from penstock._memory._slot import SlotLayout
+from penstock._memory._mapping import MemoryFile
+from penstock._memory._slot import RingLayout, ring_words
 from penstock._plan._reader import Rows
 from penstock._spec import Spec
 from penstock._tree import Tree
@@ -45,13 +45,18 @@ class Ring:
     """
 
     def __init__(self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None]) -> None:
-        self._layout = SlotLayout(spec)
+        self._layout = RingLayout(spec, slot_count)
+        self._spec = spec
         self._structure = spec.structure
         self.slot_count = slot_count
         self._spare_count = spare_count
         self._on_free = on_free
-        self._memory: mmap.mmap | None = anonymous(self._layout.nbytes * slot_count)
-        self._rows = [self._layout.rows(self._root(slot)) for slot in range(slot_count)]
+        self.file = MemoryFile(self._layout.nbytes)
+        """The memory, for workers in other processes to map."""
+        self._memory: mmap.mmap | None = self.file.map()
+        self.words = ring_words(self._memory, slot_count)
+        """See `ring_words`."""
+        self._rows = [self._layout.slot.rows(self._root(slot)) for slot in range(slot_count)]
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
         self.copied_count = 0
@@ -60,10 +65,10 @@ class Ring:
         """Slots that may be filled; the one that came back last is taken first."""
 
     def _root(self, slot: int) -> npt.NDArray[np.uint8]:
-        memory, nbytes = self._memory, self._layout.nbytes
+        memory = self._memory
         if memory is None:
             raise LoaderError("This loader was closed while a batch was being taken from it.")
-        return np.frombuffer(memory, np.uint8, nbytes, slot * nbytes)
+        return self._layout.root(memory, slot)
 
     def rows(self, slot: int) -> Rows:
         """The slot as the place that workers write to."""
@@ -78,8 +83,8 @@ class Ring:
         is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         root = self._root(slot)
-        leaves = self._layout.leaves(root, rows[slot])
-        for number, (leaf, spec) in enumerate(zip(leaves, self._layout.spec.leaves, strict=True)):
+        leaves = self._layout.slot.leaves(root, rows[slot])
+        for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
             if not spec.is_bounded:
                 leaves[number] = _own(leaf, spec.dtype.kind)
             elif not is_lease or leaf.ndim == 0:
@@ -124,6 +129,8 @@ class Ring:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
         self._memory = None
         self._rows = []
+        self.words = memoryview(b"").cast("q")
+        self.file.close()
 
     @property
     def leased_count(self) -> int:

@@ -1,5 +1,6 @@
 """How one element of the loader, most often a batch, lies in a slot."""
 
+import mmap
 from typing import Any, final
 
 import numpy as np
@@ -56,6 +57,31 @@ class SlotLayout:
                 used = shape if extent is None else (int(extent[0]), *shape[1:])
                 leaves.append(np.ndarray(used, array.dtype, root, place))
         return leaves
+
+
+@final
+class RingLayout:
+    """Where the slots of a ring are in its memory, and the words before them that its workers share.
+
+    Args:
+        spec: What one slot holds.
+        slot_count: How many slots.
+    """
+
+    def __init__(self, spec: Spec, slot_count: int) -> None:
+        self.slot = SlotLayout(spec)
+        self.slot_count = slot_count
+        self._header_nbytes = _up(8 * (1 + slot_count), PAGE_NBYTES)
+        self.nbytes = self._header_nbytes + slot_count * self.slot.nbytes
+
+    def root(self, memory: mmap.mmap, slot: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a slot, as an array of their own."""
+        return np.frombuffer(memory, np.uint8, self.slot.nbytes, self._header_nbytes + slot * self.slot.nbytes)
+
+
+def ring_words(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
+    """Integers before the slots of a ring: the last ticket that is given up, then the units left of each slot."""
+    return memoryview(memory)[: 8 * (1 + slot_count)].cast("q")
 
 
 def _up(value: int, multiple: int) -> int:

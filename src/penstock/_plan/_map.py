@@ -14,14 +14,35 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import ElementError, PenstockError, SpecError, type_of
-from penstock._plan._node import Indices, Node, OneToOne
-from penstock._plan._reader import Gather, OpenSources, Reader, Rows, chunk_count, chunk_nbytes, pieces
+from penstock._plan._node import Indices, Node, OneToOne, walk
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, chunk_count, chunk_nbytes, pieces
 from penstock._plan._text import origins
 from penstock._random import ElementRng, seeded_globals
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
 
 if TYPE_CHECKING:
     from penstock._tree import Tree
+
+
+def find_specs(plan: Node, trace: Trace) -> dict[int, tuple[Spec, bool]]:
+    """Runs the functions whose spec is unknown on element 0, from the data upwards.
+
+    Returns:
+        For each by its number in the order of `walk`: the spec, and whether it draws from global generators.
+    """
+    found = {}
+    for number, node in reversed(list(enumerate(walk(plan)))):
+        if isinstance(node, Map) and node.known_spec is None:
+            trace.words[0] = number + 1
+            found[number] = (node.spec, node.traits.uses_globals)
+    return found
+
+
+def adopt_specs(plan: Node, found: dict[int, tuple[Spec, bool]]) -> None:
+    """Makes what `find_specs` found elsewhere known here."""
+    for number, node in enumerate(walk(plan)):
+        if isinstance(node, Map) and number in found:
+            node.__dict__["_probed"], node.traits.uses_globals = found[number]
 
 
 def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
@@ -118,7 +139,7 @@ class Map(OneToOne):
         """The spec of what the function returns for element 0."""
         sources = OpenSources(self.source)
         try:
-            return self._spec_from(Reader(self.source, sources, isolated=True))
+            return self._spec_from(Reader(self.source, sources, isolation=seeded_globals))
         finally:
             sources.close()
 
@@ -152,10 +173,10 @@ class Map(OneToOne):
         rng = None if self.seed is None else reader.memo("rng", self._new_rng)
         for start, stop in pieces(len(indices), chunk_count(source.spec)):
             chunk, rows = indices[start:stop], out.take(slice(start, stop))
-            if not reader.isolated:
+            if reader.isolation is None:
                 self._fill_chunk(reader, rng, None, epoch, chunk, rows)
                 continue
-            with seeded_globals() as globals_:
+            with reader.isolation() as globals_:
                 self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
                 if not self.traits.uses_globals and globals_.used():
                     # Found out in the act: what it drew depends on who drew before. Again, seeded.
@@ -176,10 +197,10 @@ class Map(OneToOne):
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace = source.spec.structure, reader.trace
-        trace.node, trace.epoch = self, epoch
+        structure, trace = source.spec.structure, reader.trace.words
+        trace[0], trace[1] = reader.number + 1, epoch
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
-            trace.index = index
+            trace[2] = index
             if globals_ is not None and self.traits.uses_globals:
                 globals_.seed(0, self.random_depth, epoch, index)
             element = structure.unflatten(box.leaf_values(place))

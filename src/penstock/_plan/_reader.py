@@ -6,8 +6,10 @@ or whoever calls `ds[i]`) has readers of its own, so nothing in this file takes 
 is shared by the workers of one process; it is filled before they start and only looked up after.
 """
 
+import itertools
 import math
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from penstock._errors import PenstockError
 from penstock._plan._node import Indices, Node, walk
 from penstock._plan._source import Read, Source, SourceNode
+from penstock._random import seeded_globals
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 
@@ -170,33 +173,55 @@ class OpenSources:
 
 @final
 class Trace:
-    """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits."""
+    """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits.
 
-    __slots__ = ("epoch", "index", "node")
+    Three integers, for they may lie in memory that another process looks at.
+    """
 
-    def __init__(self) -> None:
-        self.node: Node | None = None
-        self.epoch = 0
-        self.index = 0
+    __slots__ = ("words",)
 
-    def __str__(self) -> str:
-        node = self.node  # one read: the worker may move on meanwhile
-        return "nothing yet" if node is None else f"{node.label} on element {self.index}"
+    def __init__(self, words: "memoryview[int] | None" = None) -> None:
+        self.words = memoryview(array("q", bytes(24))) if words is None else words
+        """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
+
+    def read(self) -> tuple[int, int, int]:
+        """The words, of one moment or of two: the worker may move on meanwhile."""
+        step, epoch, index = self.words
+        return step, epoch, index
+
+
+def place_of(words: tuple[int, int, int], plan: Node) -> str:
+    """What a trace says, in the user's terms: `map(decode) on element 41`."""
+    step, _, index = words
+    return f"{list(walk(plan))[step - 1].label} on element {index}" if step else "nothing yet"
 
 
 @final
 class Reader:
     """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
 
-    __slots__ = ("_memo", "_node", "_sources", "inputs", "isolated", "source", "trace")
+    __slots__ = ("_memo", "_node", "_sources", "inputs", "isolation", "number", "source", "trace")
 
-    def __init__(self, node: Node, sources: OpenSources, *, isolated: bool, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        sources: OpenSources,
+        *,
+        isolation: type[seeded_globals] | None,
+        trace: Trace | None = None,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
         self.trace = trace or Trace()
-        self.isolated = isolated
-        """Whether one element runs at a time in this process, so that global generators can be seeded."""
+        numbers = numbers or itertools.count()
+        self.number = next(numbers)
+        """The node's place in the order of `walk`."""
+        self.isolation = isolation
+        """How global generators are seeded, where one element runs at a time in this process; None elsewhere."""
         self._node = node
         self._sources = sources  # which close themselves when nobody reads any more
-        self.inputs = [Reader(each, sources, isolated=isolated, trace=self.trace) for each in node.inputs]
+        self.inputs = [
+            Reader(each, sources, isolation=isolation, trace=self.trace, numbers=numbers) for each in node.inputs
+        ]
         self.source = sources[node.data] if isinstance(node, SourceNode) else None
         self._memo: dict[str, Any] = {}
 

@@ -1,9 +1,11 @@
 """All that an executor has to be: something that runs units, in any order, and says when each is done."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from penstock._run._lower import Unit
+from penstock._memory._ring import Ring
+from penstock._run._lower import Program, Unit
 
 
 class Client(Protocol):
@@ -12,8 +14,14 @@ class Client(Protocol):
     def run(self, unit: Unit) -> None:
         """Runs a unit where the caller is. Raises what the unit raises."""
 
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages."""
+
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Takes the outcome of a unit."""
+
+    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+        """Takes what a unit wrote, in another process, of leaves without a place in the slot; before `finished`."""
 
     def pump(self) -> None:
         """Turns slots that came back into new units."""
@@ -24,12 +32,20 @@ class Executor(ABC):
 
     worker_count: int
     """How many units can run at once."""
+    queue_target: int
+    """Batches are issued while fewer units than this are unfinished."""
+    deadline_count = 1
+    """How many times `timeout_s` may pass in silence before the pipeline gives up; more than one for an executor
+    that watches its workers itself."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
 
+    def begin(self, program: Program, ring: Ring) -> None:
+        """Is told once, before the first unit, what the units are of and where they go."""
+
     @abstractmethod
-    def submit(self, unit: Unit) -> None:
-        """Takes a unit to run; returns at once."""
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Takes the units of a batch to run; returns at once."""
 
     @abstractmethod
     def wake(self) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import final
 
 from penstock._run._executor import Client, Executor
@@ -13,7 +14,7 @@ from penstock._run._lower import Unit
 class InlineExecutor(Executor):
     """Runs a unit when its batch is waited for. There is nothing to stop and nobody to wait for."""
 
-    worker_count = 1
+    worker_count = queue_target = 1
     isolates = True
 
     def __init__(self, client: Client) -> None:
@@ -21,9 +22,9 @@ class InlineExecutor(Executor):
         self._client: Client = weakref.proxy(client)
         self._units: deque[Unit] = deque()
 
-    def submit(self, unit: Unit) -> None:
-        """Keeps the unit until `drive`."""
-        self._units.append(unit)
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Keeps the units until `drive`."""
+        self._units.extend(units)
 
     def wake(self) -> None:
         """Nothing to wake: `drive` looks for slots that came back."""

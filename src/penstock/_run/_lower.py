@@ -4,18 +4,23 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
+import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock._errors import ArgumentError
+from penstock._errors import ArgumentError, ElementError
 from penstock._plan._batch import remainders
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
-from penstock._plan._reader import Gather, OpenSources, Reader, Rows
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace
+from penstock._plan._text import origins
+from penstock._random import seeded_globals
 from penstock._spec import Spec
 
 ANNOUNCED_BATCHES = 16
@@ -23,6 +28,9 @@ ANNOUNCED_BATCHES = 16
 ANNOUNCED_NBYTES = 64 << 20
 """And how much memory of the page cache that may ask for; one batch is always announced."""
 
+
+Position = tuple[int, int]
+"""`(epoch, index)` of a batch."""
 
 UNIT_NBYTES = 4 << 20
 """A unit of plain reads is at least this much, or a whole batch."""
@@ -40,8 +48,9 @@ class Unit:
     slot: int
     ticket: int
     """Which filling of a slot it belongs to; of fillings that were given up, nothing is delivered."""
-    announce: tuple[tuple[int, int], ...] = ()
-    """Batches to come, as `(epoch, index)`, that this unit tells the sources about when it is done."""
+    announce: tuple[int, int, int] = (0, 0, 0)
+    """Batches to come that this unit tells the sources about when it is done: `(epoch, index)` of the first, and
+    how many."""
 
 
 @final
@@ -51,14 +60,20 @@ class Program:
     Args:
         node: The plan. Its elements are what the loader delivers, called batches here.
         shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each.
+        same_epoch: Every epoch is epoch 0 again, for evaluation.
     """
 
-    def __init__(self, node: Node, shard: tuple[int, int]) -> None:
+    def __init__(self, node: Node, shard: tuple[int, int], *, same_epoch: bool = False) -> None:
         self.node = node
         self.shard = shard
+        self.same_epoch = same_epoch
         self.sources = OpenSources(node)
         if shard[1] > 1:
             self._check_shard()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Sources are opened again where this arrives.
+        return functools.partial(Program, same_epoch=self.same_epoch), (self.node, self.shard)
 
     @property
     def batch_count(self) -> int | None:
@@ -103,7 +118,7 @@ class Program:
         slot: int,
         ticket: int,
         worker_count: int,
-        announce: tuple[tuple[int, int], ...] = (),
+        announce: tuple[int, int, int] = (0, 0, 0),
     ) -> list[Unit]:
         """Cuts a batch into units: one a worker, or more if rows are large or take a user's function."""
         rows = self.row_count(epoch, index)
@@ -112,7 +127,7 @@ class Program:
         first, last = self.shard_rows(rows)
         size = self._unit_rows(last - first, worker_count)
         return [
-            Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else ())
+            Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else (0, 0, 0))
             for start in range(first, last, size)
         ]
 
@@ -137,16 +152,56 @@ class Program:
         """How many batches ahead sources are told of."""
         return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
 
-    def next_position(self, epoch: int, index: int) -> tuple[int, int]:
+    def next_position(self, epoch: int, index: int) -> Position:
         """What follows a batch: the next, or the first of the next epoch."""
-        return (epoch, index + 1) if index + 1 != self.batch_count else (epoch + 1, 0)
+        if index + 1 != self.batch_count:
+            return epoch, index + 1
+        return (0 if self.same_epoch else epoch + 1), 0
 
-    def reader(self, *, isolated: bool) -> Reader:
+    def reader(self, isolation: type[seeded_globals] | None, trace: Trace | None = None) -> Reader:
         """Makes the readers of one worker."""
-        return Reader(self.node, self.sources, isolated=isolated)
+        return Reader(self.node, self.sources, isolation=isolation, trace=trace)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> None:
-        """Runs a unit: fills its rows of the slot, then announces reads to come."""
+        """Runs a unit: fills its rows of the slot, then announces reads to come.
+
+        Raises:
+            Exception: What a source or a function raised, with a note of the batch.
+        """
+        try:
+            self._run(reader, unit, out)
+        except StopIteration as error:  # it would end the consumer's loop as if all had been delivered
+            raise ElementError(f"A source raised StopIteration{_place(unit)}.") from error
+        except Exception as error:
+            error.add_note(f"This was{_place(unit)}.")
+            raise
+
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
+        rows = self.row_count(unit.epoch, unit.index)
+        part = f", elements {unit.start} to {unit.stop - 1} of it" if rows is not None and rows > 1 else ""
+        return f"batch {unit.index} of epoch {unit.epoch}{part}{origins(self.node, unit.epoch, unit.index)}"
+
+    def objects(self, unit: Unit, out: Rows) -> list[Any]:
+        """What a unit wrote of leaves that have no place in the slot, text and ragged arrays: one value a leaf."""
+        return [array[self._rows_of(unit)] for array in self._object_arrays(out)]
+
+    def put_objects(self, unit: Unit, out: Rows, objects: Sequence[Any]) -> None:
+        """Puts what `objects` returned, in another process, where it belongs."""
+        for array, value in zip(self._object_arrays(out), objects, strict=True):
+            array[self._rows_of(unit)] = value
+
+    def _object_arrays(self, out: Rows) -> list[npt.NDArray[Any]]:
+        return [array for array, leaf in zip(out.arrays, self.spec.leaves, strict=True) if not leaf.is_bounded]
+
+    def _rows_of(self, unit: Unit) -> Any:
+        rows = self.row_count(unit.epoch, unit.index)
+        if rows is None:
+            return 0
+        first, _ = self.shard_rows(rows)
+        return 0, slice(unit.start - first, unit.stop - first)
+
+    def _run(self, reader: Reader, unit: Unit, out: Rows) -> None:
         gather = Gather()
         rows = self.row_count(unit.epoch, unit.index)
         if rows is None:
@@ -158,8 +213,15 @@ class Program:
             reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
             gather.run()
             out.set_extents(np.array([last - first], np.int64))
-        for epoch, positions in itertools.groupby(unit.announce, lambda position: position[0]):
-            reader.advise(epoch, np.array([index for _, index in positions], np.int64))
+        self._announce(reader, *unit.announce)
+
+    def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
+        positions = []
+        for _ in range(count):
+            positions.append((epoch, index))
+            epoch, index = self.next_position(epoch, index)
+        for each, group in itertools.groupby(positions, lambda position: position[0]):
+            reader.advise(each, np.array([index for _, index in group], np.int64))
 
     def _run_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:
         index = np.array([unit.index], np.int64)
@@ -176,3 +238,7 @@ class Program:
         for target, whole in zip(places.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, first:last]
         out.set_extents(np.array([last - first], np.int64))
+
+
+def _place(unit: Unit) -> str:
+    return f" in batch {unit.index} of epoch {unit.epoch}"

@@ -13,7 +13,7 @@ Guarantees.
   consumer that keeps up uses three or four slots, still warm in the cache: measured 2026-11, reads of 60 kB
   rows into 6 slots in turn take 1.4 times as long as into one.
 - A position is either at or after `_cursor`, or in `_order`, or delivered. `seek` gives up what is in
-  flight by a new generation: units of an old one are not begun, and the slot comes back with its last unit.
+  flight up to a ticket: units of earlier ones are not begun, and the slot comes back with its last unit.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, and so between taking
   a batch from `_order` and handing it out. So `take` is told which batch it is to deliver, and seeks it if
   another is next; and seeking finds slots that nobody has any more (`Ring.reclaim`). Units are issued where
@@ -36,19 +36,17 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
-from penstock._errors import DeadlineError, ElementError, LoaderError
+from penstock._errors import DeadlineError, LoaderError
 from penstock._memory._ring import Ring
-from penstock._plan._reader import Reader
+from penstock._plan._reader import Reader, place_of
+from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor
-from penstock._run._lower import Program, Unit
+from penstock._run._lower import Position, Program, Unit
 from penstock._tree import Tree
-
-Position = tuple[int, int]
-"""`(epoch, index)` of a batch."""
 
 
 @final
@@ -59,7 +57,7 @@ class Filling:
     epoch: int
     index: int
     slot: int
-    generation: int
+    ticket: int
     remaining: int
     """Units not finished."""
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
@@ -83,7 +81,6 @@ class Pipeline:
         slot_count: Slots in the ring.
         spare_count: Slots that a hand-out must leave unleased.
         make_executor: Makes the executor, given its client.
-        same_epoch: Every epoch is epoch 0 again, for evaluation.
     """
 
     def __init__(
@@ -92,11 +89,8 @@ class Pipeline:
         slot_count: int,
         spare_count: int,
         make_executor: Callable[[Client], Executor],
-        *,
-        same_epoch: bool,
     ) -> None:
         self._program = program
-        self._same_epoch = same_epoch
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Reader] = []
@@ -106,7 +100,8 @@ class Pipeline:
         """Why it was closed: set before `request_stop`, at the end of the process."""
         self._lock = threading.Lock()
         self._is_awaited = False
-        self._generation = 0
+        self._given_up = 0
+        """The last ticket of which nothing is wanted any more."""
         self._cursor: Position | None = None
         self._told: deque[Position] = deque()
         self._ticket = 0
@@ -122,25 +117,28 @@ class Pipeline:
         except BaseException:  # no memory, no descriptor: nobody else would stop the workers
             self._executor.request_stop()
             raise
+        self._executor.begin(program, self._ring)
 
     # The executor's side: see `Client`.
 
     def run(self, unit: Unit) -> None:
         """Runs a unit on the calling thread, unless nobody wants it any more."""
         filling = self._fillings[unit.ticket]
-        if self._closed or filling.generation != self._generation or filling.failed_before(unit):
+        if self._closed or filling.ticket <= self._given_up or filling.failed_before(unit):
             return
         reader: Reader | None = getattr(self._local, "reader", None)
         if reader is None:
-            self._local.reader = reader = self._program.reader(isolated=self._executor.isolates)
+            self._local.reader = reader = self._program.reader(seeded_globals if self._executor.isolates else None)
             self._readers.append(reader)
-        try:
-            self._program.run(reader, unit, self._ring.rows(unit.slot))
-        except StopIteration as error:  # it would end the consumer's loop as if all had been delivered
-            raise ElementError(f"A source raised StopIteration{_place(unit)}.") from error
-        except Exception as error:
-            error.add_note(f"This was{_place(unit)}.")
-            raise
+        self._program.run(reader, unit, self._ring.rows(unit.slot))
+
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages."""
+        return self._program.describe(unit)
+
+    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+        """Puts text and ragged arrays, which came from another process, into the slot's place for objects."""
+        self._program.put_objects(unit, self._ring.rows(unit.slot), objects)
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Counts a unit of its batch; the last one makes the batch ready."""
@@ -153,7 +151,7 @@ class Pipeline:
             filling.remaining -= 1
             if not filling.remaining:
                 del self._fillings[unit.ticket]
-                if filling.generation != self._generation:
+                if filling.ticket <= self._given_up:
                     self._ring.free.append(filling.slot)
                 elif self._is_awaited and filling is self._order[0]:
                     self._is_awaited = False
@@ -167,7 +165,7 @@ class Pipeline:
             self._pump()
 
     def _pump(self) -> None:
-        while self._cursor is not None and self._unfinished_units < self._executor.worker_count and not self._closed:
+        while self._cursor is not None and self._unfinished_units < self._executor.queue_target and not self._closed:
             try:
                 slot = self._ring.free.pop()
             except IndexError:
@@ -175,34 +173,28 @@ class Pipeline:
             self._issue(self._cursor, slot)
 
     def _issue(self, position: Position, slot: int) -> None:
-        self._cursor = self._after(position)
+        self._cursor = self._program.next_position(*position)
         self._ticket += 1
         units = self._program.units(
             *position, slot, self._ticket, self._executor.worker_count, self._announcements(position)
         )
-        filling = Filling(*position, slot, self._generation, len(units))
+        filling = Filling(*position, slot, self._ticket, len(units))
         self._fillings[self._ticket] = filling
         self._order.append(filling)
         self._unfinished_units += len(units)
-        for unit in units:
-            self._executor.submit(unit)
+        self._executor.submit(units)
 
-    def _announcements(self, position: Position) -> tuple[Position, ...]:
+    def _announcements(self, position: Position) -> tuple[int, int, int]:
         """Batches after a position that the sources are to be told of now: many at once, every few batches."""
         told, count = self._told, self._program.announced_count
         if told and told[0] == position:
             told.popleft()
         if len(told) > count // 2:
-            return ()
-        fresh = []
+            return 0, 0, 0
+        known_count = len(told)
         while len(told) < min(count, self._program.batch_count or count):
-            told.append(self._after(told[-1] if told else position))
-            fresh.append(told[-1])
-        return tuple(fresh)
-
-    def _after(self, position: Position) -> Position:
-        epoch, index = self._program.next_position(*position)
-        return (0 if self._same_epoch else epoch), index
+            told.append(self._program.next_position(*(told[-1] if told else position)))
+        return (*told[known_count], len(told) - known_count) if len(told) > known_count else (0, 0, 0)
 
     # The consumer's side.
 
@@ -216,7 +208,7 @@ class Pipeline:
         head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
         if head == position:
             return
-        self._generation += 1
+        self._given_up = self._ring.words[0] = self._ticket
         self._order.clear()
         self._told.clear()
         self._cursor = position
@@ -238,7 +230,7 @@ class Pipeline:
         """
         while (filling := self._head_if_ready(position)) is None:
             if not self._executor.drive():
-                self._wait(timeout_s)
+                self._wait(timeout_s * self._executor.deadline_count)
         if not filling.errors:
             return self._ring.hand_out(filling.slot)
         self._ring.give_back(filling.slot)
@@ -279,13 +271,14 @@ class Pipeline:
                         self.request_stop()
 
     def _progress(self) -> object:
-        return self._executor.progress(), [(r.trace.node, r.trace.index) for r in list(self._readers)]
+        return self._executor.progress(), [reader.trace.read() for reader in list(self._readers)]
 
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
             running = [(filling.epoch, filling.index) for filling in self._order if filling.remaining]
         epoch, index = running[0] if running else (0, 0)
-        at = "; ".join(str(reader.trace) for reader in list(self._readers)) or "the sources"
+        places = [place_of(reader.trace.read(), self._program.node) for reader in list(self._readers)]
+        at = "; ".join(places) or "the sources"
         return DeadlineError(
             f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
             f"for. They are at: {at}.\n{''.join(self._executor.stuck())}If that is how long it takes, raise "
@@ -354,7 +347,3 @@ def _clear_own_frames(error: BaseException) -> None:
                 with contextlib.suppress(RuntimeError):  # it still runs
                     frame.clear()
         one = one.__cause__
-
-
-def _place(unit: Unit) -> str:
-    return f" in batch {unit.index} of epoch {unit.epoch}"

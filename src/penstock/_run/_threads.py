@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Sequence
 from typing import Final, final
 
 from penstock._run._executor import Client, Executor
@@ -39,7 +40,7 @@ class ThreadsExecutor(Executor):
     isolates = False
 
     def __init__(self, client: Client, worker_count: int) -> None:
-        self.worker_count = worker_count
+        self.worker_count = self.queue_target = worker_count
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._running: list[Unit | None] = [None] * worker_count
         self._done_counts = [0] * worker_count
@@ -59,9 +60,10 @@ class ThreadsExecutor(Executor):
             self.request_stop()
             raise
 
-    def submit(self, unit: Unit) -> None:
-        """Queues a unit."""
-        self._queue.put(unit)
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Queues the units."""
+        for unit in units:
+            self._queue.put(unit)
 
     def wake(self) -> None:
         """Has one worker look for slots that came back."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.demos.film import DemoError
+from penstock.demos.errors import DemoError
 
 MIN_FRAMES = 20
 LOOKED_AT = 64

@@ -10,8 +10,6 @@ photographs, validation a seventh, and the test an eighth.
 
 import importlib.resources
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import PenstockError
+from penstock.demos.cache import cache_folder, making
+from penstock.demos.errors import DemoError
 
 FRAME_COUNT = 20_000
 SIDE = 50
@@ -45,10 +44,6 @@ WIDTHS = (320, 450)
 """Sizes in which a photograph is shown, in pixels across."""
 
 
-class DemoError(PenstockError):
-    """The demo cannot run here; the message says what is missing, and how to get it."""
-
-
 @dataclass(frozen=True)
 class Shot:
     """A stretch of film without a cut."""
@@ -64,9 +59,7 @@ class Shot:
 
 def film_path(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where the film is kept: in `data_dir`, or else in the user's cache."""
-    if data_dir is None:
-        data_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-    return Path(data_dir) / f"film-{RECIPE}.npy"
+    return cache_folder(data_dir) / f"film-{RECIPE}.npy"
 
 
 def make_film(
@@ -74,8 +67,7 @@ def make_film(
 ) -> None:
     """Writes the film, `(frame_count, 3, 50, 50)` float64 in [0, 1], to a `.npy` file.
 
-    The same frames on every run. The file has its name when it is whole, and not before: an exception,
-    KeyboardInterrupt included, leaves nothing. What a killed process left is removed by the next one.
+    The same frames on every run. The file is there when it is whole, and not before.
 
     Memory: one photograph and `CHUNK` frames.
 
@@ -88,17 +80,8 @@ def make_film(
         DemoError: scikit-image or one of the photographs is missing, or the disk is too small.
     """
     photographs = _photographs()
-    nbytes = frame_count * FRAME_NBYTES
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
-    _require_space(path.parent, nbytes)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            _write(file, _frames(photographs, frame_count), frame_count, on_progress)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with making(path, frame_count * FRAME_NBYTES, "film") as file:
+        _write(file, _frames(photographs, frame_count), frame_count, on_progress)
 
 
 def _photographs() -> dict[str, Path]:
@@ -117,33 +100,6 @@ def _photographs() -> dict[str, Path]:
             "penstock demo --data my.npy"
         )
     return {name: folder / name for name in SHARES}
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Removes what processes wrote that no longer live; one that lives may be making the film now."""
-    for partial in path.parent.glob(f"{path.name}.*.part"):
-        found = re.fullmatch(r".*\.(\d+)\.part", partial.name)
-        if found and not _is_alive(int(found[1])):
-            partial.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
-
-
-def _require_space(folder: Path, nbytes: int) -> None:
-    free_nbytes = shutil.disk_usage(folder).free
-    if free_nbytes < nbytes:
-        raise DemoError(
-            f"The film needs {nbytes / 1e9:.2f} GB, but the disk of {folder} has {free_nbytes / 1e9:.2f} GB free. "
-            "Choose a folder on another disk: penstock demo --data-dir FOLDER"
-        )
 
 
 def _write(

@@ -4,10 +4,7 @@ The five lines that a user would write are in `_train`; all else makes the film,
 """
 
 import gc
-import hashlib
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,14 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock._tree import flatten
 from penstock.demos import film, picture
+from penstock.demos.backend import choose_backend, load_backend
 from penstock.demos.data import Frames, open_frames
-from penstock.demos.film import DemoError
+from penstock.demos.frames_report import Outcome
+from penstock.demos.measure import fingerprint, training_clock, writable_png
 from penstock.demos.memory import MemoryWatch, memory_now
-from penstock.demos.model import choose_backend, load_backend, next_frame_model, warm_up
-from penstock.demos.report import Outcome
+from penstock.demos.model import next_frame_model, warm_up
+from penstock.demos.report import Run, heading
 
 SEED = 1
 EPOCH_PIXELS = 12_000 * 50 * 50
@@ -46,29 +44,14 @@ def run(data: str | None, epochs: int, data_dir: str | None, out: str) -> Outcom
         SourceError: `data` cannot be read.
     """
     started_at = time.perf_counter()
-    out_path = _writable(Path(out))
+    out_path = writable_png(Path(out))
     backend = choose_backend()
     frames = open_frames(data if data is not None else _film(film.film_path(data_dir)))
 
-    # Python finds out where temporary files go by writing one, when a library first asks. Ctrl-C in between would
-    # leave it there.
-    tempfile.gettempdir()
-    print(f"Loading Keras on {backend} ...", flush=True)
     load_backend(backend)
     outcome = _train(frames, epochs, out_path)
-    print(
-        f"\npenstock {ps.__version__}, Keras on {backend}, {time.perf_counter() - started_at:.0f} s in all\n{outcome}"
-    )
+    print(f"\n{heading(backend, time.perf_counter() - started_at)}\n{outcome}")
     return outcome
-
-
-def _writable(path: Path) -> Path:
-    """Finds out now, and not after training, whether the picture can be saved."""
-    if path.suffix.lower() != ".png":
-        raise DemoError(f"--out {path}: the picture is a PNG, so its name must end in .png.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise DemoError(f"--out {path}: there is no folder {path.parent.resolve()} that can be written to.")
-    return path.resolve()
 
 
 def _film(path: Path) -> Path:
@@ -105,7 +88,7 @@ def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
     with MemoryWatch() as watch:
         train_data = training.to_keras()
         validation_data = _spread(validation, epoch_pairs // 3).batch(size).cast("float32").to_keras(training=False)
-        clock = _training_clock()
+        clock = training_clock()
         model.fit(
             train_data,
             validation_data=validation_data,
@@ -128,47 +111,27 @@ def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
         pairs=(len(train), len(validation), len(test)),
         epoch_pairs=epoch_pairs,
         epochs=epochs,
-        train_s=clock.train_s,
-        loader=report,
         test_error=test_error,
         copy_error=copy_error,
-        before=before,
-        peak=watch.peak,
-        projected_nbytes=projected_nbytes,
-        fingerprints=(_fingerprint(training, "threads"), _fingerprint(training, "inline")),
-        compared_batches=min(COMPARED_BATCHES, len(training)),
-        picture=out,
+        run=Run(
+            train_s=clock.train_s,
+            loader=report,
+            before=before,
+            peak=watch.peak,
+            projected_nbytes=projected_nbytes,
+            fingerprints=(
+                fingerprint(training, COMPARED_BATCHES, "auto"),
+                fingerprint(training, COMPARED_BATCHES, "inline"),
+            ),
+            compared_batches=min(COMPARED_BATCHES, len(training)),
+            picture=out,
+        ),
     )
 
 
 def _spread(dataset: ps.Dataset, limit: int) -> ps.Dataset:
     """Thins a dataset out, evenly, to at most about twice `limit` elements."""
     return dataset[:: max(1, len(dataset) // max(1, limit))]
-
-
-def _training_clock() -> Any:
-    """Makes a Keras callback that measures, in `train_s`, the time of training without that of validation."""
-    import keras
-
-    class Clock(keras.callbacks.Callback):
-        train_s = 0.0
-        _since: float | None = None
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self._since = time.perf_counter()
-
-        def on_test_begin(self, logs: Any = None) -> None:
-            self._stop()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._stop()
-
-        def _stop(self) -> None:
-            if self._since is not None:
-                self.train_s += time.perf_counter() - self._since
-                self._since = None
-
-    return Clock()
 
 
 def _copy_error(batches: ps.Dataset, value_range: float) -> float:
@@ -179,16 +142,6 @@ def _copy_error(batches: ps.Dataset, value_range: float) -> float:
             total += float(np.square((true - last) / value_range).sum(dtype=np.float64))
             count += last.size
     return total / count
-
-
-def _fingerprint(batches: ps.Dataset, executor: Any) -> str:
-    """SHA-256 of the first batches that a new loader gives."""
-    digest = hashlib.sha256()
-    with batches.loader(executor=executor) as loader:
-        for _, batch in zip(range(COMPARED_BATCHES), loader, strict=False):
-            for leaf in flatten(batch)[0]:
-                digest.update(leaf.data)
-    return digest.hexdigest()
 
 
 def _draw(out: Path, frames: Frames, model: Any, test: ps.Dataset, summary: str) -> None:

@@ -1,64 +1,9 @@
-"""The demo's network: two small convolutions that learn what to add to a frame to get the next one."""
+"""The demos' networks: small ones, for two cores without a GPU."""
 
-import importlib
-import importlib.util
-import os
-import sys
-import tempfile
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from penstock.demos.film import DemoError
-
-BACKENDS = ("tensorflow", "torch", "jax")
-
-
-def choose_backend() -> str:
-    """Sets and returns `KERAS_BACKEND`: the user's own, or else the first of `BACKENDS` that is installed.
-
-    To be called before Keras is imported. Imports nothing itself.
-
-    Raises:
-        DemoError: Keras, or every backend, is missing.
-    """
-    if importlib.util.find_spec("keras") is None:
-        raise DemoError('The demo trains with Keras, which is not installed: pip install "penstock[demo,tensorflow]"')
-    asked = os.environ.get("KERAS_BACKEND")
-    installed = [name for name in ([asked] if asked else BACKENDS) if importlib.util.find_spec(name)]
-    if not installed:
-        raise DemoError(
-            f"KERAS_BACKEND={asked} is asked for, but {asked} is not installed: pip install {asked}"
-            if asked
-            else f"Keras needs one of {', '.join(BACKENDS)}, and none is installed: "
-            'pip install "penstock[demo,tensorflow]", or where there is no GPU, pip install tensorflow-cpu'
-        )
-    os.environ["KERAS_BACKEND"] = installed[0]
-    return installed[0]
-
-
-def load_backend(name: str) -> None:
-    """Imports the backend and Keras; that takes seconds.
-
-    TensorFlow (2.21) writes notes about its own build straight to descriptor 2 while it is imported, whatever its log
-    level. They are shown only if the import fails.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            importlib.import_module(name)
-            importlib.import_module("keras")
-        except Exception:
-            notes.seek(0)
-            os.write(stderr, notes.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: float, high: float) -> Any:
@@ -104,13 +49,42 @@ def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: flo
     return model
 
 
-def warm_up(model: Any, frames: npt.NDArray[np.float32], targets: npt.NDArray[np.float32]) -> None:
+def character_model(shape: tuple[int, int], class_count: int) -> Any:
+    """Makes a compiled Keras model from a grey uint8 image of the given shape to a score for each character."""
+    import keras
+    from keras import layers
+
+    image = layers.Input(shape, dtype="uint8")
+    maps = layers.Rescaling(1 / 255)(layers.Reshape((*shape, 1))(image))
+    for number, (filters, size) in enumerate(((16, 5), (32, 3), (64, 3))):
+        convolution = layers.Conv2D(
+            filters,
+            size,
+            strides=2,
+            padding="same",
+            use_bias=False,
+            data_format="channels_last",
+            kernel_initializer=keras.initializers.GlorotUniform(number),
+        )
+        # 0.9: the averages of an evaluation follow within the few dozen batches of an epoch.
+        maps = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(convolution(maps)))
+    scores = layers.Dense(class_count, kernel_initializer=keras.initializers.GlorotUniform(3))(layers.Flatten()(maps))
+    model = keras.Model(image, scores)
+    model.compile(
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def warm_up(model: Any, inputs: npt.NDArray[Any], targets: npt.NDArray[Any]) -> None:
     """Trains and evaluates on one batch, so that the framework has the memory it needs; then undoes it."""
     model.optimizer.build(model.trainable_variables)
     variables = [*model.variables, *model.optimizer.variables]
     values = [np.array(variable) for variable in variables]
     # Not `train_on_batch`: that traces a step with sample weights, and `fit` would trace another one without.
-    model.fit(frames, targets, batch_size=len(frames), epochs=20, verbose=0)
-    model.evaluate(frames, targets, batch_size=len(frames), verbose=0)
+    model.fit(inputs, targets, batch_size=len(inputs), epochs=20, verbose=0)
+    model.evaluate(inputs, targets, batch_size=len(inputs), verbose=0)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)

@@ -1,4 +1,4 @@
-"""The demo's picture: predicted next frames beside the true ones."""
+"""The demos' pictures: predicted next frames beside the true ones; distorted characters and their names."""
 
 import io
 from pathlib import Path
@@ -10,6 +10,8 @@ import numpy.typing as npt
 Frames = npt.NDArray[np.floating[Any]]
 
 SHOWN = ("last frame\n(model sees this)", "next frame,\npredicted", "next frame,\nthe truth")
+PAIRS_ACROSS = 6
+PAIR_TITLES = ("as it is", "distorted")
 ERRORS = ("error of the\nprediction", "error of copying\nthe last frame")
 
 
@@ -54,6 +56,53 @@ def draw(path: Path, last: Frames, true: Frames, predicted: Frames, *, labels: l
     bar.set_label("absolute error, where frames are 0 to 1", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
     figure.supxlabel(summary, fontsize=9.5, color="0.25")
+    _save(figure, path)
+
+
+def draw_characters(
+    path: Path, images: npt.NDArray[np.uint8], *, truth: list[str], predicted: list[str], font: Path, summary: str
+) -> None:
+    """Saves a PNG of pairs, a character as it is and the same distorted, each above the name that the model gave it.
+
+    Args:
+        path: Where to; written at once, when all is drawn.
+        images: Shape `(2 * pairs, height, width)`, in turn as they are and distorted; light on black, shown the other
+            way round, as on paper.
+        truth: The name of each, one character.
+        predicted: The name that the model gave to each.
+        font: A file of a font that has all of the names.
+        summary: Stands below.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
+
+    names = FontProperties(fname=str(font), size=13)
+    rows, across = -(-len(images) // (2 * PAIRS_ACROSS)), 3 * PAIRS_ACROSS - 1  # a narrow column between pairs
+    figure = Figure(figsize=(9.0, 1.2 + 0.95 * rows), dpi=105, layout="constrained", facecolor="white")
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.02, h_pad=0.03, hspace=0, wspace=0)
+    figure.suptitle("penstock demo: characters as they are, and distorted", fontsize=13, fontweight="bold")
+    grid = figure.subplots(
+        rows, across, squeeze=False, gridspec_kw={"width_ratios": [0.25 if x % 3 == 2 else 1 for x in range(across)]}
+    )
+    for ax in grid.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+    for number, (image, true, named) in enumerate(zip(images, truth, predicted, strict=True)):
+        row, place = divmod(number, 2 * PAIRS_ACROSS)
+        ax = grid[row, place // 2 * 3 + place % 2]
+        ax.imshow(image, cmap="gray_r", vmin=0, vmax=255)
+        right = true == named
+        ax.spines[:].set(visible=True, color="0.8" if right else "crimson", linewidth=1.0 if right else 1.8)
+        label = named if right else f"{named} ({true})"
+        ax.set_xlabel(label, fontproperties=names, labelpad=1, color="seagreen" if right else "crimson")
+        if row == 0:
+            ax.set_title(PAIR_TITLES[place % 2], fontsize=9)
+    figure.supxlabel(f"below each: the model's answer; where it is wrong, red, with the truth\n{summary}", fontsize=9.5)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     png = io.BytesIO()
     figure.savefig(png, format="png")
     path.write_bytes(png.getvalue())

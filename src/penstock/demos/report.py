@@ -1,34 +1,24 @@
-"""What the demo measured, in plain English."""
+"""What a demo measured, in plain English: the part that all demos share."""
 
 import os
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import penstock as ps
-from penstock.demos.data import Frames
 from penstock.demos.memory import Memory
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What was measured; `str` of it is the report."""
+class Run:
+    """What is measured whatever is trained; each property is the text of one part of the report."""
 
-    frames: Frames
-    pairs: tuple[int, int, int]
-    """For training, validation and test."""
-    epoch_pairs: int
-    """Of those for training, so many came in an epoch."""
-    epochs: int
     train_s: float
     """In `fit`, without validation."""
     loader: ps.Report
-    test_error: float
-    """Mean square error of the predictions, in units of the range of values."""
-    copy_error: float
-    """The same, of taking the last frame for the next."""
     before: Memory
     """Framework loaded and warm, model made, no loader yet."""
     peak: Memory
@@ -36,75 +26,61 @@ class Outcome:
     projected_nbytes: int
     """What the loaders said that they would take."""
     fingerprints: tuple[str, str]
-    """SHA-256 of the first batches, of two loaders."""
+    """SHA-256 of the first batches, of a second loader and of one without workers."""
     compared_batches: int
     picture: Path
 
     @property
-    def ratio(self) -> float:
-        """How many times smaller the error of the predictions is than that of copying; `inf` for no error."""
-        return self.copy_error / self.test_error if self.test_error else float("inf")
+    def waited(self) -> str:
+        """How long training stood still."""
+        return f"Training waited for data {self.loader.wait_share:.1%} of the time."
 
-    def __str__(self) -> str:
-        texts = {
-            "Data": self._data(),
-            "Speed": self._speed(),
-            "Memory": self._memory(),
-            "Result": self._result(),
-            "Repeatable": self._repeatable(),
-            "Picture": os.path.relpath(self.picture) if self.picture.is_relative_to(Path.cwd()) else str(self.picture),
-        }
-        return "\n".join(
-            f"  {name if number == 0 else '':<11} {line}"
-            for name, text in texts.items()
-            for number, line in enumerate(textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False))
-        )
-
-    def _data(self) -> str:
-        frames, (train, validation, test) = self.frames, self.pairs
-        part = "" if self.epoch_pairs == train else f" ({self.epoch_pairs:,} of them in each epoch)"
+    def memory(self, file_nbytes: int) -> str:
+        """What it took, before and with loaders, beside the size of the file."""
+        growth_nbytes = max(0, self.peak.here_nbytes - self.before.here_nbytes)
+        workers, shared = self.peak.worker_nbytes, f"{mib(self.peak.shared_nbytes)} shared"
+        if workers:
+            several = f"{len(workers)} workers together" if len(workers) > 1 else "the worker"
+            peak = f"here {mib(self.peak.private_nbytes)}, in {several} {mib(sum(workers))}, and {shared}"
+        else:
+            peak = f"{mib(self.peak.private_nbytes)} private and {shared}"
         return (
-            f"{len(frames.dataset):,} frames {frames.shape} {frames.spec.dtype} in {frames.path.name}, "
-            f"{_mib(self._file_nbytes)}. Pairs of a frame and the next: {train:,} to train{part}, {validation:,} to "
-            f"validate, {test:,} to test."
+            f"at its peak {mib(growth_nbytes)} more than before the loaders were made, which had announced "
+            f"{mib(self.projected_nbytes)}; the file has {mib(file_nbytes)}. The peak: {peak}, of which Keras and its "
+            f"backend took {mib(self.before.here_nbytes)} before."
         )
 
-    def _speed(self) -> str:
-        count = self.epochs * self.epoch_pairs
-        return (
-            f"{count / self.train_s:,.0f} pairs/s in model.fit, {self.train_s:.0f} s for {self.epochs} epochs, each "
-            f"shuffled over the whole. Training waited for data {self.loader.wait_share:.1%} of the time."
-        )
-
-    def _memory(self) -> str:
-        growth_nbytes = max(0, self.peak.nbytes - self.before.nbytes)
-        return (
-            f"at its peak {_mib(growth_nbytes)} more than before the loaders were made, which had announced "
-            f"{_mib(self.projected_nbytes)}; the file has {_mib(self._file_nbytes)}. The peak: "
-            f"{_mib(self.peak.private_nbytes)} private and {_mib(self.peak.shared_nbytes)} shared, of which Keras and "
-            f"its backend took {_mib(self.before.nbytes)} before."
-        )
-
-    def _result(self) -> str:
-        better = f"{self.ratio:.1f} times less than" if self.ratio > 1 else "not less than"
-        return (
-            f"mean square error {self.test_error:.5f} on pairs that training never saw, {better} that of copying the "
-            f"last frame, {self.copy_error:.5f}."
-        )
-
-    def _repeatable(self) -> str:
+    @property
+    def repeatable(self) -> str:
+        """Whether another loader gave the same."""
         first, second = self.fingerprints
         if first != second:
             return f"NO. Two loaders with one seed gave other batches: SHA-256 {first[:12]}, {second[:12]}."
         return (
-            f"a second loader with the same seed, without threads, gave the same first {self.compared_batches} batches "
+            f"a second loader with the same seed, without workers, gave the same first {self.compared_batches} batches "
             f"to the bit: SHA-256 {first[:12]}."
         )
 
     @property
-    def _file_nbytes(self) -> int:
-        return self.frames.path.stat().st_size
+    def picture_name(self) -> str:
+        """Where the picture is, as short as it can be said."""
+        return os.path.relpath(self.picture) if self.picture.is_relative_to(Path.cwd()) else str(self.picture)
 
 
-def _mib(nbytes: int) -> str:
+def table(texts: Mapping[str, str]) -> str:
+    """Sets texts beside their names, wrapped."""
+    return "\n".join(
+        f"  {name if number == 0 else '':<11} {line}"
+        for name, text in texts.items()
+        for number, line in enumerate(textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False))
+    )
+
+
+def heading(backend: str, elapsed_s: float) -> str:
+    """The line above the table."""
+    return f"penstock {ps.__version__}, Keras on {backend}, {elapsed_s:.0f} s in all"
+
+
+def mib(nbytes: int) -> str:
+    """A number of bytes for people."""
     return f"{nbytes / MIB:,.0f} MiB"

@@ -4,6 +4,7 @@ HDF5 runs one call at a time in a process, and a handle must not cross to anothe
 is two names; `open` opens the file read-only and reads under h5py's own lock.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -109,7 +110,9 @@ class OpenHdf5Source(Source):
 def from_dataset(data: Any) -> Hdf5Source:
     """Describes an open `h5py.Dataset` by names."""
     spec = ArraySpec(data.shape[1:], data.dtype)
-    return Hdf5Source(data.file.filename, data.name, spec, len(data))
+    name = data.file.filename
+    # Whoever opens it again may be in another directory. What is no path, such as an URL, stays as it is.
+    return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec, len(data))
 
 
 def is_dataset(leaf: object) -> bool:

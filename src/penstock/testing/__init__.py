@@ -6,44 +6,71 @@
         @pytest.fixture
         def expected(self): ...
 
-`SourceTests` and `ExecutorTests` are subclassed; `assert_resumes_exactly` is called; `CountingSource`,
-`FailingSource` and `GatedSource` wrap a source in a test of anything else. `penstock.testing.strategies`
-makes random plans together with a perfect model of each, and is imported by name, for it alone needs
-Hypothesis. The rest needs pytest; `import penstock` brings neither.
+`SourceTests`, `ExecutorTests` and `WorkerDeathTests` are subclassed; `assert_resumes_exactly` is called;
+`CountingSource`, `FailingSource`, `GatedSource` and `LethalSource` wrap a source in a test of anything else, on every
+executor, and `LethalFunction` is one for `map`. `penstock.testing.strategies` makes random plans together with a
+perfect model of each, and is imported by name, for it alone needs Hypothesis. The rest needs pytest; `import penstock`
+brings neither.
 """
 
-import pytest
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
 
-# Before the imports below: a failing `assert` in a suite then shows its values, as in a test file.
-pytest.register_assert_rewrite(
-    "penstock.testing._compare",
-    "penstock.testing._executor",
-    "penstock.testing._resume",
-    "penstock.testing._source",
-)
-
-from penstock.testing._compare import (  # noqa: E402  # see above
-    assert_fits as assert_fits,
-    assert_same as assert_same,
-    copied as copied,
-)
-from penstock.testing._executor import ExecutorTests as ExecutorTests  # noqa: E402
-from penstock.testing._fakes import (  # noqa: E402
+from penstock.testing._fakes import (
     CountingSource as CountingSource,
     FailingSource as FailingSource,
+    Fault as Fault,
     GatedSource as GatedSource,
+    LethalFunction as LethalFunction,
+    LethalSource as LethalSource,
 )
-from penstock.testing._resume import assert_resumes_exactly as assert_resumes_exactly  # noqa: E402
-from penstock.testing._source import SourceTests as SourceTests  # noqa: E402
+
+if TYPE_CHECKING:
+    from penstock.testing._compare import (
+        assert_fits as assert_fits,
+        assert_same as assert_same,
+        copied as copied,
+    )
+    from penstock.testing._executor import ExecutorTests as ExecutorTests
+    from penstock.testing._resume import assert_resumes_exactly as assert_resumes_exactly
+    from penstock.testing._source import SourceTests as SourceTests
+    from penstock.testing._worker_deaths import WorkerDeathTests as WorkerDeathTests
+
+_HOMES = {
+    "ExecutorTests": "_executor",
+    "SourceTests": "_source",
+    "WorkerDeathTests": "_worker_deaths",
+    "assert_fits": "_compare",
+    "assert_resumes_exactly": "_resume",
+    "assert_same": "_compare",
+    "copied": "_compare",
+}
 
 __all__ = [
     "CountingSource",
     "ExecutorTests",
     "FailingSource",
+    "Fault",
     "GatedSource",
+    "LethalFunction",
+    "LethalSource",
     "SourceTests",
+    "WorkerDeathTests",
     "assert_fits",
     "assert_resumes_exactly",
     "assert_same",
     "copied",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs pytest when it is asked for: a worker process, which needs the fakes alone, asks for none."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    # Before the import: a failing `assert` in a suite then shows its values, as in a test file.
+    modules = {f"{__name__}.{home}" for home in _HOMES.values()} | {f"{__name__}._runs"}
+    pytest.register_assert_rewrite(*(modules - sys.modules.keys()))
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

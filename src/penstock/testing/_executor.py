@@ -1,72 +1,28 @@
 """What every executor must do, as tests that the author of one subclasses. Inline is the oracle."""
 
 import itertools
+import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock._constructors import concatenate, from_arrays, from_source, interleave, range as range_of, zip as zip_of
-from penstock._dataset import Dataset
+from penstock._constructors import from_source, range as range_of
 from penstock._errors import ElementError, LoaderError
 from penstock._loader import Loader
 from penstock._tree import Tree
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing._compare import assert_same, copied
-from penstock.testing._fakes import FailingSource, GatedSource
+from penstock.testing._fakes import CountingSource, FailingSource, GatedSource
+from penstock.testing._plans import PLANS
 from penstock.testing._resume import assert_resumes_exactly
+from penstock.testing._runs import OnExecutor, child_processes
 
 
-def _frames() -> Dataset:
-    return from_arrays(np.arange(60 * 4, dtype=np.float32).reshape(60, 2, 2))
-
-
-def _noisy(x: Any, rng: np.random.Generator) -> Any:
-    return x + rng.normal(size=x.shape).astype(x.dtype)
-
-
-PLANS: dict[str, Callable[[], Dataset]] = {
-    "single elements": lambda: range_of(9),
-    "shuffled batches": lambda: _frames().shuffle(seed=1).batch(8),
-    "mapped twice": lambda: _frames().random_map(_noisy).random_map(_noisy).batch(7, drop_remainder=True),
-    "mapped batches": lambda: _frames().batch(8).map(lambda x: {"x": x, "mean": x.mean((1, 2))}),
-    "pairs of neighbours": lambda: zip_of((_frames()[:-1], _frames()[1:])).shuffle(2).batch(16),
-    "windows in groups": lambda: _frames().windows(3, stride=2, groups=np.arange(60) // 11).shuffle(3).batch(4),
-    "taken apart": lambda: _frames().batch(8).map(np.negative).unbatch().shuffle(4).batch(5),
-    "rounds": lambda: _frames().shuffle(5).random_map(_noisy).repeat(2).batch(32),
-    "mixed": lambda: concatenate([interleave([_frames(), _frames().map(np.negative)]), _frames()[::7]]).batch(9),
-    "cast": lambda: _frames().cast("uint8").batch(16).cast("float64"),
-}
-
-
-class ExecutorTests:
+class ExecutorTests(OnExecutor):
     """The contract of an executor. Subclass it, with its name and the numbers of workers to try."""
-
-    executor: ClassVar[str] = "inline"
-    worker_counts: ClassVar[tuple[int, ...]] = (1,)
-    has_workers: ClassVar[bool] = True
-    """Whether units run elsewhere than on the consumer's thread."""
-
-    @classmethod
-    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
-        """Runs each test for each number of workers."""
-        if "workers" in metafunc.fixturenames:
-            metafunc.parametrize("workers", cls.worker_counts)
-
-    @pytest.fixture
-    def load(self, workers: int) -> Iterator[Callable[..., Loader]]:
-        """Makes loaders on the executor under test, and closes them."""
-        loaders: list[Loader] = []
-
-        def make(dataset: Dataset, **options: Any) -> Loader:
-            loaders.append(dataset.loader(executor=self.executor, workers=workers, **options))  # type: ignore[arg-type]
-            return loaders[-1]
-
-        yield make
-        for loader in loaders:
-            loader.close()
 
     @pytest.mark.parametrize("name", PLANS)
     def test_equals_inline(self, load: Callable[..., Loader], name: str) -> None:
@@ -98,6 +54,7 @@ class ExecutorTests:
         with pytest.raises(OSError, match=r"^disk 21 is gone") as caught:
             next(iterator)
         assert "This was in batch 5 of epoch 0." in caught.value.__notes__
+        self._assert_says_where(caught.value)
         with pytest.raises(StopIteration):
             next(iterator)
 
@@ -122,7 +79,48 @@ class ExecutorTests:
         with pytest.raises(ElementError, match=r"^map\(fragile\) at .* failed on element 6 of epoch 0") as caught:
             next(iterator)
         assert isinstance(caught.value.__cause__, KeyError)
-        assert caught.value.__cause__.__traceback__ is not None
+        assert caught.value.__cause__.args == ("no such frame",)
+        self._assert_says_where(caught.value)
+        # The user's own line is what is read last, and can be stepped into.
+        frame = caught.value.__cause__.__traceback__
+        assert frame is not None
+        while frame.tb_next is not None:
+            frame = frame.tb_next
+        assert frame.tb_frame.f_code.co_filename == fragile.__code__.co_filename
+        assert frame.tb_frame.f_code.co_name == "fragile"
+        assert frame.tb_lineno == fragile.__code__.co_firstlineno + 2
+
+    def _assert_says_where(self, error: BaseException) -> None:
+        says = [note for note in error.__notes__ if re.match(r"It was raised in worker \d+ \(pid \d+\)\.$", note)]
+        assert len(says) == self.starts_processes, error.__notes__
+
+    def test_class_of_the_user_is_caught_as_such(self, load: Callable[..., Loader]) -> None:
+        class FrameError(Exception):
+            def __init__(self, number: int, path: str) -> None:
+                super().__init__(f"frame {number} of {path}")
+                self.number = number
+
+        def fragile(x: Any) -> Any:
+            if x == 6:
+                raise FrameError(int(x), "film.npy")
+            return x
+
+        with pytest.raises(ElementError, match=r": FrameError: frame 6 of film\.npy") as caught:
+            list(load(range_of(8).map(fragile).batch(4)))
+        assert isinstance(caught.value.__cause__, FrameError)
+        assert caught.value.__cause__.number == 6
+
+    def test_each_element_is_read_once(self, load: Callable[..., Loader]) -> None:
+        source = CountingSource(RangeSource(40))
+        loader = load(from_source(source).shuffle(1).batch(4))
+        iterator = iter(loader)
+        batches = [copied(next(iterator)) for _ in range(5)]
+        del iterator
+        reads = source.reads
+        # The fourth batch after these may be of the next epoch, but no epoch reads an element twice.
+        assert set(np.concatenate(batches).tolist()) <= set(reads)
+        assert max(reads.values()) <= 2
+        assert sum(reads.values()) <= 4 * (5 + loader._options.prefetch + 2)
 
     @pytest.mark.parametrize("name", PLANS)
     def test_resumes_at_any_position(self, workers: int, name: str) -> None:
@@ -160,13 +158,17 @@ class ExecutorTests:
         assert [batch.tolist() for batch in batches] == [[i, i + 1] for i in range(0, 200, 2)]
 
     @pytest.mark.parametrize("taken", [0, 1, 3, 10])
-    def test_close_ends_every_thread(self, load: Callable[..., Loader], taken: int) -> None:
-        before = set(threading.enumerate())
+    def test_close_ends_every_thread_and_process(
+        self, load: Callable[..., Loader], let_go: Callable[[], None], taken: int
+    ) -> None:
+        let_go()
+        before, children = set(threading.enumerate()), child_processes()
         loader = load(range_of(40).shuffle(8).batch(4))
         iterator = iter(loader)
         batches = [next(iterator) for _ in range(taken)]
         loader.close()
         assert set(threading.enumerate()) <= before
+        assert child_processes() <= children
         assert len(batches) == taken
         if taken < 10:
             with pytest.raises(LoaderError, match=r"^This loader is closed\. Make another one"):

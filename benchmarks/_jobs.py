@@ -1,0 +1,42 @@
+"""Functions of an element that benchmarks of worker processes run, alike for every contender."""
+
+from typing import Any
+
+import numpy as np
+from _harness import Array
+
+_STEP_COUNT = 14_000
+_MULTIPLIER, _INCREMENT, _MASK = 1_103_515_245, 12_345, 0x7FFF_FFFF
+_WORD_COUNT = 16
+PICTURE_SHAPE = (224, 224, 3)
+
+
+def hold_gil(index: Any) -> Array:
+    """Computes in pure Python for about a millisecond, the same for each element, and never lets go of the GIL.
+
+    Returns:
+        An array of shape (16,), int64: the index, and 15 times a number that follows from it.
+    """
+    number = int(index)
+    state = number
+    for _ in range(_STEP_COUNT):
+        state = (state * _MULTIPLIER + _INCREMENT) & _MASK
+    words = np.full(_WORD_COUNT, state)
+    words[0] = number
+    return words
+
+
+def held(indices: Array) -> Array:
+    """Returns what `hold_gil` gives for many indices, as rows, without its time: to check what was delivered."""
+    # Many steps of a linear congruence are one, whose two constants follow from two of its values.
+    increment = int(hold_gil(0)[1])
+    multiplier = (int(hold_gil(1)[1]) - increment) & _MASK
+    rows = np.empty((len(indices), _WORD_COUNT), np.int64)
+    rows[:] = ((indices * multiplier + increment) & _MASK)[:, None]
+    rows[:, 0] = indices
+    return rows
+
+
+def plain_picture(index: Any) -> Array:
+    """Returns a picture of one colour, (224, 224, 3) uint8, 150 kB: as cheap as data can be made in Python."""
+    return np.full(PICTURE_SHAPE, int(index) & 0xFF, np.uint8)

@@ -1,0 +1,131 @@
+"""What part of two cores is left for an augmentation on Pillow, and how evenly do its batches come?
+
+Question: grey characters of 64x64, rotated, sheared, scaled, their columns rolled along a sine, then blurred,
+sharpened or smoothed; in each batch of 256 every second one is distorted, the others are as they are. Two worker
+processes on two cores. The speed, as a part of twice that of a plain loop; and the time between two batches, its
+99th percentile over its median.
+
+Method: `python benchmarks/augment_characters.py`. Each contender has a fresh process, in turn, and the same consumer,
+which sums every byte. 150 batches and at least 3 s, after a second that warms up; `serial`, the function in a plain
+loop in such a process, in the same round, takes 3 s alone. `bare_pair` is two processes that run the function and
+deliver nothing: what the machine has to give. Gaps are from hand-over to hand-over. Of 150, the 99th percentile
+lies between the second and the third largest: it says whether stalls are usual, not how rare ones look, and one
+disturbance of the machine more or less moves it. After each, the first and the last batch are compared with what the
+function gives in one process; distortions are drawn from the element's index.
+
+Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default
+collation; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is
+two batches ahead; `keras` is a `PyDataset` with
+`workers=2, use_multiprocessing=True`, read through its adapter, as `fit` does; `starmap` is what its users write by
+hand: the characters and one batch lie in `RawArray`s, a `Pool(2)` distorts into the batch by `starmap`, the parent
+puts the other half in, and hands out a copy.
+
+Not shown: a consumer that computes meanwhile (see `overlap`; `starmap` as it stands does nothing meanwhile), and that
+Keras starts its workers anew each epoch.
+"""
+
+import collections
+import ctypes
+import itertools
+import multiprocessing
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from _characters import COUNT, SIDE, characters, distorted, half_distorted
+from _contenders import Contender, Element, bare_pair, grain, keras, penstock, serial, torch
+from _harness import Array, Epoch, Numbers, Options, Target, part_of_twice, ratio, run, time_steady, value
+
+_BATCH_SIZE = 256
+_GAP_COUNT = 150
+
+# What the processes of a hand-written pool share: set in the parent, inherited over the fork.
+_drawn: Array
+_made: Array
+
+
+def _shared(shape: tuple[int, ...]) -> Array:
+    raw = multiprocessing.RawArray(ctypes.c_uint8, int(np.prod(shape)))
+    return np.frombuffer(memoryview(raw), np.uint8).reshape(shape)
+
+
+def _distort_into(row: int, index: int) -> None:
+    _made[row] = distorted(_drawn[index % COUNT], random.Random(index))
+
+
+def starmap(element: Element, batch_size: int) -> Epoch:
+    global _drawn, _made
+    _drawn, _made = _shared((COUNT, SIDE, SIDE)), _shared((batch_size, SIDE, SIDE))
+    _drawn[:] = characters()
+
+    def epoch() -> Iterator[tuple[Array]]:
+        with multiprocessing.Pool(2) as pool:
+            for start in itertools.count(0, batch_size):
+                indices = np.arange(start, start + batch_size)
+                _made[::2] = _drawn[indices[::2] % COUNT]
+                pool.starmap(_distort_into, [(row, start + row) for row in range(1, batch_size, 2)])
+                yield (_made.copy(),)
+
+    return epoch
+
+
+_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "keras": keras, "starmap": starmap}
+
+
+def _case(contender: Contender, gap_count: int) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        element = half_distorted(characters())
+        ends = _Ends(contender(element, _BATCH_SIZE)())
+        numbers = time_steady(ends, options, gap_count=gap_count)
+        for number, batch in ends.kept:
+            start = number * _BATCH_SIZE
+            expected = np.stack([element(index) for index in range(start, start + _BATCH_SIZE)])
+            if not np.array_equal(batch, expected):
+                raise RuntimeError(f"Batch {number} is not what the function makes in one process.")
+        return numbers
+
+    return measure
+
+
+class _Ends:
+    """Passes batches on and keeps the first and the last, with their numbers."""
+
+    def __init__(self, batches: Iterable[Sequence[Array]]) -> None:
+        self._batches = batches
+        self._first: list[tuple[int, Array]] = []
+        self._last: collections.deque[tuple[int, Array]] = collections.deque(maxlen=1)
+
+    def __iter__(self) -> Iterator[Sequence[Array]]:
+        for number, leaves in enumerate(self._batches):
+            if number == 0:
+                self._first.append((number, leaves[0].copy()))
+            yield leaves
+            self._last.append((number, leaves[0]))
+
+    @property
+    def kept(self) -> list[tuple[int, Array]]:
+        return [*self._first, *self._last]
+
+
+def _bare_pair(options: Options) -> Numbers:
+    return bare_pair(half_distorted(characters()), 0.5 if options.quick else 3.0)
+
+
+_CASES = {
+    "serial": _case(serial, 0),
+    **{name: _case(run_, _GAP_COUNT) for name, run_ in {"penstock": penstock, **_OTHERS}.items()},
+    "bare_pair": _bare_pair,
+}
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target("penstock / twice serial", part_of_twice("penstock"), at_least=0.93),
+        Target("penstock / best of the others", ratio("penstock", list(_OTHERS)), at_least=1.3),
+        Target("penstock, gap at p99 / median", value("penstock", "p99/median"), at_most=1.7),
+        *(Target(f"{name} / twice serial", part_of_twice(name)) for name in (*_OTHERS, "bare_pair")),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, round_count=3, case_timeout_s=90)

@@ -1,0 +1,73 @@
+"""What part of two cores is left for a function that holds the GIL?
+
+Question: a function of pure Python takes about 1 ms an element and never lets go of the GIL; batches of 8, two
+worker processes on two cores. The speed, as a part of twice that of a plain loop.
+
+Method: `python benchmarks/gil_bound.py`. Each contender has a fresh process, in turn, and the same consumer, which
+sums every byte; the rate is that of 3 s of batches, after a second that warms up. `serial` is the function in a
+plain loop in such a process, in the same round; twice its speed is 1. `bare_pair` is two processes that run the
+function and deliver nothing: what the machine has to give. After each, the indices in the batches are checked.
+
+Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default
+collation; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is
+two batches ahead; `keras` is a `PyDataset` with
+`workers=2, use_multiprocessing=True`, read through its adapter, as `fit` does; `tf_data` is a `py_function` with
+`num_parallel_calls=AUTOTUNE`, which runs in threads; `ray` is Ray Data on a local cluster of two CPUs, in no order.
+
+Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
+lets go of the GIL; batches of many bytes (see `transport`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from _contenders import Contender, bare_pair, grain, keras, penstock, ray, serial, tf_data, torch
+from _harness import Array, Numbers, Options, Target, part_of_twice, ratio, run, time_steady
+from _jobs import hold_gil
+
+_BATCH_SIZE = 8
+
+_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "keras": keras, "tf_data": tf_data, "ray": ray}
+_UNORDERED = {"ray"}
+
+
+def _case(name: str, contender: Contender) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        seen: list[Array] = []
+        numbers = time_steady(_noting_indices(contender(hold_gil, _BATCH_SIZE)(), seen), options)
+        indices = np.concatenate(seen)
+        if name in _UNORDERED:
+            right = len(np.unique(indices)) == len(indices)
+        else:
+            right = np.array_equal(indices, np.arange(len(indices)))
+        if not right:
+            raise RuntimeError(f"{name} did not deliver every element once: {indices[:32].tolist()} ...")
+        return numbers
+
+    return measure
+
+
+def _noting_indices(batches: Iterable[Sequence[Array]], seen: list[Array]) -> Iterator[Sequence[Array]]:
+    for leaves in batches:
+        seen.append(leaves[0][:, 0].copy())
+        yield leaves
+
+
+def _bare_pair(options: Options) -> Numbers:
+    return bare_pair(hold_gil, 0.5 if options.quick else 3.0)
+
+
+_CASES = {name: _case(name, run_) for name, run_ in {"serial": serial, "penstock": penstock, **_OTHERS}.items()}
+_CASES["bare_pair"] = _bare_pair
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target("penstock / twice serial", part_of_twice("penstock"), at_least=0.95),
+        Target("penstock / best of the others", ratio("penstock", list(_OTHERS)), at_least=1.0),
+        *(Target(f"{name} / twice serial", part_of_twice(name)) for name in (*_OTHERS, "bare_pair")),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, round_count=3, case_timeout_s=90)

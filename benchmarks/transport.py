@@ -1,0 +1,59 @@
+"""How fast do large batches come from worker processes?
+
+Question: pictures of (224, 224, 3) uint8 in batches of 64, 9.6 MB, made by a function that does next to nothing;
+two worker processes on two cores. What is left when the work is only to bring the bytes over?
+
+Method: `python benchmarks/transport.py`. Each contender has a fresh process, in turn, and the same consumer, which
+sums every byte; the rate is that of 3 s of batches, after a second that warms up. Each picture has one colour, which
+follows from its index; after each batch, the first and the last byte of every picture are checked. `serial` is a
+plain loop with `np.stack` in such a process.
+
+Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default collation,
+which stacks in shared memory; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is two
+batches ahead, and they copy into shared memory. (Its batch after `to_iter_dataset`, which stacks in shared memory at
+once, was no faster; none or 16 threads were slower.)
+
+Not shown: real work, which hides the transport as far as it takes longer; how evenly the batches come.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from _contenders import Contender, grain, penstock, serial, torch
+from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
+from _jobs import plain_picture
+
+_BATCH_SIZE = 64
+
+_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain}
+
+
+def _case(contender: Contender) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        numbers = time_steady(_checked(contender(plain_picture, _BATCH_SIZE)()), options)
+        return numbers | {"MB/s": numbers["samples/s"] * plain_picture(0).nbytes / 1e6}
+
+    return measure
+
+
+def _checked(batches: Iterable[Sequence[Array]]) -> Iterator[Sequence[Array]]:
+    for number, (batch,) in enumerate(batches):
+        colours = (number * _BATCH_SIZE + np.arange(_BATCH_SIZE)) & 0xFF
+        if not (np.array_equal(batch[:, 0, 0, 0], colours) and np.array_equal(batch[:, -1, -1, -1], colours)):
+            raise RuntimeError(f"Batch {number} is not what it should be: {batch[:8, 0, 0, 0].tolist()} ...")
+        yield (batch,)
+
+
+_CASES = {name: _case(run_) for name, run_ in {"serial": serial, "penstock": penstock, **_OTHERS}.items()}
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target("penstock / best of the others", ratio("penstock", list(_OTHERS)), at_least=7.0),
+        *(Target(f"penstock / {name}", ratio("penstock", [name])) for name in _OTHERS),
+        Target("penstock / serial", ratio("penstock", ["serial"])),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, case_timeout_s=60)

@@ -1,0 +1,515 @@
+"""The worker processes of this process: one pool, which its loaders share.
+
+Who writes what. Everything in a `Pool` belongs to its one thread, which starts workers, queues units, takes what
+is done, and replaces who died. Others speak to it by `post`: a call for the thread to make, put into a queue
+that takes no lock, so finalizers may post too. Units are queued on this thread as well: a pipeline looks for
+slots when it is told of a unit, or by `post`.
+
+Guarantees.
+- The pool knows who holds which unit (see `_board.py`). When a worker died, its unit is done again by another, and
+  not before the system has reaped it, so nobody writes to a slot of which nobody knows.
+- A unit that is the death of its worker again and again, or makes workers stand still, is an error that names the
+  element (see `_blame.py`). A worker that stands still is killed after it wrote its stack.
+- Workers that cannot even start are an error too, after `START_COUNT` in a row.
+- The workers end with the last tenant. If this process is killed, the system ends them (see `_worker.py`).
+- If the thread itself fails, by a bug, every unit fails with what it raised: no consumer is left waiting.
+
+Each wait, and what ends it. There is one, in `_turn`: for a post, the bell of the workers, a message, or the end
+of one of them; and while units are running, for a tick, which looks after workers that stand still. Nothing else
+waits: the board's lock is tried (and a millisecond later again), messages to a worker that does not read them are kept.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import select
+import selectors
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+from penstock._errors import LoaderError, WorkerError
+from penstock._memory._budget import mib
+from penstock._memory._mapping import MemoryFile
+from penstock._memory._shared import SharedFile
+from penstock._run._blame import blame
+from penstock._run._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
+from penstock._run._child import Channels, Child
+from penstock._run._cpus import usable_cpu_count
+from penstock._run._remote_error import load_error
+from penstock._run._tenant import Job, Plan, Tenant
+from penstock._run._worker import Closing, Message
+
+START_COUNT: Final = 3
+"""How many workers in a row may end before they are ready."""
+GRACE_S: Final = 1.0
+"""How long a worker that is to end may take for its unit, and for writing its stack."""
+_RETRY_S: Final = 0.001
+_TICK_S: Final = 1.0
+
+_log = logging.getLogger("penstock")
+
+
+@final
+class _Doorbell:
+    """A pipe that wakes the pool's thread. It is open as long as anybody may ring it."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._button = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._button, False)
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it was rung often enough
+            os.write(self._button, b"\0")
+
+    def answer(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.descriptor, 4096)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._button)
+
+
+@final
+class Pool:
+    """Worker processes, and the thread that looks after them. `Tenant` is the way in."""
+
+    def __init__(self) -> None:
+        self.tenant_count = 1
+        """Guarded by the registry."""
+        self.pid = os.getpid()
+        self.shared = SharedFile()
+        self.progress = 0
+        """Grows with everything that workers get done."""
+        self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._doorbell = _Doorbell()
+        self._board_file = MemoryFile(BOARD_NBYTES)
+        self._board = Board(self._board_file.descriptor)
+        tokens, self._tokens = os.pipe()
+        self._bell, bell = os.pipe()
+        for descriptor in (tokens, self._tokens, self._bell):
+            os.set_blocking(descriptor, False)
+        self._channels = Channels(self._board_file.descriptor, self.shared.descriptor, tokens, bell)
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, Child] = {}
+        self._ending: list[Child] = []
+        """Those whose end was noticed, until they are reaped and their units are seen to."""
+        self._plans: dict[int, Plan] = {}
+        self._jobs: dict[int, Job] = {}
+        """By their places on the board."""
+        self._waiting: deque[Job] = deque()
+        """For places on the board."""
+        self._failing: list[Job] = []
+        """Queued when nothing works any more."""
+        self._told: dict[int, Message] = {}
+        self._leaving: list[Tenant] = []
+        self._closing: list[Plan] = []
+        self._worker_count = 1
+        self._failed_start_count = 0
+        self._failure: Exception | None = None
+        """Why nothing works any more."""
+        self._last: Tenant | None = None
+        self._numbers = iter(range(1, 1 << 62))
+        self._lock_seen: tuple[int | None, float] = (None, 0.0)
+        self._retries = False
+        """Whether something could not be done just now, and is to be tried again in a moment."""
+        self._looked_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="penstock-pool", daemon=True)
+        self._thread.start()
+
+    # For everybody.
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Has the pool's thread make a call. Takes no lock, so finalizers may do it."""
+        self._mail.put(call)
+        self._doorbell.ring()
+
+    def new_number(self) -> int:
+        """A number for a plan."""
+        return next(self._numbers)
+
+    # Everything below is the pool's thread.
+
+    def _run(self) -> None:
+        self._selector.register(self._doorbell.descriptor, selectors.EVENT_READ, self._take_mail)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._answer_bell)
+        while self.tenant_count:
+            try:
+                self._turn()
+            except Exception as error:  # a bug of ours; nobody may wait for ever because of it
+                _log.exception("The pool of worker processes failed.")
+                self._fail(LoaderError(f"The pool of worker processes failed: {type(error).__name__}: {error}."))
+        self._end()
+
+    def _turn(self) -> None:
+        events = self._selector.select(self._patience_s())
+        self._retries = False
+        for key, _ in events:
+            key.data()
+        if self._failing:
+            assert self._failure is not None
+            failing, self._failing = self._failing, []
+            for job in failing:
+                self._settle(job, self._failure)
+        if self._ending:
+            self._bury()
+        for child in self._children.values():
+            self._retries |= not child.flush()
+        if self._waiting:
+            self._fill_board()
+        if self._leaving:
+            self._see_off()
+        if time.monotonic() >= self._looked_at + _TICK_S / 8:
+            self._look_after()
+
+    def _patience_s(self) -> float | None:
+        if self._retries or self._failing:
+            return _RETRY_S
+        if any(child.asked_at for child in self._children.values()):
+            return GRACE_S / 8
+        timeouts = [plan.timeout_s for plan in self._plans.values() if plan.unfinished_count or plan.closed_at]
+        return min([_TICK_S, *(timeout / 8 for timeout in timeouts)]) if timeouts else None
+
+    def _take_mail(self) -> None:
+        self._doorbell.answer()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._mail.get_nowait()()
+
+    # Tenants and plans.
+
+    def require(self, worker_count: int) -> None:
+        """Starts workers until there are that many."""
+        self._worker_count = max(self._worker_count, min(worker_count, MAX_WORKER_COUNT))
+        for number in range(self._worker_count):
+            if number not in self._children and self._failure is None:
+                self._start(number)
+
+    def open(self, plan: Plan) -> None:
+        """Tells every worker of a plan."""
+        self._plans[plan.number] = plan
+        for child in self._children.values():
+            child.tell(plan.opening, plan.file)
+
+    def queue(self, jobs: list[Job]) -> None:
+        """Queues units, in order."""
+        if self._failure is not None:
+            self._failing.extend(jobs)  # not at once: who queues may hold a lock that its receiver takes
+            return
+        self._waiting.extend(jobs)
+        self._fill_board()
+
+    def leave(self, tenant: Tenant) -> None:
+        """Closes what a tenant has open, and lets it go."""
+        for plan in tenant.plans:
+            plan.closed_at = time.monotonic()
+        self._leaving.append(tenant)
+
+    def close(self, plan: Plan) -> None:
+        """Forgets a plan of which no unit is unfinished."""
+        self._plans.pop(plan.number, None)
+        for child in self._children.values():
+            child.tell(Closing(plan.number))
+        for place in plan.places:
+            self.shared.release(place)
+        plan.words, plan.file = memoryview(bytes(16)).cast("q"), None
+
+    def _see_off(self) -> None:
+        """Lets tenants go of which nothing runs any more."""
+        for tenant in self._leaving[:]:
+            for plan in tenant.plans[:]:
+                if plan.unfinished_count:
+                    self._cancel(plan)
+                if not plan.unfinished_count:
+                    self.close(plan)
+                    tenant.plans.remove(plan)
+            if not tenant.plans:
+                self._leaving.remove(tenant)
+                if _registry.left(self):
+                    self._last = tenant  # who is gone when the workers are
+                else:
+                    tenant.gone.set()
+
+    def _cancel(self, plan: Plan) -> None:
+        """Takes what was given up from the board; what is at work may end within the grace."""
+        for job in [job for job in self._waiting if job.plan is plan]:
+            self._waiting.remove(job)
+            self._settle(job, None)
+        queued = []
+        if self._lock():
+            queued = [place for place in self._board.places(QUEUED) if self._jobs[place].plan is plan]
+            for place in queued:
+                self._board.free(place)
+            self._board.unlock()
+        for place in queued:
+            self._settle(self._jobs.pop(place), None)
+        if plan.unfinished_count and time.monotonic() - plan.closed_at > GRACE_S:
+            for place in self._board.places(CLAIMED):
+                owner = self._board.owner(place)
+                if self._jobs[place].plan is plan and owner in self._children:
+                    self._children[owner].kill()
+
+    # Units.
+
+    def _lock(self) -> bool:
+        """Takes the board's lock, or notes that it is to be tried again in a moment."""
+        if self._board.try_lock():
+            self._lock_seen = (None, 0.0)
+            return True
+        self._retries = True
+        holder, since = self._lock_seen
+        found = self._board.lock_holder()
+        if found is None or found != holder:
+            self._lock_seen = (found, time.monotonic())
+        elif time.monotonic() - since > GRACE_S:  # for a few instructions: whoever takes that long was stopped
+            for child in self._children.values():
+                if child.pid == found:
+                    child.kill()
+        return False
+
+    def _fill_board(self) -> None:
+        if not self._lock():
+            return
+        count = 0
+        while self._waiting:
+            job = self._waiting[0]
+            place = self._board.push(Entry(job.plan.number, job.unit))
+            if place is None:
+                break
+            self._jobs[place] = job
+            self._waiting.popleft()
+            count += 1
+        self._board.unlock()
+        self._add_tokens(count)
+
+    def _add_tokens(self, count: int) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: there are more than units
+            os.write(self._tokens, bytes(count))
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell, 1 << 16)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Takes from the board what is done."""
+        for place in self._board.places(TOLD):
+            if place not in self._told:
+                self._take_messages(self._children[self._board.owner(place)])
+        for place in sorted([*self._board.places(DONE), *self._board.places(TOLD)]):
+            job, message = self._jobs.pop(place), self._told.pop(place, None)
+            self._board.free(place)
+            self.progress += 1
+            error: BaseException | None = None
+            if message is not None and not job.plan.closed_at:
+                if message.kind == "error":
+                    error = load_error(message.payload)
+                else:
+                    job.plan.receiver.told(job.unit, message.payload)
+            self._settle(job, error)
+
+    def _settle(self, job: Job, error: BaseException | None) -> None:
+        # Counted before the receiver looks for slots: see `ProcessesExecutor.wake`.
+        job.plan.unfinished_count -= 1
+        job.plan.receiver.finished(job.unit, error)
+
+    # Workers.
+
+    def _start(self, number: int) -> None:
+        self._board.trace(number)[0] = 0
+        try:
+            child = Child(number, self._channels, max(1, usable_cpu_count() // self._worker_count))
+        except OSError as error:
+            self._count_failed_start(f"The system starts no more processes: {error}.")
+            return
+        self._children[number] = child
+        self._selector.register(child.socket, selectors.EVENT_READ, lambda: self._take_messages(child))
+        if child.pidfd is not None:
+            self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._end_noticed(child))
+        for plan in self._plans.values():
+            child.tell(plan.opening, plan.file)
+
+    def _take_messages(self, child: Child) -> None:
+        for message in child.messages():
+            if message.kind == "ready":
+                child.is_ready = True
+                self._failed_start_count = 0
+            elif message.kind == "imported":
+                self._note_import(message)
+            else:
+                self._told[message.number] = message
+        if child.is_silent:
+            self._end_noticed(child)
+
+    def _note_import(self, message: Message) -> None:
+        names, seconds, nbytes = message.payload
+        plan = self._plans.get(message.number)
+        if plan is not None:
+            plan.note(
+                f"A function makes each worker import {' and '.join(names)}, which took {seconds:.1f} s and "
+                f"{mib(nbytes)} in one. Import what it needs from there inside of it, or do without."
+            )
+
+    def _end_noticed(self, child: Child) -> None:
+        if child in self._ending:  # its socket and its process both say so
+            return
+        self._ending.append(child)
+        self._selector.unregister(child.socket)
+        if child.pidfd is not None:
+            self._selector.unregister(child.pidfd)
+        child.kill()  # if only its socket has ended
+        self._take_messages(child)
+
+    def _bury(self) -> None:
+        """Reaps workers that ended, gives their units to others, and replaces them."""
+        self._collect()
+        for child in self._ending[:]:
+            if child.ending is None and not child.reap():
+                self._retries = True
+                continue
+            if not self._lock():
+                continue
+            lost = [place for place in self._board.places(CLAIMED) if self._board.owner(place) == child.number]
+            trace = tuple(self._board.trace(child.number))
+            errors = {place: blame(child, self._jobs[place], trace) for place in lost}
+            for place, error in errors.items():
+                if error is None:
+                    self._board.requeue(place)
+                else:
+                    self._board.free(place)
+            self._board.unlock()
+            self._ending.remove(child)
+            del self._children[child.number]
+            for place, error in errors.items():
+                if error is not None:
+                    self._settle(self._jobs.pop(place), error)
+            self._add_tokens(1)  # it may have taken one along
+            if not child.is_ready:
+                self._count_failed_start(f"{child} {child.ending} while it started.")
+            if self._failure is None:
+                self._start(child.number)
+
+    def _count_failed_start(self, text: str) -> None:
+        self._failed_start_count += 1
+        if self._failed_start_count >= START_COUNT and not any(c.is_ready for c in self._children.values()):
+            self._fail(
+                WorkerError(
+                    f"{text} It was start number {self._failed_start_count} in a row that failed; what they wrote is "
+                    f"above, on stderr. Workers are started with {sys.executable}, and import penstock and NumPy. "
+                    "executor='threads' needs none."
+                )
+            )
+
+    def _look_after(self) -> None:
+        """Looks for workers that stand still."""
+        now = self._looked_at = time.monotonic()
+        self._collect()
+        for child in self._children.values():
+            if child.asked_at and now - child.asked_at > GRACE_S / 2:
+                child.kill()
+        if self._plans and self._lock():
+            self._board.unlock()
+        for place in self._board.places(CLAIMED):
+            child_or_none = self._children.get(self._board.owner(place))
+            if child_or_none is None:
+                continue
+            child, job = child_or_none, self._jobs[place]
+            seen = (place, job.unit.ticket, *self._board.trace(child.number))
+            if seen != child.seen:
+                child.seen, child.seen_at = seen, now
+            elif not child.asked_at and now - child.seen_at >= job.plan.timeout_s:
+                child.ask_for_stack()
+
+    # The end.
+
+    def _fail(self, error: Exception) -> None:
+        """Fails everything, now and later."""
+        self._failure = error
+        for child in self._children.values():
+            child.kill()
+        self._failing.extend([*self._jobs.values(), *self._waiting])
+        self._jobs.clear()
+        self._waiting.clear()
+        for state in (QUEUED, CLAIMED, DONE, TOLD):
+            for place in self._board.places(state):
+                self._board.free(place)
+
+    def _end(self) -> None:
+        """Ends the workers, kindly at first, and frees everything."""
+        children = list(self._children.values())
+        for child in children:
+            child.dismiss()
+        ends_at = time.monotonic() + GRACE_S
+        while children := [child for child in children if not child.reap()]:
+            if time.monotonic() > ends_at + GRACE_S:
+                break  # not even SIGKILL ends a process in some waits for a disk or a network
+            if time.monotonic() > ends_at:
+                for child in children:
+                    child.kill()
+            select.select([child.pidfd for child in children if child.pidfd is not None], [], [], 0.01)
+        self._selector.close()
+        for descriptor in (self._channels.tokens, self._channels.bell, self._tokens, self._bell):
+            os.close(descriptor)
+        self._board_file.close()
+        self.shared.close()
+        self._plans.clear()
+        self._board.close()
+        last, self._last = self._last, None  # which holds this: whoever drops it drops the doorbell
+        if last is not None:
+            last.gone.set()
+
+
+@final
+class _Registry:
+    """The pool of this process, while it has tenants."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: Pool | None = None
+        self.forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """After fork(): whoever held the lock did not come along, nor did the pool's thread."""
+        self._lock, self._pool = threading.Lock(), None
+
+    def join(self) -> Pool:
+        """Returns the pool, which has one more tenant."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = Pool()
+            else:
+                self._pool.tenant_count += 1
+            return self._pool
+
+    def left(self, pool: Pool) -> bool:
+        """Takes a tenant off; returns whether it was the last one."""
+        with self._lock:
+            pool.tenant_count -= 1
+            if pool.tenant_count:
+                return False
+            if self._pool is pool:
+                self._pool = None
+            return True
+
+
+_registry = _Registry()
+
+
+def join(worker_count: int, incidents: list[str]) -> Tenant:
+    """Gets a right to the workers of this process, which are started if there are none.
+
+    Args:
+        worker_count: How many there must be at least.
+        incidents: Gets a line for each thing that happens to them, for people.
+    """
+    tenant = Tenant(_registry.join(), incidents)
+    tenant.pool.post(lambda: tenant.pool.require(worker_count))
+    return tenant

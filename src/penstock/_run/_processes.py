@@ -1,0 +1,113 @@
+"""The executor `processes`: workers with an interpreter each, for functions that hold the GIL.
+
+What it is made of: `_pool.py` keeps the workers, `_child.py` is one of them seen from here, `_worker.py` is what
+runs in it, `_board.py` is how units get there, `_parcel.py` how plans do. This file is what a pipeline sees.
+
+Who writes what. Everything happens on the pool's thread: it takes what is done, has the pipeline issue the next
+batches, and queues them. `wake` and `request_stop` only post to it, so a finalizer may call them.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, final
+
+from penstock._memory._ring import Ring
+from penstock._plan._map import Map
+from penstock._plan._node import Node, walk
+from penstock._run._blame import HANG_COUNT
+from penstock._run._executor import Client, Executor
+from penstock._run._lower import Program, Unit
+from penstock._run._parcel import Parcel
+from penstock._run._tenant import Plan, Tenant
+
+
+@final
+class ProcessesExecutor(Executor):
+    """Runs units in the worker processes of the pool.
+
+    Args:
+        client: The pipeline.
+        tenant: The right to the workers; from now on this executor's.
+        parcel: The program, packed.
+        worker_count: How many workers were asked for.
+        timeout_s: How long a worker may stand still on an element.
+    """
+
+    isolates = True
+    deadline_count = HANG_COUNT + 1  # the pool watches its workers itself; this is if the pool stands still
+
+    def __init__(self, client: Client, tenant: Tenant, parcel: Parcel, worker_count: int, timeout_s: float) -> None:
+        self.worker_count = worker_count
+        self.queue_target = 1 << 30  # as many batches as there are slots, so that workers need not wait for us
+        self._client = weakref.ref(client)
+        self._tenant = tenant
+        self._parcel: Parcel | None = parcel
+        self._timeout_s = timeout_s
+        self._plan: Plan | None = None
+
+    def begin(self, program: Program, ring: Ring) -> None:
+        """Has the workers learn of the program."""
+        assert self._parcel is not None
+        self._plan = self._tenant.open(
+            self._parcel, ring, steps_of(program.node), self._timeout_s, _Receiver(self._client)
+        )
+        self._parcel = None  # it holds the arrays that are shared now
+
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Queues the units of a batch."""
+        assert self._plan is not None
+        self._plan.submit(units)
+
+    def wake(self) -> None:
+        """Has the pool's thread look for slots, unless it will soon.
+
+        A unit that is unfinished now is counted off before the pipeline looks for slots because of it. So that
+        look comes after the slot came back for which this is called.
+        """
+        if self._plan is None or self._plan.unfinished_count <= self.worker_count:
+            client = self._client
+            self._tenant.pool.post(lambda: _pump(client))
+
+    def progress(self) -> object:
+        """What all workers of the pool got done."""
+        return self._tenant.pool.progress
+
+    def request_stop(self) -> None:
+        """Gives up all units, and the right to the workers."""
+        self._tenant.leave()
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits until no worker is at anything of this executor's; the last one's workers have ended then."""
+        return self._tenant.gone.wait(timeout_s)
+
+
+class _Receiver:
+    """Hands what came of units on to a pipeline, if it is still there."""
+
+    def __init__(self, client: "weakref.ref[Client]") -> None:
+        self._client = client
+
+    def finished(self, unit: Unit, error: BaseException | None) -> None:
+        client = self._client()
+        if client is not None:
+            client.finished(unit, error)
+
+    def describe(self, unit: Unit) -> str:
+        client = self._client()
+        return "a batch that nobody wants" if client is None else client.describe(unit)
+
+    def told(self, unit: Unit, payload: Any) -> None:
+        client = self._client()
+        if client is not None:
+            client.received(unit, payload)
+
+
+def _pump(client_ref: "weakref.ref[Client]") -> None:
+    client = client_ref()
+    if client is not None:
+        client.pump()
+
+
+def steps_of(node: Node) -> list[str]:
+    """What the nodes of a plan are called in messages, in the order of `walk`."""
+    return [f"{each.label} at {each.where}" if isinstance(each, Map) else each.label for each in walk(node)]

@@ -1,0 +1,145 @@
+"""What the pool of workers works on: jobs of plans, and the tenants whose plans they are.
+
+A tenant is a loader's right to the workers; the pool ends with the last one. `_pool.py` says who writes what.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from penstock._memory._mapping import MemoryFile
+from penstock._memory._ring import Ring
+from penstock._memory._shared import Place
+from penstock._run._lower import Unit
+from penstock._run._parcel import Parcel
+from penstock._run._worker import Opening
+
+if TYPE_CHECKING:
+    from penstock._run._pool import Pool
+
+_NOTHING_WANTED: Final = 1 << 62
+
+_log = logging.getLogger("penstock")
+
+
+class Receiver(Protocol):
+    """Who takes what comes of the units of a plan; called on the pool's thread."""
+
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages."""
+
+    def finished(self, unit: Unit, error: BaseException | None) -> None:
+        """Takes the outcome of a unit."""
+
+    def told(self, unit: Unit, payload: Any) -> None:
+        """Takes what a worker had to say of a unit, before `finished`."""
+
+
+@final
+class Job:
+    """A unit on its way."""
+
+    __slots__ = ("deaths", "hangs", "plan", "unit")
+
+    def __init__(self, plan: "Plan", unit: Unit) -> None:
+        self.plan = plan
+        self.unit = unit
+        self.deaths = 0
+        self.hangs = 0
+
+
+@final
+class Plan:
+    """Something that workers run units of: a loader's program with its ring, or a plan whose specs are asked for.
+
+    Args:
+        tenant: Whose it is.
+        parcel: The pickled plan.
+        ring: Where its units write; None for a plan without.
+        steps: What its nodes are called, in the order of `walk`.
+        timeout_s: How long a worker may stand still.
+        receiver: Takes the outcomes.
+    """
+
+    def __init__(
+        self,
+        tenant: "Tenant",
+        parcel: Parcel,
+        ring: Ring | None,
+        steps: Sequence[str],
+        timeout_s: float,
+        receiver: Receiver,
+    ) -> None:
+        self.steps = steps
+        self.timeout_s = timeout_s
+        self.receiver = receiver
+        self.unfinished_count = 0
+        self.closed_at = 0.0
+        """When it was given up; 0 before."""
+        self._tenant = tenant
+        self._pool = tenant.pool
+        self.words = memoryview(bytearray(16)).cast("q") if ring is None else ring.words
+        self.file: MemoryFile | None = None if ring is None else ring.file
+        shared = self._pool.shared
+        arrays = tuple(shared.put_array(array) for array in parcel.arrays)
+        self.places: tuple[Place, ...] = (shared.put_bytes(parcel.data), *arrays)
+        self.number = self._pool.new_number()
+        ring_nbytes, slot_count = (0, 1) if ring is None else (ring.file.nbytes, ring.slot_count)
+        self.opening = Opening(self.number, self.places[0], arrays, slot_count, ring_nbytes)
+        self._pool.post(lambda: self._pool.open(self))
+
+    def note(self, text: str) -> None:
+        """Keeps what happened to the workers, for the report, and logs it."""
+        self._tenant.incidents.append(text)
+        _log.warning("%s", text)
+
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Queues the units of one batch. On the pool's thread, like all that follows of the pool."""
+        self.words[1 + units[0].slot] = len(units)
+        self.unfinished_count += len(units)
+        self._pool.queue([Job(self, unit) for unit in units])
+
+
+@final
+class Tenant:
+    """A loader's right to the workers, from its making to its end.
+
+    Args:
+        pool: The pool, which counts this tenant already.
+        incidents: Gets a line for each thing that happens to its workers, for people.
+    """
+
+    def __init__(self, pool: "Pool", incidents: list[str]) -> None:
+        self.pool = pool
+        self.gone = threading.Event()
+        """Set when nothing of this tenant runs any more; and, if it was the last, no worker either."""
+        self.plans: list[Plan] = []
+        self.incidents = incidents
+        self._is_leaving = False
+        self._pid = os.getpid()
+
+    def open(
+        self, parcel: Parcel, ring: Ring | None, steps: Sequence[str], timeout_s: float, receiver: Receiver
+    ) -> Plan:
+        """Has the workers learn of a plan."""
+        plan = Plan(self, parcel, ring, steps, timeout_s, receiver)
+        self.plans.append(plan)
+        return plan
+
+    def close(self, plan: Plan) -> None:
+        """Has the workers forget a plan of which no unit is unfinished."""
+        self.plans.remove(plan)
+        self.pool.post(lambda: self.pool.close(plan))
+
+    def leave(self) -> None:
+        """Gives up all units; `gone` tells when. May be called by finalizers, and again."""
+        if self._is_leaving or self._pid != os.getpid():
+            return
+        self._is_leaving = True
+        for plan in self.plans:
+            with contextlib.suppress(ValueError):  # the ring was released
+                plan.words[0] = _NOTHING_WANTED
+        self.pool.post(lambda: self.pool.leave(self))

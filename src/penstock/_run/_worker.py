@@ -1,0 +1,246 @@
+"""All that runs in a worker process: it claims units, runs them, and says when they are done.
+
+Started by `_pool.py` as a fresh interpreter that imports penstock and NumPy, and nothing of the user's but what
+the functions of a plan ask for. A plan is loaded when its first unit is claimed, so what is wrong with it is
+told as that unit's error.
+
+Each wait, and what ends it.
+- For a token or a message (`_wait`): ended by one, or by the parent's end, which closes both.
+- For the message that opens a plan (`_run`): the parent sent it before it queued the first unit of the plan.
+- For the board's lock: see `_board.py`.
+- To send a message or ring the bell: ended by the parent, which reads them, or by its end.
+What ends the worker: the parent closes the control socket; or it kills it; or it dies, and then the system
+kills the worker at once, whatever it is doing (Linux), or the next of these waits fails.
+
+SIGINT and SIGTERM are for the parent, which decides. Whoever sends them to a whole group or container would
+otherwise take the workers away from a program that wants to finish its work.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, Final, NamedTuple, final
+
+import cloudpickle
+
+from penstock._memory._mapping import MemoryFile, map_shared
+from penstock._memory._shared import Place, map_private, read_bytes
+from penstock._memory._slot import RingLayout, ring_words
+from penstock._plan._map import find_specs
+from penstock._plan._node import Node
+from penstock._plan._reader import Rows, Trace
+from penstock._random import owned_globals
+from penstock._run._board import DONE, TOLD, Board
+from penstock._run._lower import Program, Unit
+from penstock._run._parcel import unpack
+from penstock._run._remote_error import dump_error
+
+STACK_SIGNAL: Final = signal.SIGUSR1
+"""Has a worker write its Python stacks to its control socket, whatever it is doing."""
+PACKET_NBYTES: Final = 1 << 16
+"""The most that a message may have; what is larger goes along as a memory file."""
+_PR_SET_PDEATHSIG: Final = 1
+_FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
+
+
+class Opening(NamedTuple):
+    """What opens a plan in a worker. With it comes the descriptor of the ring, if there is one."""
+
+    plan: int
+    data: Place
+    """The pickled plan, in the pool's shared file: a `Program`, or a `Node` whose specs are asked for."""
+    arrays: tuple[Place, ...]
+    """Arrays that it refers to."""
+    slot_count: int
+    """Of the ring."""
+    ring_nbytes: int
+    """0 for a plan without a ring."""
+
+
+class Closing(NamedTuple):
+    """What closes a plan in a worker."""
+
+    plan: int
+
+
+class Message(NamedTuple):
+    """What a worker tells its parent."""
+
+    kind: str
+    """`ready`; of a unit: `error`, `objects`, `specs`; of a plan: `imported`."""
+    number: int
+    """The place of the unit, or the number of the plan."""
+    payload: Any
+
+
+def main(number: int, parent: int, control: int, board: int, shared: int, tokens: int, bell: int) -> None:
+    """Runs a worker until its parent has had enough.
+
+    Args:
+        number: The worker's number in its pool.
+        parent: The process that started it.
+        control: A socket of packets to the parent.
+        board: The memory file of the board.
+        shared: The memory file of plans and shared arrays.
+        tokens: A pipe, read without waiting: a byte for each unit queued.
+        bell: A pipe to the parent: a byte when it is to look at the board.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it died before that
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, _ignore)  # a handler, which is not inherited by what a function may start
+    faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
+    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
+    worker = _Worker(number, socket.socket(fileno=control), Board(board), shared, tokens, bell)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        worker.serve()
+
+
+def _ignore(signal_number: int, frame: object) -> None:
+    """Does nothing."""
+
+
+@final
+class _Worker:
+    def __init__(self, number: int, control: socket.socket, board: Board, shared: int, tokens: int, bell: int) -> None:
+        self._number = number
+        self._control = control
+        self._board = board
+        self._shared = shared
+        self._tokens = tokens
+        self._bell = bell
+        self._trace = Trace(board.trace(number))
+        self._plans: dict[int, _Plan] = {}
+        self._poll = select.poll()
+        self._poll.register(tokens, select.POLLIN)
+        self._poll.register(control, select.POLLIN)
+
+    def serve(self) -> None:
+        self._tell("ready", os.getpid(), None)
+        while True:
+            try:
+                if not os.read(self._tokens, 1):
+                    return
+            except BlockingIOError:
+                self._poll.poll()
+                if not self._take_messages():
+                    return
+                continue
+            place = self._board.claim(self._number)
+            if place is not None:
+                self._run(place)
+
+    def _take_messages(self) -> bool:
+        """Takes the messages that are there; returns whether the parent wants us to go on."""
+        while select.select([self._control], [], [], 0)[0]:
+            if not self._take_message():
+                return False
+        return True
+
+    def _take_message(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 1)
+        if not data:
+            return False
+        message = pickle.loads(data)
+        if isinstance(message, Opening):
+            self._plans[message.plan] = _Plan(message, descriptors)
+        else:
+            self._plans.pop(message.plan, None)
+        return True
+
+    def _run(self, place: int) -> None:
+        number, unit = self._board.entry(place)
+        while number not in self._plans:
+            if not self._take_message():
+                raise BrokenPipeError
+        plan = self._plans[number]
+        self._trace.words[0] = 0
+        state = DONE
+        if unit.ticket > plan.words[0]:
+            try:
+                if not plan.is_loaded:
+                    self._load(number, plan)
+                kind, payload = plan.run(unit, self._trace)
+            except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
+                kind, payload = "error", dump_error(error, f"worker {self._number} (pid {os.getpid()})")
+            if kind:
+                state = TOLD
+                self._tell(kind, place, payload)
+        # Others of a batch that was given up may have been taken from the board: then none is the last.
+        if self._board.finish(place, state, plan.words, unit.slot) or unit.ticket <= plan.words[0]:
+            os.write(self._bell, b"\0")
+
+    def _load(self, number: int, plan: "_Plan") -> None:
+        before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
+        plan.load(self._shared, self._trace)
+        imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
+        if imported:
+            cost = time.perf_counter() - began, _resident_nbytes() - resident
+            self._tell("imported", number, (imported, *cost))
+
+    def _tell(self, kind: str, number: int, payload: Any) -> None:
+        data = pickle.dumps(Message(kind, number, payload))
+        if len(data) <= PACKET_NBYTES:
+            self._control.sendall(data)
+            return
+        file = MemoryFile(len(data))
+        file.map()[: len(data)] = data
+        socket.send_fds(self._control, [pickle.dumps(len(data))], [file.descriptor])
+        file.close()
+
+
+@final
+class _Plan:
+    """A plan in a worker, loaded when it is first run."""
+
+    def __init__(self, opening: Opening, descriptors: list[int]) -> None:
+        self._opening = opening
+        self._memory: mmap.mmap | None = None
+        for descriptor in descriptors:
+            self._memory = map_shared(descriptor, opening.ring_nbytes)
+            os.close(descriptor)
+        # A plan without a ring has words that nobody else looks at.
+        self.words = ring_words(self._memory or bytearray(16), opening.slot_count)
+        self.is_loaded = False
+        self._value: Any = None
+
+    def load(self, shared: int, trace: Trace) -> None:
+        """Unpickles the plan. Imports what its functions ask for."""
+        arrays = [map_private(shared, place) for place in self._opening.arrays]
+        self._value = unpack(read_bytes(shared, self._opening.data), arrays)
+        if isinstance(self._value, Program) and self._memory is not None:
+            layout = RingLayout(self._value.spec, self._opening.slot_count)
+            self._reader = self._value.reader(owned_globals, trace)
+            self._roots = [layout.root(self._memory, slot) for slot in range(self._opening.slot_count)]
+            self._layout = layout.slot
+            self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
+        self.is_loaded = True
+
+    def run(self, unit: Unit, trace: Trace) -> tuple[str, Any]:
+        """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
+        if isinstance(self._value, Node):
+            # By value, for a named tuple may be the user's.
+            return "specs", cloudpickle.dumps(find_specs(self._value, trace))
+        program: Program = self._value
+        rows: Rows = self._layout.rows(self._roots[unit.slot])
+        program.run(self._reader, unit, rows)
+        return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
+
+
+def _resident_nbytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0

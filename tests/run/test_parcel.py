@@ -1,0 +1,500 @@
+import functools
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from typing import NamedTuple
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import penstock
+from penstock._run import _parcel
+from penstock._run._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
+
+MIB = 1 << 20
+
+
+def send(function, *arguments):
+    """Calls a function in a fresh process to which it travels; returns what is printed of the result there."""
+    import subprocess
+    import sys
+
+    import penstock
+    from penstock._memory._shared import SharedFile
+    from penstock._run._parcel import pack
+
+    child = """
+import sys
+from penstock._memory._shared import Place, map_private, read_bytes
+from penstock._run._parcel import unpack
+descriptor, *numbers = map(int, sys.argv[1:])
+data, *arrays = map(Place, numbers[::2], numbers[1::2])
+function, arguments = unpack(read_bytes(descriptor, data), [map_private(descriptor, each) for each in arrays])
+print(function(*arguments))
+"""
+    parcel = pack(penstock.range(1)._node, (function, arguments))
+    shared = SharedFile()
+    places = [shared.put_bytes(parcel.data), *map(shared.put_array, parcel.arrays)]
+    numbers = [str(number) for place in places for number in place]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", child, str(shared.descriptor), *numbers],
+        pass_fds=[shared.descriptor],
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
+    shared.close()
+    return (done.stdout or done.stderr.splitlines()[-1]).strip()
+
+
+SEND = inspect.getsource(send)
+
+
+def refusal_of(dataset):
+    with pytest.raises(penstock.TravelError) as caught:
+        pack(dataset._node, dataset._node)
+    return re.sub(r"test_parcel\.py:\d+", "test_parcel.py:LINE", str(caught.value))
+
+
+# Where functions are written.
+
+OWN = """
+import sys
+print("once")
+FACTOR = 3
+class Point:
+    def __init__(self, x): self.x = x
+    def scaled(self): return Point(self.x * FACTOR)
+def f(x):
+    return Point(x).scaled().x
+def g(x):
+    return f(x) + (lambda y: y + FACTOR)(1), "tabnanny" in sys.modules
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "-c", "standard input"])
+def test_a_program_without_a_main_guard_runs_once(tmp_path, how):
+    program = SEND + OWN + "print(send(g, 5), send(lambda x: f(x), 5))"
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    arguments, text = {"script": ([script], ""), "-c": (["-c", program], ""), "standard input": ([], program)}[how]
+    done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True)
+    assert done.stdout == "once\n(19, False) 15\n", done.stderr
+
+
+MODULE = """
+import tabnanny  # as a framework that only the training uses
+import threading
+lock = threading.Lock()
+FACTOR = 3
+class Point:
+    def __init__(self, x): self.x = x
+    def scaled(self): return Point(self.x * FACTOR)
+def f(x): return Point(x).scaled().x
+"""
+
+
+USES = """
+import sys
+import beside, beside as b, folder.beside, package.beside, watched
+from beside import f
+class Holder: module = watched
+uses = {
+    "a function of it": f,
+    "the module": lambda x: beside.f(x),
+    "getattr": lambda x: getattr(beside, "f")(x),
+    "inside another": lambda x: (lambda: b.Point(x).scaled().x)(),
+    "a namespace package": lambda x: folder.beside.f(x),
+    "a package": lambda x: package.beside.f(x),
+    "an object that holds it": lambda x: Holder().module.f(x),
+}
+def everything(x):
+    found = {use(x) for use in uses.values()}
+    return found, [name for name in sys.modules if name.startswith("tabn") or "beside" in name]
+print(send(everything, 5))
+"""
+
+
+def test_a_module_beside_the_script_travels_with_what_is_used_of_it(fresh_python, tmp_path):
+    for folder in (tmp_path, tmp_path / "folder", tmp_path / "package"):
+        folder.mkdir(exist_ok=True)
+        (folder / "beside.py").write_text(MODULE)
+    (tmp_path / "watched.py").write_text(MODULE)
+    (tmp_path / "package" / "__init__.py").write_text("")
+    script = tmp_path / "script.py"
+    script.write_text(SEND + USES)
+    result = fresh_python(script)
+    assert result.stdout == "({15}, [])\n", result.stderr
+
+
+def test_a_module_says_what_did_not_come_with_it(fresh_python, tmp_path):
+    (tmp_path / "beside.py").write_text(MODULE + "\nf_1 = f\n")
+    script = tmp_path / "script.py"
+    script.write_text(f"{SEND}\nimport beside\nprint(send(lambda n: getattr(beside, f'f_{{n}}'), 1))")
+    assert fresh_python(script).stdout == (
+        "AttributeError: module 'beside' came to this worker process with the names that the dataset's functions take "
+        "from it, and 'f_1' is not one. Write `import beside` inside the function to have all of it.\n"
+    )
+
+
+def test_what_the_user_registered_with_cloudpickle_stays_registered(fresh_python, tmp_path):
+    (tmp_path / "beside.py").write_text(MODULE)
+    (tmp_path / "other.py").write_text(MODULE)
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"{SEND}\nimport beside, cloudpickle, other\ncloudpickle.register_pickle_by_value(beside)\n"
+        "print(send(lambda x: beside.f(x) + other.f(x), 1), cloudpickle.list_registry_pickle_by_value())"
+    )
+    assert fresh_python(script).stdout == "6 {'beside'}\n"
+
+
+def test_what_is_installed_or_of_python_travels_by_name():
+    for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, _parcel):
+        assert not _parcel.is_own(module)
+    assert _parcel.is_own(sys.modules[__name__])
+    assert len(pack(penstock.range(1)._node, json.dumps).data) < 100
+    assert send(json.dumps, [1]) == "[1]"
+
+
+def test_modules_without_a_file_are_known_by_their_package():
+    made_by_hand, frozen = type(sys)("made_by_hand"), sys.modules["_frozen_importlib"]
+    assert _parcel.is_own(made_by_hand)
+    assert not _parcel.is_own(frozen)
+    assert not _parcel.is_own(type(sys)("numpy.made_by_hand"))
+
+
+# What functions are, and what they hold.
+
+SCALE = 3
+
+
+class Scaler:
+    """A callable object, and one with a method to bind."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x):
+        return x * self.scale
+
+    def method(self, x):
+        return self(x) + SCALE
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: np.ndarray
+
+
+@functools.lru_cache(10)
+def cached(n):
+    return 1 if n < 2 else n * cached(n - 1)
+
+
+def test_all_that_can_be_called_travels():
+    step = 7
+    cut = functools.partial(lambda a, b: a - b, b=2)
+    doubled = functools.partial(Scaler(2).method)
+    callables = [lambda x: x + step, Scaler(2), Scaler(2).method, cut, doubled, cached, np.sqrt]
+    there = send(lambda: [float(each(4)) for each in callables])
+    assert there == "[11.0, 8.0, 11.0, 2.0, 11.0, 24.0, 2.0]"
+
+
+def test_two_steps_share_one_array_through_views_of_it():
+    big = np.arange(10 * MIB // 8, dtype=np.float64)
+    left, right = big[: len(big) // 2], big[len(big) // 2 :]
+
+    def first(x):
+        return left[x]
+
+    def second(x):
+        left[0] = -1  # to its own copy
+        return right[0], big[0], left.flags.writeable, right.base is not None
+
+    parcel = pack(penstock.range(1)._node, (first, second))
+    assert [array is big for array in parcel.arrays] == [True]
+    assert parcel.shared_nbytes == big.nbytes
+    assert len(parcel.data) < 3000
+    assert (
+        send(lambda: (first(1), *second(1))) == "(np.float64(1.0), np.float64(655360.0), np.float64(-1.0), True, True)"
+    )
+    assert big[0] == 0
+
+
+def test_the_same_array_arrives_as_one():
+    array = np.zeros(MIB, np.uint8)
+    one, other = through([array, {"again": array}])
+    assert other["again"] is one
+
+
+def through(value):
+    parcel = pack(penstock.range(1)._node, value)
+    return unpack(parcel.data, [np.frombuffer(bytearray(root.tobytes("A")), np.uint8) for root in parcel.arrays])
+
+
+ARRAYS = {
+    "records": np.ones(MIB // 8, [("a", "i4"), ("b", "f4")]),
+    "Fortran": np.asfortranarray(np.random.default_rng(0).random((512, 512))),
+    "backwards": np.arange(MIB // 2)[::-2],
+    "dates": np.arange(MIB // 4).astype("datetime64[s]"),
+    "big-endian": np.arange(MIB // 4).astype(">f8"),
+    "text": np.full(MIB // 8, "abcd"),
+    "read-only": np.lib.stride_tricks.sliding_window_view(np.arange(MIB // 4), 3),
+    "scalar repeated": np.broadcast_to(np.float32(2), (1024, 1024)),
+    "small": np.arange(4),
+    "objects": np.array(["a", None, 3] * 100, dtype=object),
+    "empty": np.empty((0, 1 << 30)),
+    "nothing": np.array(5.0),
+    "recarray": np.ones(MIB // 8, [("a", "i4"), ("b", "f4")]).view(np.recarray),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_arrive_bit_for_bit(name):
+    array = ARRAYS[name]
+    assert len(pack(penstock.range(1)._node, array).data) < 6000
+    again = through(array)
+    assert type(again) is type(array)
+    assert (again.dtype, again.shape) == (array.dtype, array.shape)
+    assert again.flags.f_contiguous == array.flags.f_contiguous
+    assert again.flags.writeable
+    np.testing.assert_array_equal(again, array)
+
+
+def test_masked_arrays_share_their_data_and_mask():
+    array = np.ma.masked_greater(np.arange(float(2 * MIB)), 5, copy=False)
+    array.fill_value = -7
+    parcel = pack(penstock.range(1)._node, array)
+    assert parcel.shared_nbytes == array.data.nbytes + array.mask.nbytes
+    again = through(array)
+    assert type(again) is np.ma.MaskedArray
+    assert again.fill_value == -7
+    np.testing.assert_array_equal(again.filled(), array.filled())
+
+
+# Files.
+
+
+@pytest.fixture
+def memmap(tmp_path):
+    np.save(tmp_path / "frames.npy", np.arange(6 * MIB, dtype=np.uint8).reshape(-1, 1024))
+    return np.load(tmp_path / "frames.npy", mmap_mode="r")
+
+
+def test_a_memmap_is_mapped_again_from_its_path(memmap, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    relative = np.memmap("frames.npy", np.uint8, "r", offset=memmap.offset, shape=memmap.shape)
+    row, backwards = memmap[3], np.asarray(relative).T[5::-2, ::-1]
+
+    def f():
+        memmap[0, 0] = 9  # to its own copy
+        return memmap[0, :2], type(memmap).__name__, memmap.filename[-10:], row[:2], backwards[:2, -2]
+
+    parcel = pack(penstock.range(1)._node, f)
+    assert parcel.arrays == ()
+    assert len(parcel.data) < 4000
+    rows = "memmap([9, 1], dtype=uint8), 'memmap', 'frames.npy', memmap([0, 1], dtype=uint8)"
+    assert send(f) == f"({rows}, array([5, 3], dtype=uint8))"
+    assert memmap[0, 0] == 0
+
+
+def test_a_memmap_without_a_file_travels_as_an_array(memmap, tmp_path):
+    (tmp_path / "frames.npy").unlink()
+    private = np.memmap(tmp_path / "private", np.uint8, "w+", shape=(2 * MIB,))
+    private.flush()
+    private = np.memmap(tmp_path / "private", np.uint8, "c")
+    private[0] = 7  # which the file does not say
+    parcel = pack(penstock.range(1)._node, (memmap, private))
+    assert [len(array.reshape(-1)) for array in parcel.arrays] == [memmap.size, private.size]
+    again, changed = through((memmap, private))
+    np.testing.assert_array_equal(again, memmap)
+    assert changed[0] == 7
+
+
+def test_a_file_that_was_replaced_meanwhile_is_refused_by_the_worker(memmap, tmp_path):
+    data = pack(penstock.range(1)._node, memmap).data
+    path = tmp_path / "frames.npy"
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    for change in (lambda: (tmp_path / "new").rename(path), path.unlink):
+        change()
+        with pytest.raises(penstock.SourceError, match=r"frames\.npy was deleted, replaced or shortened since"):
+            unpack(data, [])
+
+
+def test_hdf5_travels_by_names(tmp_path, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("x.h5", "w") as file:
+        file["group/x"] = np.arange(10)
+        writing = penstock.range(1).map(lambda i: file["group/x"][i])
+        assert 'closed, open for writing, or not on disk; open one with mode "r")' in refusal_of(writing)
+    with h5py.File("x.h5", "r") as file:
+        dataset, group = file["group/x"], file["group"]
+        assert (
+            send(lambda: (dataset[3], group["x"][4], file["group/x"][5])) == "(np.int64(3), np.int64(4), np.int64(5))"
+        )
+    assert "travel to a worker process (TypeError: its HDF5 file is closed" in refusal_of(
+        penstock.range(1).map(lambda i: dataset[i])
+    )
+
+
+# Plans.
+
+
+def test_every_source_travels_as_a_handle(tmp_path, memmap):
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(2 * MIB)
+    stored = zarr.create_array(tmp_path / "x.zarr", shape=(2 * MIB,), dtype="i8")
+    stored[:] = np.arange(2 * MIB)
+    with h5py.File(tmp_path / "x.h5") as file:
+        datasets = [
+            penstock.from_npy(tmp_path / "frames.npy"),
+            penstock.from_arrays(memmap[::2]),
+            penstock.from_arrays(np.arange(2 * MIB)),
+            penstock.from_arrays(file["x"]),
+            penstock.from_arrays(stored),
+            penstock.range(5),
+            penstock.from_source([1, 2, 3]),
+        ]
+        nodes = [dataset._node for dataset in datasets]
+        wanted = [np.asarray(dataset[2]).ravel()[-2:].tolist() for dataset in datasets]  # which opens them here
+        assert [len(pack(node, node).data) < 5000 for node in nodes] == [True] * len(nodes)
+        there = send(lambda: [np.asarray(penstock.Dataset(node)[2]).ravel()[-2:].tolist() for node in nodes])
+        assert there == str(wanted)
+    assert send(lambda: int(stored[7])) == "7"  # also when a function holds it
+
+
+def test_specs_travel_so_that_a_worker_finds_none_again():
+    calls = []
+
+    def f(x):
+        calls.append(x)
+        return Pair(x, {"b": x, "a": np.zeros(2)})
+
+    dataset = penstock.range(10).map(f).shuffle(seed=1).batch(2)
+    spec = dataset.element_spec
+    assert len(calls) == 1
+    printed = send(
+        lambda node: (node.spec.tree, node.inputs[0].inputs[0].function.__closure__[0].cell_contents), dataset._node
+    )
+    assert printed == str((spec, calls))
+
+
+# What cannot travel.
+
+LOCK = threading.Lock()
+HOLDER = {"numbers": [1, 2], "db": LOCK}
+LARGE = {"all": bytes(40 * MIB)}
+
+
+class Locked(Scaler):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+class Shelf(Scaler):
+    lock = threading.Lock()
+
+    def __init__(self):
+        super().__init__(2)
+
+
+class Lazy:
+    def __init__(self):
+        self.generator = (n for n in range(5))
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return index
+
+
+def default(x, lock=LOCK):
+    return x
+
+
+def f(x):
+    return LOCK, x
+
+
+def refused(file):
+    variable = threading.Lock()
+    generator = (n for n in range(3))
+    numbers = penstock.range(3)
+    cannot = "TypeError: cannot pickle '_thread.lock' object"
+    cure = 'Make it inside the function, give it as NumPy arrays, which workers share, or use executor="threads".'
+
+    def here(label, what, why=cannot):
+        return f"{label} at test_parcel.py:LINE holds {what}, which cannot travel to a worker process ({why}). {cure}"
+
+    yield numbers.map(f), here("map(f)", "the global `LOCK`, a lock")
+    yield numbers.map(lambda x: variable), here("map(<lambda>)", "the variable `variable`, a lock")
+    yield numbers.map(lambda x: f(x) + 1), here("map(<lambda>)", "the global `f`, in it the global `LOCK`, a lock")
+    yield numbers.map(default), here("map(default)", "the default of `lock`, a lock")
+    yield numbers.map(lambda x: HOLDER), here("map(<lambda>)", "the global `HOLDER`, in it the item 'db', a lock")
+    yield numbers.map(Locked()), here("map(Locked)", "the attribute `lock`, a lock")
+    yield numbers.map(Locked().method), here("map(Scaler.method)", "the attribute `lock`, a lock")
+    yield numbers.map(Shelf()), here("map(Shelf)", "`Shelf.lock`, a lock")
+    yield (
+        numbers.map(functools.partial(lambda x, lock: x, lock=LOCK)),
+        here("map(<lambda>)", "the argument `lock`, a lock"),
+    )
+    yield numbers.map(functools.partial(max, LOCK)), here("map(max)", "the argument `0`, a lock")
+    yield numbers.map(functools.lru_cache(f)), here("map(f)", "the global `LOCK`, a lock")
+    yield (
+        numbers.random_map(lambda x, rng: next(generator), seed=3),
+        here(
+            "random_map(<lambda>, seed=3)",
+            "the variable `generator`, a generator",
+            "TypeError: cannot pickle 'generator' object",
+        ),
+    )
+    yield (
+        numbers.map(lambda x: file.read()),
+        here("map(<lambda>)", "the variable `file`, a TextIOWrapper", "TypeError: an open file belongs to its process"),
+    )
+    instead = 'Give files or arrays (from_npy, from_arrays), or use executor="threads".'
+    why = "which cannot travel to a worker process (TypeError: cannot pickle 'generator' object)"
+    text = f"from_source(Lazy) holds the attribute `generator`, a generator, {why}. {instead}"
+    yield penstock.from_source(Lazy()).batch(2), text
+    limit = "of SIZE pickled; besides arrays, at most 32 MiB travel to a worker process"
+    large = [str(n) * 100 for n in range(100_000)]
+    place = "map(<lambda>) at test_parcel.py:LINE holds"
+    yield numbers.map(lambda x: large[x]), f"{place} the variable `large`, a list {limit}. {cure}"
+    text = f"{place} the global `LARGE`, in it the item 'all', a bytes {limit}. {cure}"
+    yield numbers.map(lambda x: LARGE), text
+    yield penstock.from_source(large), f"from_source(list) holds a list {limit}. {instead}"
+
+
+def test_each_refusal_names_the_step_the_variable_and_the_cure():
+    with open(__file__) as file:
+        for dataset, message in refused(file):
+            found = re.sub(r"of \d+(\.\d+)? MiB pickled", "of SIZE pickled", refusal_of(dataset.map(lambda x: x)))
+            assert found == message
+
+
+def test_what_is_not_of_the_plan_is_refused_too():
+    with pytest.raises(
+        penstock.TravelError, match=r"^This dataset cannot travel to a worker process \(TypeError: "
+    ) as caught:
+        pack(penstock.range(1)._node, LOCK)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_of_many_large_things_the_largest_is_named():
+    parts = [bytes(size * MIB) for size in (15, 19)]
+    one, other = parts
+    dataset = penstock.range(1).map(lambda x: one).map(lambda x: other)
+    assert "holds the variable `other`, a bytes of 19.0 MiB" in refusal_of(dataset)
+
+
+def test_a_parcel_of_the_largest_size_travels():
+    assert through(bytes(PARCEL_LIMIT_NBYTES - 1000)) == bytes(PARCEL_LIMIT_NBYTES - 1000)
