@@ -1,7 +1,9 @@
 """What every test may use: Hypothesis profiles, a fresh interpreter, a check that nothing is left behind."""
 
+import contextlib
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -85,21 +87,27 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def leaves_nothing_behind() -> Iterator[None]:
-    """Fails a test after which a thread, a descriptor or a mapping of ours is there that was not before.
+    """Fails a test after which something is there that was not before.
+
+    That is a thread, a child process, a descriptor, a mapping of ours, or an entry of `/dev/shm`.
 
     For a whole file: `pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")`. What the test still
     refers to when it returns (a module's global, a fixture of a wider scope) counts as left behind.
     """
     gc.collect()
     threads, descriptors, mappings = set(threading.enumerate()), _descriptors(), _mappings()
+    processes, shared = _children(), _shared_names()
     yield
     gc.collect()
     _join(set(threading.enumerate()) - threads, deadline_s=5)
+    _await_end(_children() - processes, deadline_s=5)
     gc.collect()  # what those threads were the last to hold
     left = {
         "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
+        "processes": sorted(_children() - processes),
         "descriptors": sorted((_descriptors() - descriptors).elements()),
         "mappings": sorted((_mappings() - mappings).elements()),
+        "/dev/shm": sorted(_shared_names() - shared),
     }
     assert not any(left.values()), f"Left behind: {left}"
 
@@ -109,6 +117,31 @@ def _join(threads: set[threading.Thread], *, deadline_s: float) -> None:
     end_s = time.monotonic() + deadline_s
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
+
+
+def _await_end(processes: set[int], *, deadline_s: float) -> None:
+    """Waits for processes that were told to end; one that was not told costs the deadline, once."""
+    end_s = time.monotonic() + deadline_s
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(process)
+            select.select([descriptor], [], [], max(0.0, end_s - time.monotonic()))
+            os.close(descriptor)
+
+
+def _children() -> set[int]:
+    """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(path.parent.name))
+    return found
+
+
+def _shared_names() -> set[str]:
+    """Names of shared memory that has one; empty where there is no `/dev/shm`."""
+    return {path.name for path in Path("/dev/shm").glob("*")}
 
 
 def _descriptors() -> Counter[str]:

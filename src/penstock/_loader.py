@@ -221,7 +221,7 @@ class Loader:
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
-            note="\n".join([self._choice.note, *self._choice.incidents]).strip(),
+            note=self._choice.remarks,
         )
 
     def __repr__(self) -> str:

@@ -1,34 +1,39 @@
 """The end of a process with a live loader, of every kind. Each case in a fresh interpreter."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.faults.programs import Program
+
 pytestmark = pytest.mark.faults
 
+EXECUTORS = pytest.mark.parametrize("executor", ["threads", "processes"])
+STARTS_AND_WAITS = ["while it trains", "while it waits"]
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., Program]
 
 PRELUDE = """
 import os, signal, sys, threading, time
 import numpy as np
 import penstock as ps
 
-stuck = threading.Event()
-
 def waits_at(element):
     def wait(x):
         if x == element:
-            stuck.wait()
+            threading.Event().wait()
         return x
     return wait
 """
+
+
+def on(executor: str, script: str) -> str:
+    return script.replace("'threads'", repr(executor))
 
 
 def clean(done: subprocess.CompletedProcess[str]) -> None:
@@ -71,26 +76,32 @@ kept = list(loader)
 atexit.register(kept.clear)
 """,
     "inline": "it = iter(ps.range(100).batch(2).loader('inline')); batch = next(it)",
+    "never iterated": "loader = ps.range(100).map(lambda x: x * 2).batch(2).loader('threads')",
     "many": "its = [iter(ps.range(100).batch(2).loader('threads', workers=2)) for _ in range(20)]",
 }
 
 
+@EXECUTORS
 @pytest.mark.parametrize("script", LIVE.values(), ids=LIVE)
-def test_exit_with_a_live_loader_is_quiet_and_quick(fresh_python: Run, script: str) -> None:
+def test_exit_with_a_live_loader_is_quiet_and_quick(fresh_python: Run, script: str, executor: str) -> None:
     began = time.monotonic()
-    clean(fresh_python(PRELUDE + script, timeout_s=20))
+    clean(fresh_python(PRELUDE + on(executor, script), timeout_s=20))
     assert time.monotonic() - began < 8
 
 
-def test_exit_while_a_worker_is_stuck_in_a_users_function(fresh_python: Run) -> None:
+@EXECUTORS
+def test_exit_while_a_worker_is_stuck_in_a_users_function(fresh_python: Run, executor: str) -> None:
     began = time.monotonic()
     done = fresh_python(
         PRELUDE
-        + """
+        + on(
+            executor,
+            """
 loader = ps.range(100).map(waits_at(7), element_spec=ps.ArraySpec((), 'int64')).batch(2).loader('threads', workers=2)
 it = iter(loader)
 print([next(it).tolist() for _ in range(3)], flush=True)
 """,
+        ),
         timeout_s=20,
     )
     clean(done)
@@ -138,6 +149,7 @@ TRAINS = (
     PRELUDE
     + """
 loader = ps.from_arrays(np.zeros((64, 1000))).shuffle(1).map(lambda x: x * 2).batch(8).loader('threads', workers=2)
+next(iter(loader))
 print('ready', flush=True)
 while True:
     for batch in loader:
@@ -156,68 +168,27 @@ next(it)
 )
 
 
-class Child:
-    """A script that runs until it is told to end."""
-
-    def __init__(self, script: str, tmp_path: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"TMPDIR": str(tmp_path)},
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-
-    def end(self, number: int) -> tuple[int, str, float]:
-        """Sends a signal; returns the status, what was written to stderr, and the seconds until the end."""
-        began = time.monotonic()
-        self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=20)
-        return self.process.returncode, err, time.monotonic() - began
-
-
-@pytest.fixture
-def child(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
-    children: list[Child] = []
-
-    def start(script: str) -> Child:
-        children.append(Child(script, tmp_path))
-        return children[-1]
-
-    yield start
-    for each in children:
-        each.process.kill()
-        each.process.communicate()
-
-
-def left_behind(tmp_path: Path) -> list[str]:
-    shared = Path("/dev/shm")
-    names = [path.name for path in shared.iterdir()] if shared.exists() else []
-    return [name for name in names if "penstock" in name] + [path.name for path in tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=["while it trains", "while it waits"])
-def test_ctrl_c_ends_a_process_at_once(child: Callable[[str], Child], tmp_path: Path, script: str) -> None:
-    status, err, seconds = child(script).end(signal.SIGINT)
+@EXECUTORS
+@pytest.mark.parametrize("to_group", [False, True], ids=["it alone", "its whole group"])
+@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=STARTS_AND_WAITS)
+def test_ctrl_c_ends_a_process_at_once(start: Start, script: str, to_group: bool, executor: str) -> None:
+    status, err, seconds = start(on(executor, script)).end(signal.SIGINT, to_group=to_group)
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert err.count("Traceback") == 1, err
     assert seconds < 5
-    assert left_behind(tmp_path) == []
 
 
+@EXECUTORS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=["while it trains", "while it waits"])
-def test_a_signal_that_kills_leaves_nothing(
-    child: Callable[[str], Child], tmp_path: Path, script: str, number: int
-) -> None:
-    status, err, seconds = child(script).end(number)
+@pytest.mark.parametrize("script", [TRAINS, WAITS], ids=STARTS_AND_WAITS)
+def test_a_signal_that_kills_leaves_nothing(start: Start, script: str, number: int, executor: str) -> None:
+    program = start(on(executor, script))
+    assert len(program.workers()) == 2 * (executor == "processes")
+    status, err, seconds = program.end(number)
     assert status == -number
     assert err == ""
-    assert seconds < 2
-    assert left_behind(tmp_path) == []
+    assert seconds < 1
 
 
 def test_a_loader_goes_on_after_ctrl_c(fresh_python: Run) -> None:
@@ -243,6 +214,35 @@ print(got + [batch.tolist() for batch in it], loader.get_state()['epoch'])
     assert done.stdout == "[[0], [1], 'interrupted', [2], [3], [4], [5]] 1\n"
 
 
+def test_a_loader_on_processes_goes_on_after_ctrl_c(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+from penstock.sources.arrays import RangeSource
+from penstock.testing import GatedSource
+source = GatedSource(RangeSource(6), closed={2})
+loader = ps.from_source(source).batch(1).loader('processes', workers=1)
+it = iter(loader)
+got = [next(it).tolist() for _ in range(2)]
+def interrupt():
+    source.wait_for_reads({2})
+    os.kill(os.getpid(), signal.SIGINT)
+thread = threading.Thread(target=interrupt)
+try:
+    thread.start()
+    next(it)
+except KeyboardInterrupt:
+    got.append('interrupted')
+thread.join()
+source.open_gate()
+print(got + [batch.tolist() for batch in it], loader.get_state()['epoch'])
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "[[0], [1], 'interrupted', [2], [3], [4], [5]] 1\n"
+
+
 # Fork.
 
 FORK: dict[str, Any] = {
@@ -253,7 +253,7 @@ FORK: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("call", FORK.values(), ids=FORK)
-@pytest.mark.parametrize("executor", ["threads", "inline"])
+@pytest.mark.parametrize("executor", ["threads", "inline", "processes"])
 def test_a_forked_child_is_told_and_the_parent_goes_on(fresh_python: Run, call: str, executor: str) -> None:
     done = fresh_python(
         PRELUDE
@@ -275,7 +275,7 @@ for _ in range(20):  # at some fork a worker holds the lock
     next(it)
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    signal.alarm(4)  # nobody waits for workers that are not ours
     print(loader.get_state()['position'], batch.tolist(), flush=True)
     del it, batch
     loader.close()
@@ -290,17 +290,21 @@ print(len(list(it)), len(list(loader)))
     assert done.stdout == "21 [0, 1]\n179 200\n"
 
 
-def test_a_loader_made_in_a_forked_child_works(fresh_python: Run) -> None:
+@EXECUTORS
+def test_a_loader_made_in_a_forked_child_works(fresh_python: Run, executor: str) -> None:
     done = fresh_python(
         PRELUDE
-        + """
+        + on(
+            executor,
+            """
 dataset = ps.range(100).shuffle(1).map(lambda x: x + 0).batch(10)
 mine = dataset.loader('threads')
 want = [batch.tolist() for batch in mine]
-never_run = dataset.loader('threads')
+never_run, never_wanted = dataset.loader('threads'), dataset.loader('threads')
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(10)
+    never_wanted.close()
     assert [batch.tolist() for batch in never_run] == want
     with dataset.loader('threads') as loader:
         assert [batch.tolist() for batch in loader] == want
@@ -308,6 +312,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(len(list(mine)))
 """,
+        ),
         timeout_s=40,
     )
     clean(done)

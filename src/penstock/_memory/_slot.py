@@ -71,7 +71,7 @@ class RingLayout:
     def __init__(self, spec: Spec, slot_count: int) -> None:
         self.slot = SlotLayout(spec)
         self.slot_count = slot_count
-        self._header_nbytes = _up(8 * (1 + slot_count), PAGE_NBYTES)
+        self._header_nbytes = _up(8 * (2 + slot_count), PAGE_NBYTES)
         self.nbytes = self._header_nbytes + slot_count * self.slot.nbytes
 
     def root(self, memory: mmap.mmap, slot: int) -> npt.NDArray[np.uint8]:
@@ -80,8 +80,18 @@ class RingLayout:
 
 
 def ring_words(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
-    """Integers before the slots of a ring: the last ticket that is given up, then the units left of each slot."""
-    return memoryview(memory)[: 8 * (1 + slot_count)].cast("q")
+    """Integers before the slots of a ring, which its workers share.
+
+    The first is the last ticket that is given up; then come the units left of each slot; the last one is how many
+    nanoseconds a row took of late, 0 before the first.
+    """
+    return memoryview(memory)[: 8 * (2 + slot_count)].cast("q")
+
+
+def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:
+    """Notes how long some rows took. Workers may overwrite each other's notes; it is about the size of units only."""
+    row_ns = int(seconds * 1e9) // max(1, row_count)
+    words[-1] = (7 * words[-1] + row_ns) // 8 if words[-1] else row_ns
 
 
 def _up(value: int, multiple: int) -> int:

@@ -47,5 +47,5 @@ def blame(child: Child, job: Job, trace: tuple[int, ...]) -> Exception | None:
                 f"{text} It was the third worker in a row that ended there. {child.likely_cause()} "
                 "executor='inline' runs it in this process, under a debugger if you like."
             )
-    job.plan.note(f"{text} A new worker does its work again.")
+    job.plan.note(f"{text} A new worker does its work again.", is_warning=True)
     return None

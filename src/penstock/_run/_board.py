@@ -21,13 +21,16 @@ Each wait, and what ends it. For the lock: its holder's next lines, or its death
 between is found by `lock_holder` and killed. The parent never waits for it. For tokens: see `_worker.py`.
 """
 
-import fcntl
 import os
 import struct
+import sys
 from typing import Final, NamedTuple, final
 
 from penstock._memory._mapping import map_shared
 from penstock._run._lower import Unit
+
+if sys.platform != "win32":  # there, nothing of this is used: see `_choice.py`
+    import fcntl
 
 PLACE_COUNT: Final = 4096
 MAX_WORKER_COUNT: Final = 1024

@@ -153,6 +153,8 @@ class Child:
 
     def dismiss(self) -> None:
         """Has it end after its unit."""
+        with contextlib.suppress(OSError):  # it has ended
+            self.socket.shutdown(socket.SHUT_RDWR)  # a child that the user forked may have a copy, and keep it open
         self.socket.close()
 
     def reap(self) -> bool:

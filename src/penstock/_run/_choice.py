@@ -1,9 +1,10 @@
 """Which executor runs a plan, with how many workers, and why."""
 
 import pickle
+import sys
 import threading
 import weakref
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 from penstock._errors import ArgumentError, TravelError
 from penstock._plan._map import Map, adopt_specs
@@ -17,6 +18,14 @@ from penstock._run._pool import join
 from penstock._run._processes import ProcessesExecutor, steps_of
 from penstock._run._tenant import Tenant
 from penstock._run._threads import ThreadsExecutor
+
+HAS_PROCESSES: Final = sys.platform == "linux"
+"""Elsewhere a socket that keeps packets apart and tells of its end, and what kills workers whose parent is killed,
+would have to be something else; nobody has built and tried that."""
+
+
+SHOWN_COUNT: Final = 4
+"""How many incidents a report tells; the log has them all."""
 
 
 @final
@@ -34,8 +43,7 @@ class Choice:
         self.executor = executor
         self.worker_count = worker_count
         self.note = note
-        self.incidents: list[str] = []
-        """What happened to worker processes so far."""
+        self._incidents: list[str] = []
         self._timeout_s = timeout_s
         self._parcel: Parcel | None = None
         self._tenant: Tenant | None = None
@@ -44,6 +52,14 @@ class Choice:
     def shared_nbytes(self) -> int:
         """Bytes of arrays that are put where worker processes see them."""
         return self._parcel.shared_nbytes if self._parcel else 0
+
+    @property
+    def remarks(self) -> str:
+        """What there is to say about the choice, and what happened to worker processes so far."""
+        lines = [self.note, *self._incidents[:SHOWN_COUNT]]
+        if len(self._incidents) > SHOWN_COUNT:
+            lines.append(f"And {len(self._incidents) - SHOWN_COUNT} more such lines, which are in the log.")
+        return "\n".join(line for line in lines if line)
 
     def find_specs(self, node: Node) -> None:
         """Has a worker process run the functions whose specs are unknown, for they may crash or hang.
@@ -83,13 +99,13 @@ class Choice:
         return ProcessesExecutor(client, tenant, self._parcel, self.worker_count, self._timeout_s)
 
     def _take_tenant(self) -> Tenant:
-        return self._tenant or join(self.worker_count, self.incidents)
+        return self._tenant or join(self.worker_count, self._incidents)
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if no executor was made."""
         if self._tenant is not None:
             self._tenant.leave()
-            self._tenant.gone.wait(self._timeout_s)
+            self._tenant.join(self._timeout_s)
 
 
 @final
@@ -132,10 +148,14 @@ def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s:
         if workers not in ("auto", 1):
             raise ArgumentError(f"executor='inline' has no workers, but workers={workers} was asked for.")
         return Choice("inline", 0, timeout_s, "")
+    if executor == "processes" and not HAS_PROCESSES:
+        raise ArgumentError(
+            f"executor='processes' runs on Linux so far, and this is {sys.platform}. Use executor='threads'."
+        )
     count = usable_cpu_count() if workers == "auto" else workers
     functions = [each for each in walk(node) if isinstance(each, Map)]
     note = ""
-    if executor == "processes" or (executor == "auto" and functions):
+    if executor == "processes" or (executor == "auto" and functions and HAS_PROCESSES):
         choice = Choice("processes", count, timeout_s, "")
         try:
             choice.find_specs(node)

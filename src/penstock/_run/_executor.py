@@ -31,7 +31,7 @@ class Executor(ABC):
     """Runs units. It sees no dataset, no batch and no order: a unit is all there is."""
 
     worker_count: int
-    """How many units can run at once."""
+    """How many units can run at once; 0 if the consumer runs them itself."""
     queue_target: int
     """Batches are issued while fewer units than this are unfinished."""
     deadline_count = 1

@@ -14,7 +14,8 @@ from penstock._run._lower import Unit
 class InlineExecutor(Executor):
     """Runs a unit when its batch is waited for. There is nothing to stop and nobody to wait for."""
 
-    worker_count = queue_target = 1
+    worker_count = 0
+    queue_target = 1
     isolates = True
 
     def __init__(self, client: Client) -> None:

@@ -34,6 +34,10 @@ Position = tuple[int, int]
 
 UNIT_NBYTES = 4 << 20
 """A unit of plain reads is at least this much, or a whole batch."""
+UNIT_S = 4e-3
+"""A unit of functions takes about this long: what it costs besides, some 60 us, is little beside it."""
+FIRST_UNIT_ROWS = 4
+"""And has no more rows than this while nobody knows how long one takes."""
 
 
 @final
@@ -118,33 +122,48 @@ class Program:
         slot: int,
         ticket: int,
         worker_count: int,
+        row_s: float = 0.0,
         announce: tuple[int, int, int] = (0, 0, 0),
     ) -> list[Unit]:
-        """Cuts a batch into units: one a worker, or more if rows are large or take a user's function."""
+        """Cuts a batch into units, to be shared by workers. How does not change what is delivered.
+
+        Args:
+            epoch: The batch's epoch.
+            index: The batch.
+            slot: Where it is to be written.
+            ticket: Of this filling of the slot.
+            worker_count: How many workers share it; 0 if nobody does.
+            row_s: How long a row took so far; 0 if that is not known.
+            announce: See `Unit.announce`.
+        """
         rows = self.row_count(epoch, index)
         if rows is None:
             return [Unit(epoch, index, 0, 1, slot, ticket, announce)]
         first, last = self.shard_rows(rows)
-        size = self._unit_rows(last - first, worker_count)
+        size = self._unit_rows(last - first, worker_count, row_s)
         return [
             Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else (0, 0, 0))
             for start in range(first, last, size)
         ]
 
-    def _unit_rows(self, row_count: int, worker_count: int) -> int:
+    def _unit_rows(self, row_count: int, worker_count: int, row_s: float) -> int:
         """How many rows a unit has.
 
-        Rows that take unlike times, as those of functions do, are dealt a few at a time, so that all workers
-        end with a batch together. Plain reads go to one worker a batch while that is below a millisecond: a
-        unit costs some 100 us of Python, which threads cannot do side by side.
+        Rows that take unlike times, as those of functions do, are dealt some milliseconds at a time, so that all
+        workers end with a batch together. Plain reads go to one worker a batch while that is below a millisecond:
+        a unit costs some 100 us of Python, which threads cannot do side by side.
         """
-        if self._runs_functions:
-            return max(1, min(4, row_count // worker_count))
+        if worker_count == 0:
+            return max(1, row_count)
+        share = max(1, -(-row_count // worker_count))
+        if self.runs_functions:
+            return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
-        return max(1, -(-row_count // worker_count), UNIT_NBYTES // max(1, row_nbytes))
+        return max(share, UNIT_NBYTES // max(1, row_nbytes))
 
     @cached_property
-    def _runs_functions(self) -> bool:
+    def runs_functions(self) -> bool:
+        """Whether it takes functions of the user."""
         return any(isinstance(node, Map) for node in walk(self.node))
 
     @cached_property

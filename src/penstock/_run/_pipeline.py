@@ -42,6 +42,7 @@ from typing import Any, final
 
 from penstock._errors import DeadlineError, LoaderError
 from penstock._memory._ring import Ring
+from penstock._memory._slot import note_time
 from penstock._plan._reader import Reader, place_of
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor
@@ -130,7 +131,10 @@ class Pipeline:
         if reader is None:
             self._local.reader = reader = self._program.reader(seeded_globals if self._executor.isolates else None)
             self._readers.append(reader)
+        began = time.perf_counter()
         self._program.run(reader, unit, self._ring.rows(unit.slot))
+        with contextlib.suppress(IndexError):  # the ring was released
+            note_time(self._ring.words, unit.stop - unit.start, time.perf_counter() - began)
 
     def describe(self, unit: Unit) -> str:
         """What a unit is of, for messages."""
@@ -176,7 +180,12 @@ class Pipeline:
         self._cursor = self._program.next_position(*position)
         self._ticket += 1
         units = self._program.units(
-            *position, slot, self._ticket, self._executor.worker_count, self._announcements(position)
+            *position,
+            slot=slot,
+            ticket=self._ticket,
+            worker_count=self._executor.worker_count,
+            row_s=self._ring.words[-1] / 1e9,
+            announce=self._announcements(position),
         )
         filling = Filling(*position, slot, self._ticket, len(units))
         self._fillings[self._ticket] = filling

@@ -218,7 +218,7 @@ class Pool:
             child.tell(Closing(plan.number))
         for place in plan.places:
             self.shared.release(place)
-        plan.words, plan.file = memoryview(bytes(16)).cast("q"), None
+        plan.words, plan.file = memoryview(bytes(24)).cast("q"), None
 
     def _see_off(self) -> None:
         """Lets tenants go of which nothing runs any more."""
@@ -340,21 +340,29 @@ class Pool:
             if message.kind == "ready":
                 child.is_ready = True
                 self._failed_start_count = 0
-            elif message.kind == "imported":
-                self._note_import(message)
+            elif message.kind in ("imported", "free"):
+                self._note(message)
             else:
                 self._told[message.number] = message
         if child.is_silent:
             self._end_noticed(child)
 
-    def _note_import(self, message: Message) -> None:
-        names, seconds, nbytes = message.payload
+    def _note(self, message: Message) -> None:
         plan = self._plans.get(message.number)
-        if plan is not None:
+        if plan is None:
+            return
+        if message.kind == "free":
             plan.note(
-                f"A function makes each worker import {' and '.join(names)}, which took {seconds:.1f} s and "
-                f"{mib(nbytes)} in one. Import what it needs from there inside of it, or do without."
+                "executor='threads' would have done as well: the functions let go of the GIL, which a thread beside "
+                f"them got within {message.payload * 1e3:.1f} ms."
             )
+            return
+        names, seconds, nbytes = message.payload
+        plan.note(
+            f"A function makes each worker import {' and '.join(names)}, which took {seconds:.1f} s and {mib(nbytes)} "
+            "in one. Import what it needs from there inside of it, or do without.",
+            is_warning=True,
+        )
 
     def _end_noticed(self, child: Child) -> None:
         if child in self._ending:  # its socket and its process both say so
@@ -379,6 +387,7 @@ class Pool:
             trace = tuple(self._board.trace(child.number))
             errors = {place: blame(child, self._jobs[place], trace) for place in lost}
             for place, error in errors.items():
+                self._told.pop(place, None)  # said, and not finished: another worker says it again
                 if error is None:
                     self._board.requeue(place)
                 else:

@@ -78,7 +78,7 @@ class ProcessesExecutor(Executor):
 
     def join(self, timeout_s: float) -> bool:
         """Waits until no worker is at anything of this executor's; the last one's workers have ended then."""
-        return self._tenant.gone.wait(timeout_s)
+        return self._tenant.join(timeout_s)
 
 
 class _Receiver:

@@ -81,7 +81,7 @@ class Plan:
         """When it was given up; 0 before."""
         self._tenant = tenant
         self._pool = tenant.pool
-        self.words = memoryview(bytearray(16)).cast("q") if ring is None else ring.words
+        self.words = memoryview(bytearray(24)).cast("q") if ring is None else ring.words
         self.file: MemoryFile | None = None if ring is None else ring.file
         shared = self._pool.shared
         arrays = tuple(shared.put_array(array) for array in parcel.arrays)
@@ -91,10 +91,11 @@ class Plan:
         self.opening = Opening(self.number, self.places[0], arrays, slot_count, ring_nbytes)
         self._pool.post(lambda: self._pool.open(self))
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, is_warning: bool = False) -> None:
         """Keeps what happened to the workers, for the report, and logs it."""
-        self._tenant.incidents.append(text)
-        _log.warning("%s", text)
+        if text not in self._tenant.incidents:
+            self._tenant.incidents.append(text)
+            _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def submit(self, units: Sequence[Unit]) -> None:
         """Queues the units of one batch. On the pool's thread, like all that follows of the pool."""
@@ -143,3 +144,7 @@ class Tenant:
             with contextlib.suppress(ValueError):  # the ring was released
                 plan.words[0] = _NOTHING_WANTED
         self.pool.post(lambda: self.pool.leave(self))
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for."""
+        return self._pid != os.getpid() or self.gone.wait(timeout_s)

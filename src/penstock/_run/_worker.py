@@ -27,23 +27,25 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
 
 from penstock._memory._mapping import MemoryFile, map_shared
 from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._memory._slot import RingLayout, ring_words
+from penstock._memory._slot import RingLayout, note_time, ring_words
 from penstock._plan._map import find_specs
 from penstock._plan._node import Node
 from penstock._plan._reader import Rows, Trace
 from penstock._random import owned_globals
 from penstock._run._board import DONE, TOLD, Board
+from penstock._run._gil import GilClock
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import unpack
 from penstock._run._remote_error import dump_error
 
-STACK_SIGNAL: Final = signal.SIGUSR1
+STACK_SIGNAL: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Has a worker write its Python stacks to its control socket, whatever it is doing."""
 PACKET_NBYTES: Final = 1 << 16
 """The most that a message may have; what is larger goes along as a memory file."""
@@ -75,7 +77,7 @@ class Message(NamedTuple):
     """What a worker tells its parent."""
 
     kind: str
-    """`ready`; of a unit: `error`, `objects`, `specs`; of a plan: `imported`."""
+    """`ready`; of a unit: `error`, `objects`, `specs`; of a plan: `imported`, `free` (the GIL)."""
     number: int
     """The place of the unit, or the number of the plan."""
     payload: Any
@@ -122,6 +124,8 @@ class _Worker:
         self._bell = bell
         self._trace = Trace(board.trace(number))
         self._plans: dict[int, _Plan] = {}
+        self._clocks: dict[int, GilClock] = {}
+        """Of plans whose functions are being watched; one worker does it."""
         self._poll = select.poll()
         self._poll.register(tokens, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -157,6 +161,7 @@ class _Worker:
             self._plans[message.plan] = _Plan(message, descriptors)
         else:
             self._plans.pop(message.plan, None)
+            self._clocks.pop(message.plan, None)
         return True
 
     def _run(self, place: int) -> None:
@@ -171,7 +176,8 @@ class _Worker:
             try:
                 if not plan.is_loaded:
                     self._load(number, plan)
-                kind, payload = plan.run(unit, self._trace)
+                with self._watching(number):
+                    kind, payload = plan.run(unit, self._trace)
             except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
                 kind, payload = "error", dump_error(error, f"worker {self._number} (pid {os.getpid()})")
             if kind:
@@ -184,10 +190,29 @@ class _Worker:
     def _load(self, number: int, plan: "_Plan") -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
         plan.load(self._shared, self._trace)
+        if self._number == 0 and plan.runs_functions:
+            self._clocks[number] = GilClock()
+            self._clocks[number].start()
         imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
         if imported:
             cost = time.perf_counter() - began, _resident_nbytes() - resident
             self._tell("imported", number, (imported, *cost))
+
+    @contextlib.contextmanager
+    def _watching(self, number: int) -> Iterator[None]:
+        clock = self._clocks.get(number)
+        if clock is None:
+            yield
+            return
+        clock.is_busy = True
+        try:
+            yield
+        finally:
+            clock.is_busy = False
+            if not clock.is_alive():
+                del self._clocks[number]
+                if clock.finds_it_free:
+                    self._tell("free", number, clock.lateness_s)
 
     def _tell(self, kind: str, number: int, payload: Any) -> None:
         data = pickle.dumps(Message(kind, number, payload))
@@ -211,7 +236,7 @@ class _Plan:
             self._memory = map_shared(descriptor, opening.ring_nbytes)
             os.close(descriptor)
         # A plan without a ring has words that nobody else looks at.
-        self.words = ring_words(self._memory or bytearray(16), opening.slot_count)
+        self.words = ring_words(self._memory or bytearray(24), opening.slot_count)
         self.is_loaded = False
         self._value: Any = None
 
@@ -227,6 +252,11 @@ class _Plan:
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
         self.is_loaded = True
 
+    @property
+    def runs_functions(self) -> bool:
+        """Whether it delivers batches that take functions of the user."""
+        return isinstance(self._value, Program) and self._value.runs_functions
+
     def run(self, unit: Unit, trace: Trace) -> tuple[str, Any]:
         """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
         if isinstance(self._value, Node):
@@ -234,7 +264,9 @@ class _Plan:
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Program = self._value
         rows: Rows = self._layout.rows(self._roots[unit.slot])
+        began = time.perf_counter()
         program.run(self._reader, unit, rows)
+        note_time(self.words, unit.stop - unit.start, time.perf_counter() - began)
         return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
 
 

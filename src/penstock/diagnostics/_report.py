@@ -66,7 +66,7 @@ class Report:
     slot_count: int
     slot_nbytes: int
     note: str
-    """What the library chose by itself and why, if it chose."""
+    """What the library chose by itself and why, if it chose, and what happened to workers; a line each."""
 
     @property
     def wait_share(self) -> float:
@@ -86,7 +86,7 @@ class Report:
             f"{self.slot_nbytes / MIB:.1f} MiB)"
         )
         copies = f" {self.copied} batches were copied out, because many were kept." if self.copied else ""
-        note = f" {self.note}" if self.note else ""
+        note = f"\n{self.note}" if self.note else ""
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return (
             f"{self.batches:,} batches, {self.elements_per_s:,.0f} elements/s; waited {self.wait_share:.0%} of the "

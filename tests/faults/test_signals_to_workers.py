@@ -1,0 +1,229 @@
+"""Signals that are sent to workers, in the middle of their work: nobody sees a difference in the batches."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing._runs import child_processes
+from penstock.testing._shared import SharedLog
+from tests.faults.programs import await_end
+
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
+
+COUNT = 4000
+SIZE = 8
+
+
+class Traced:
+    """A function that says who ran it, and takes a moment of Python: about 0.1 ms."""
+
+    def __init__(self) -> None:
+        self._log = SharedLog()
+
+    def __call__(self, x: Any) -> Any:
+        self._log.append(np.array([os.getpid()], np.int64))
+        total = 0
+        for i in range(2000):
+            total += i
+        return x * 3 + total * 0
+
+    def pids(self) -> list[int]:
+        """Who ran it, the last one last."""
+        return [int(pid) for pid in self._log.values()]
+
+    def last_alive(self) -> int | None:
+        alive = child_processes()
+        return next((pid for pid in reversed(self.pids()) if pid in alive), None)
+
+
+def batches_of(function: Callable[[Any], Any], count: int = COUNT) -> ps.Dataset:
+    return ps.range(count).map(function).random_map(lambda x, rng: (x, rng.random())).shuffle(1).batch(SIZE)
+
+
+@pytest.fixture(scope="module")
+def oracle() -> list[Any]:
+    with batches_of(Traced()).loader(executor="inline") as loader:
+        return [tuple(leaf.copy() for leaf in batch) for batch in loader]
+
+
+def assert_epoch(batches: Any, want: list[Any], after: Callable[[int], object] = lambda number: None) -> None:
+    """Asserts that an epoch is what it should be, and calls `after` with each batch's number."""
+    number = -1
+    for number, (batch, expected) in enumerate(zip(batches, want, strict=True)):
+        assert all(np.array_equal(leaf, other) for leaf, other in zip(batch, expected, strict=True)), number
+        after(number)
+    assert number == len(want) - 1
+
+
+def test_a_hundred_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) -> None:
+    # Between two kills are more batches than slots, so none hits one unit three times; that would be an error.
+    rng, traced = random.Random(1), Traced()
+    gaps = [rng.randint(4, 5) for _ in range(100)]
+    moments = {sum(gaps[: i + 1]) for i in range(100)}
+    timers, killed = [], []
+
+    def kill() -> None:
+        pid = traced.last_alive()
+        if pid is not None:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    def after(number: int) -> None:
+        if number in moments:
+            timers.append(threading.Timer(rng.uniform(0, 0.003), kill))
+            timers[-1].start()
+
+    with batches_of(traced).loader(executor="processes", workers=2, prefetch=1) as loader:
+        assert_epoch(loader, oracle, after)
+        for timer in timers:
+            timer.join()
+        told = loader.report().note
+    assert len(killed) >= 90  # the others would have hit somebody who was starting
+    assert told.count("A new worker does its work again.") >= 50, told
+    assert "was killed by signal 9 (SIGKILL)" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGQUIT, signal.SIGHUP])
+def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any], number: signal.Signals) -> None:
+    traced = Traced()
+
+    def after(batch: int) -> None:
+        if batch in (5, 100):
+            os.kill(traced.pids()[-1], number)
+
+    with batches_of(traced).loader(executor="processes", workers=2) as loader:
+        assert_epoch(loader, oracle, after)
+        assert len(child_processes()) == 2
+    assert len(set(traced.pids())) in (3, 4)
+
+
+def test_all_workers_killed_at_once_are_replaced(oracle: list[Any]) -> None:
+    def after(batch: int) -> None:
+        if batch % 100 == 50:
+            for pid in child_processes():
+                os.kill(pid, signal.SIGKILL)
+
+    with batches_of(Traced()).loader(executor="processes", workers=3) as loader:
+        assert_epoch(loader, oracle, after)
+
+
+def test_workers_killed_while_nobody_asks_are_replaced_too(oracle: list[Any]) -> None:
+    with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
+        next(iter(loader))
+        for _ in range(3):
+            for pid in child_processes():
+                os.kill(pid, signal.SIGKILL)
+                await_end([pid])
+        loader.set_state(loader.get_state() | {"epoch": 0, "position": 0})
+        assert_epoch(loader, oracle)
+
+
+def test_a_stopped_worker_is_replaced_in_its_time(oracle: list[Any]) -> None:
+    traced = Traced()
+
+    def after(batch: int) -> None:
+        if batch == 100:
+            os.kill(traced.pids()[-1], signal.SIGSTOP)
+
+    with batches_of(traced).loader(executor="processes", workers=2, timeout_s=0.5) as loader:
+        assert_epoch(loader, oracle, after)
+        told = loader.report().note
+    assert "did not get on for timeout_s=0.5 s" in told
+    assert "It was stopped, by SIGSTOP." in told
+
+
+def test_all_workers_stopped_at_once_are_replaced_in_their_time(oracle: list[Any]) -> None:
+    def after(batch: int) -> None:
+        if batch == 100:
+            for pid in child_processes():
+                os.kill(pid, signal.SIGSTOP)
+
+    with batches_of(Traced()).loader(executor="processes", workers=2, timeout_s=0.5) as loader:
+        assert_epoch(loader, oracle, after)
+
+
+def test_close_does_not_wait_for_stopped_workers() -> None:
+    loader = batches_of(Traced()).loader(executor="processes", workers=2)
+    next(iter(loader))
+    for pid in child_processes():
+        os.kill(pid, signal.SIGSTOP)
+    loader.close()
+    assert not child_processes()
+
+
+def test_a_worker_that_goes_on_after_a_stop_is_the_same(oracle: list[Any]) -> None:
+    traced = Traced()
+
+    def after(batch: int) -> None:
+        if batch == 100:
+            stopped = traced.pids()[-1]
+            os.kill(stopped, signal.SIGSTOP)
+            threading.Timer(0.2, os.kill, (stopped, signal.SIGCONT)).start()
+
+    with batches_of(traced).loader(executor="processes", workers=2) as loader:
+        assert_epoch(loader, oracle, after)
+    assert len(set(traced.pids())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_what_a_scheduler_sends_to_everybody_does_not_end_a_worker(oracle: list[Any], number: signal.Signals) -> None:
+    traced = Traced()
+
+    def after(batch: int) -> None:
+        if batch % 10 == 0:
+            for pid in set(traced.pids()):
+                os.kill(pid, number)
+
+    with batches_of(traced).loader(executor="processes", workers=2) as loader:
+        assert_epoch(loader, oracle, after)
+        assert loader.report().note == ""
+        assert child_processes() >= set(traced.pids())
+    assert len(set(traced.pids())) == 2
+
+
+def test_workers_are_in_sessions_of_their_own() -> None:
+    with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
+        next(iter(loader))
+        workers = child_processes()
+        assert len(workers) == 2
+        assert all(os.getsid(pid) == os.getpgid(pid) == pid for pid in workers)
+
+
+@pytest.fixture
+def _no_signals_of_children() -> Iterator[None]:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("_no_signals_of_children")
+def test_a_program_that_ignores_its_childrens_ends_loses_nothing(oracle: list[Any]) -> None:
+    # The system then reaps workers itself, and nobody learns how they ended.
+    traced = Traced()
+
+    def after(batch: int) -> None:
+        if batch in (50, 150):
+            os.kill(traced.pids()[-1], signal.SIGKILL)
+
+    with batches_of(traced).loader(executor="processes", workers=2) as loader:
+        assert_epoch(loader, oracle, after)
+
+
+def test_nothing_of_killed_workers_is_left_in_shared_memory(oracle: list[Any]) -> None:
+    before = set(os.listdir("/dev/shm"))
+    with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
+        for number, _ in enumerate(loader):
+            if number == 20:
+                for pid in child_processes():
+                    os.kill(pid, signal.SIGKILL)
+            if number == 30:
+                assert set(os.listdir("/dev/shm")) == before
+                break
+    assert set(os.listdir("/dev/shm")) == before
