@@ -1,6 +1,7 @@
 # From a fresh clone, with nothing but Python 3.11 and make:
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
+#                ARGS=augment: on characters that worker processes distort
 #   make test    every test: the fast set first, on a machine without frameworks     (about 10 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,16 +58,21 @@ def _fast_tests_import_no_framework(request: pytest.FixtureRequest) -> Iterator[
 def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a script, as text or as a path, in an interpreter of its own, with warnings as errors.
 
-    `fresh_python(script, *arguments, timeout_s=60, env={})` returns the completed process, its output as
-    text; `env` is added to ours. One that takes longer is aborted; the failure holds every thread's stack.
+    `fresh_python(script, *arguments, timeout_s=60, env={}, prefix=[])` returns the completed process, its output
+    as text; `env` is added to ours, and `prefix` is a command that starts the interpreter. One that takes longer is
+    aborted; the failure holds every thread's stack.
     """
 
     def run(
-        script: str | Path, *arguments: str, timeout_s: float = 60, env: dict[str, str] | None = None
+        script: str | Path,
+        *arguments: str,
+        timeout_s: float = 60,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
         source = [str(script)] if isinstance(script, Path) else ["-c", script]
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-X", "faulthandler", *source, *arguments],
+            [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *source, *arguments],
             env=os.environ | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

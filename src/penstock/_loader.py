@@ -82,16 +82,20 @@ class Loader:
         self._same_epoch = same_epoch
         _require_elements(node)
         self._choice = choose(node, options.executor, options.workers, options.timeout_s)
-        self._program = Program(node, options.shard, same_epoch=same_epoch)
-        self._choice.pack(self._program)
-        self._budget: Budget = budget(
-            node,
-            self._program.spec,
-            slot_count=options.prefetch + 2,
-            worker_count=self._choice.worker_count,
-            shared_nbytes=self._choice.shared_nbytes,
-        )
-        self._budget.require(options.memory_limit)
+        try:
+            self._program = Program(node, options.shard, same_epoch=same_epoch)
+            self._choice.pack(self._program)
+            self._budget: Budget = budget(
+                node,
+                self._program.spec,
+                slot_count=options.prefetch + 2,
+                worker_count=self._choice.worker_count,
+                shared_nbytes=self._choice.shared_nbytes,
+            )
+            self._budget.require(options.memory_limit)
+        except BaseException:
+            self._choice.leave()
+            raise
         self._identity = identity(node)
         self._pipeline: Pipeline | None = None
         self._is_closed = False
@@ -221,6 +225,7 @@ class Loader:
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
+            shared_nbytes=self._budget.shared_nbytes,
             note=self._choice.remarks,
         )
 
@@ -282,7 +287,9 @@ class Loader:
                 iterator.is_over = position + 1 == self._program.batch_count
                 self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
                 return batch
-            except Exception:  # an epoch that failed is over; the loader can begin another
+            except Exception as error:  # an epoch that failed is over; the loader can begin another
+                if not isinstance(error, StopIteration):
+                    self._counters.failed()
                 iterator.is_over = True
                 raise
 

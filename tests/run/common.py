@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from penstock._memory import _ring
+from penstock._memory._mapping import MemoryFile
+
 DEADLINE_S = 10.0
 """How long anybody waits for what must come at once, on a busy machine."""
 
@@ -24,8 +29,13 @@ def workers() -> list[threading.Thread]:
     return [one for one in threads if one.name.startswith("penstock-") and one not in _there_before]
 
 
+def name_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes rings of threads lie in memory files too, whose mappings can be told from others."""
+    monkeypatch.setattr(_ring, "private", lambda nbytes: MemoryFile(nbytes).map())
+
+
 def mapping_count() -> int:
-    """How many rings are mapped."""
+    """How many rings in memory files are mapped."""
     return sum(ring not in _there_before for ring in _rings())
 
 

@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.run.common import assert_ended, mapping_count, workers
+from tests.run.common import assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+@pytest.fixture(autouse=True)
+def _rings_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_rings(monkeypatch)
+
 
 EXECUTORS = pytest.mark.parametrize("executor", ["inline", "threads"])
 

@@ -15,11 +15,16 @@ import pytest
 
 import penstock as ps
 from penstock._memory import _ring
-from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, workers
+from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
 WORKERS = pytest.mark.parametrize("count", [1, 2, 7])
+
+
+@pytest.fixture(autouse=True)
+def _rings_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_rings(monkeypatch)
 
 
 def loader_of(count: int, **options: Any) -> Any:
@@ -307,7 +312,7 @@ def test_a_ring_that_cannot_be_had_leaves_no_threads(monkeypatch: pytest.MonkeyP
     def refuse(nbytes: int) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(_ring, "MemoryFile", refuse)
+    monkeypatch.setattr(_ring, "private", refuse)
     loader = loader_of(3)
     with pytest.raises(OSError, match="Too many open files"):
         iter(loader)

@@ -1,4 +1,4 @@
-"""Memory without a name, which other processes may map.
+"""Memory without a name, for this process alone or for others to map.
 
 Nothing can be left in `/dev/shm`, whose size does not matter either, and when the last process that maps it is
 gone, however it went, the system frees it. On Linux it is a memory file (`memfd_create`), elsewhere a temporary
@@ -8,6 +8,7 @@ file that is unlinked at once; another process can map it if it is handed the de
 import contextlib
 import mmap
 import os
+import sys
 import tempfile
 from typing import Final, final
 
@@ -44,9 +45,25 @@ class MemoryFile:
         self.close()
 
 
+def private(nbytes: int) -> mmap.mmap:
+    """Returns memory of this process alone: a child of fork() gets its own copy of what it holds.
+
+    It goes when the last array that views it is gone.
+    """
+    nbytes = max(nbytes, PAGE_NBYTES)
+    if sys.platform == "win32":
+        return mmap.mmap(-1, nbytes)
+    return _advised(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
     """Maps a memory file, so that what one process writes the others see."""
-    memory = mmap.mmap(descriptor, nbytes)
+    if sys.version_info >= (3, 13):
+        return _advised(mmap.mmap(descriptor, nbytes, trackfd=False))
+    return _advised(mmap.mmap(descriptor, nbytes))  # which keeps a descriptor of its own
+
+
+def _advised(memory: mmap.mmap) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # Fewer faults while the ring is written for the first time, and fewer misses of the TLB after. Where the
         # kernel has no huge pages for shared memory this asks for nothing, or is refused.

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import LoaderError
-from penstock._memory._mapping import MemoryFile
+from penstock._memory._mapping import MemoryFile, private
 from penstock._memory._slot import RingLayout, ring_words
 from penstock._plan._reader import Rows
 from penstock._spec import Spec
@@ -42,18 +42,21 @@ class Ring:
         slot_count: How many slots; at least two.
         spare_count: How many slots a hand-out must leave, or the batch is copied instead.
         on_free: Called after a slot came back, from a finalizer: it must take no lock and not fail.
+        is_shared: Whether other processes are to write to it.
     """
 
-    def __init__(self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None]) -> None:
+    def __init__(
+        self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None], *, is_shared: bool = False
+    ) -> None:
         self._layout = RingLayout(spec, slot_count)
         self._spec = spec
         self._structure = spec.structure
         self.slot_count = slot_count
         self._spare_count = spare_count
         self._on_free = on_free
-        self.file = MemoryFile(self._layout.nbytes)
-        """The memory, for workers in other processes to map."""
-        self._memory: mmap.mmap | None = self.file.map()
+        self.file = MemoryFile(self._layout.nbytes) if is_shared else None
+        """The memory, for workers in other processes to map; None if it is not shared."""
+        self._memory: mmap.mmap | None = self.file.map() if self.file else private(self._layout.nbytes)
         self.words = ring_words(self._memory, slot_count)
         """See `ring_words`."""
         self._rows = [self._layout.slot.rows(self._root(slot)) for slot in range(slot_count)]
@@ -130,7 +133,8 @@ class Ring:
         self._memory = None
         self._rows = []
         self.words = memoryview(b"").cast("q")
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
 
     @property
     def leased_count(self) -> int:

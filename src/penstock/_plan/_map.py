@@ -218,7 +218,7 @@ class Map(OneToOne):
             return self.function(*arguments)
         except PenstockError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end the training, or a worker, without a word
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
                 f"{origins(self, epoch, index)}: {type(error).__name__}: {error}"
@@ -246,7 +246,8 @@ class Map(OneToOne):
                 else:
                     array[row] = found.copy()  # a leaf without a place of its own must not alias scratch
             elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
-                array[row] = found
+                # Plain text: an enumeration of the user's is text too, but none that others know.
+                array[row] = str.__str__(found) if isinstance(found, str) else bytes(found)
             else:
                 raise self._misfit(f"{type_of(found)}", index)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from penstock._errors import PenstockError
 from penstock._plan._node import Indices, Node, walk
 from penstock._plan._source import Read, Source, SourceNode
+from penstock._plan._text import origins
 from penstock._random import seeded_globals
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
@@ -191,9 +192,13 @@ class Trace:
 
 
 def place_of(words: tuple[int, int, int], plan: Node) -> str:
-    """What a trace says, in the user's terms: `map(decode) on element 41`."""
-    step, _, index = words
-    return f"{list(walk(plan))[step - 1].label} on element {index}" if step else "nothing yet"
+    """What a trace says: `map(decode) at train.py:41 on element 7 of epoch 0, made of row 96 of ds.npy`."""
+    step, epoch, index = words
+    if not step:
+        return "nothing yet"
+    node = list(walk(plan))[step - 1]
+    where = f" at {node.where}" if hasattr(node, "where") else ""
+    return f"{node.label}{where} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
 
 
 @final

@@ -4,7 +4,7 @@ from typing import Final
 
 from penstock._errors import DeadlineError, WorkerError
 from penstock._run._child import Child
-from penstock._run._tenant import Job
+from penstock._run._tenant import Job, Plan
 
 DEATH_COUNT: Final = 3
 """How many workers a unit may cost before it is an error: one may have been somebody else's doing."""
@@ -12,7 +12,7 @@ HANG_COUNT: Final = 2
 """How many workers may stand still on a unit for `timeout_s` each."""
 
 
-def blame(child: Child, job: Job, trace: tuple[int, ...]) -> Exception | None:
+def blame(child: Child, job: Job, trace: tuple[int, int, int]) -> Exception | None:
     """Counts a unit that a worker did not survive.
 
     Args:
@@ -25,15 +25,10 @@ def blame(child: Child, job: Job, trace: tuple[int, ...]) -> Exception | None:
     """
     if job.unit.ticket <= job.plan.words[0]:
         return None  # given up: whoever gets it does not run it
-    step, epoch, index = trace
-    if step:
-        at = f"{job.plan.steps[step - 1]} on element {index} of epoch {epoch}"
-    else:
-        at = job.plan.receiver.describe(job.unit)
+    at = job.plan.receiver.describe(job.unit, trace)
     if child.asked_at:
         job.hangs += 1
-        state = "was stopped, by SIGSTOP." if child.was_stopped else f"was here:\n{child.stack.strip()}\n"
-        text = f"{child} did not get on for timeout_s={job.plan.timeout_s:g} s with {at}. It {state}"
+        text = f"{child} did not get on for timeout_s={job.plan.timeout_s:g} s with {at}. It {child.standstill}"
         if job.hangs >= HANG_COUNT:
             return DeadlineError(
                 f"{text} It was killed, the second worker in a row that did not get on there. If that is how long it "
@@ -49,3 +44,12 @@ def blame(child: Child, job: Job, trace: tuple[int, ...]) -> Exception | None:
             )
     job.plan.note(f"{text} A new worker does its work again.", is_warning=True)
     return None
+
+
+def note_idle(child: Child, plan: Plan) -> None:
+    """Notes the end of a worker that had no unit, for the report of a loader whose units it could have had."""
+    if child.asked_at:
+        text = f"{child} took no work for timeout_s={plan.timeout_s:g} s. It {child.standstill}"
+    else:
+        text = f"{child} {child.ending} while it waited for work."
+    plan.note(f"{text} A new worker takes its place.", is_warning=True)

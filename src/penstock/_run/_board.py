@@ -71,7 +71,7 @@ class Board:
         self._owners = view[_OWNERS:_TRACES].cast("H")
         self._traces = view[_TRACES:_ENTRIES].cast("q")
         self._tail = 0
-        """The parent's: the place that is queued next."""
+        """The parent's: where the search for a FREE place begins."""
 
     def close(self) -> None:
         """Unmaps the memory."""
@@ -156,8 +156,10 @@ class Board:
 
     def push(self, entry: Entry) -> int | None:
         """Queues a unit, with the lock held; returns its place, or None while the board is full."""
-        place = self._tail
-        if self._states[place] != FREE:
+        place = self._find(FREE, self._tail, PLACE_COUNT)
+        if place < 0:
+            place = self._find(FREE, 0, self._tail)
+        if place < 0:
             return None
         unit = entry.unit
         numbers = (entry.plan, unit.epoch, unit.index, unit.start, unit.stop, unit.slot, unit.ticket, *unit.announce)

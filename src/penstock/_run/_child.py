@@ -4,7 +4,6 @@ Used by the one thread of a pool, and never waits.
 """
 
 import contextlib
-import json
 import os
 import pickle
 import signal
@@ -62,6 +61,12 @@ class Child:
         self.is_ready = False
         self.is_silent = False
         """Its end of the socket is closed."""
+        self.silent_at = 0.0
+        """When that was noticed; 0 before."""
+        self.is_listened_to = False
+        """Whether the pool waits for its messages."""
+        self.lost: list[int] | None = None
+        """The places of units to be done again, once they are known."""
         self.ending: str | None = None
         """How it ended, once it is reaped: `was killed by signal 9 (SIGKILL)`."""
         self.was_stopped = False
@@ -69,6 +74,9 @@ class Child:
         """What it wrote when it was asked for its stack."""
         self.asked_at = 0.0
         """When it was asked for its stack, for it is to be killed; 0 while it is well."""
+        self.done_count = 0
+        """Units that it has done."""
+        self.started_at = time.monotonic()
         self.seen: object = None
         """What it was doing when it was last looked at."""
         self.seen_at = 0.0
@@ -77,20 +85,24 @@ class Child:
         with theirs:
             arguments = (number, os.getpid(), theirs.fileno(), *channels)
             script = (
-                f"import json, sys; sys.path[:] = json.loads({json.dumps([p for p in sys.path if type(p) is str])!r}); "
+                f"import sys; sys.path[:] = {[path for path in sys.path if type(path) is str]!r}; "
                 f"from penstock._run._worker import main; main{arguments}"
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-c", script, f"penstock worker {number}"],
+                [sys.executable, "-P", "-c", script, f"penstock worker {number}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *channels),
                 env=os.environ | _thread_counts(thread_count),
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         self.pid = self._process.pid
+        self._own_peak_nbytes = 0
+        self._inherited_nbytes = _peak_nbytes(os.getpid())
         self.socket.setblocking(False)
         # Without one, its end is seen by the end of the socket.
-        self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self.pidfd: int | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self.pidfd = os.pidfd_open(self.pid)
 
     def __str__(self) -> str:
         return f"Worker {self.number} (pid {self.pid})"
@@ -102,6 +114,8 @@ class Child:
 
     def flush(self) -> bool:
         """Sends what waits; returns whether all of it went."""
+        if self.ending is not None or self.is_silent:
+            self._outbox.clear()
         try:
             while self._outbox:
                 data, file = self._outbox[0]
@@ -135,6 +149,15 @@ class Child:
                 os.close(descriptor)
             yield value
 
+    @property
+    def standstill(self) -> str:
+        """Where it stood still, for messages."""
+        return "was stopped, by SIGSTOP." if self.was_stopped else f"was here:\n{_user_lines(self.stack)}\n"
+
+    def look_at_memory(self) -> None:
+        """Notes its memory, which nobody can ask for after its end."""
+        self._own_peak_nbytes = max(self._own_peak_nbytes, _peak_nbytes(self.pid))
+
     def ask_for_stack(self) -> None:
         """Has it write where it is, before it is killed; unless somebody stopped it."""
         self.asked_at = time.monotonic()
@@ -147,9 +170,12 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        # It is not reaped yet, so the number is still its own.
+        # By descriptor: if the user's code reaps all children, the number may be somebody else's by now.
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+            if self.ending is None and self.pidfd is not None:
+                signal.pidfd_send_signal(self.pidfd, number)
+            elif self.ending is None:
+                os.kill(self.pid, number)
 
     def dismiss(self) -> None:
         """Has it end after its unit."""
@@ -159,13 +185,17 @@ class Child:
 
     def reap(self) -> bool:
         """Takes notice of its end, and closes what was open for it; returns whether it has ended."""
+        if self.ending is not None:
+            return True
         peak_nbytes = 0
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid == 0:
                 return False
-            # KiB on Linux, bytes on macOS.
+            # KiB on Linux, bytes on macOS. It counts what the process was before exec(), a copy of this one.
             peak_nbytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            if peak_nbytes <= self._inherited_nbytes:
+                peak_nbytes = self._own_peak_nbytes
             code: int | None = os.waitstatus_to_exitcode(status)
         except ChildProcessError:  # somebody else waited for all children, as the user's code may
             code = None
@@ -194,7 +224,17 @@ def _ending(code: int | None, peak_nbytes: int) -> str:
         name = f" ({signal.Signals(-code).name})"
     except ValueError:
         name = ""
-    return f"was killed by signal {-code}{name}, with a peak memory of {mib(peak_nbytes)},"
+    memory = f", with a peak memory of {mib(peak_nbytes)}," if peak_nbytes else ""
+    return f"was killed by signal {-code}{name}{memory}"
+
+
+def _peak_nbytes(pid: int) -> int:
+    """The most memory that a living process had resident; 0 if nobody says."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _thread_counts(count: int) -> dict[str, str]:
@@ -202,3 +242,9 @@ def _thread_counts(count: int) -> dict[str, str]:
         name: value if (value := os.environ.get(name, "")).isdigit() and 0 < int(value) <= count else str(count)
         for name in _THREAD_COUNTS
     }
+
+
+def _user_lines(stack: str) -> str:
+    """A stack without the frames of this package, which are below each of the user's."""
+    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    return "\n".join(line for line in stack.strip().splitlines() if ours not in line)

@@ -1,29 +1,36 @@
 """Which executor runs a plan, with how many workers, and why."""
 
-import pickle
+import logging
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Final, Literal, final
 
-from penstock._errors import ArgumentError, TravelError
+from penstock._errors import ArgumentError, DeadlineError, TravelError
 from penstock._plan._map import Map, adopt_specs
 from penstock._plan._node import Node, walk
+from penstock._plan._reader import place_of
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._executor import Client, Executor
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import Parcel, pack
 from penstock._run._pool import join
-from penstock._run._processes import ProcessesExecutor, steps_of
+from penstock._run._processes import ProcessesExecutor, pool_patience_s
+from penstock._run._remote_error import unpickled
 from penstock._run._tenant import Tenant
 from penstock._run._threads import ThreadsExecutor
+
+_log = logging.getLogger("penstock")
 
 HAS_PROCESSES: Final = sys.platform == "linux"
 """Elsewhere a socket that keeps packets apart and tells of its end, and what kills workers whose parent is killed,
 would have to be something else; nobody has built and tried that."""
 
 
+LEAVE_WAIT_S: Final = 5.0
+"""How long workers that are at something else may take to go."""
 SHOWN_COUNT: Final = 4
 """How many incidents a report tells; the log has them all."""
 
@@ -58,7 +65,9 @@ class Choice:
         """What there is to say about the choice, and what happened to worker processes so far."""
         lines = [self.note, *self._incidents[:SHOWN_COUNT]]
         if len(self._incidents) > SHOWN_COUNT:
-            lines.append(f"And {len(self._incidents) - SHOWN_COUNT} more such lines, which are in the log.")
+            lines.append(
+                f"And {len(self._incidents) - SHOWN_COUNT} more such lines, which went to the logger `penstock`."
+            )
         return "\n".join(line for line in lines if line)
 
     def find_specs(self, node: Node) -> None:
@@ -72,11 +81,9 @@ class Choice:
             return
         parcel, answer = pack(node, node), _Answer(node)
         tenant = self._take_tenant()
-        self._tenant = tenant
-        weakref.finalize(self, tenant.leave).atexit = False
-        plan = tenant.open(parcel, None, steps_of(node), self._timeout_s, answer)
+        plan = tenant.open(parcel, None, self._timeout_s, answer)
         tenant.pool.post(lambda: plan.submit([Unit(epoch=0, index=0, start=0, stop=1, slot=0, ticket=1)]))
-        answer.wait()
+        adopt_specs(node, unpickled(answer.wait(pool_patience_s(self._timeout_s))))
         tenant.close(plan)
 
     def pack(self, program: Program) -> None:
@@ -87,6 +94,13 @@ class Choice:
         """
         if self.executor == "processes":
             self._parcel = pack(program.node, program)
+            if self._parcel.generators:
+                self._incidents.append(
+                    f"A function holds a random generator ({', '.join(self._parcel.generators)}). Each worker has a "
+                    "copy of it, so its numbers repeat among workers, and depend on which worker does what. "
+                    "random_map(fn) gives fn(element, rng) numbers of its own."
+                )
+                _log.warning("%s", self._incidents[-1])
 
     def make_executor(self, client: Client) -> Executor:
         """Makes the executor and starts its workers."""
@@ -95,17 +109,41 @@ class Choice:
         if self.executor == "threads":
             return ThreadsExecutor(client, self.worker_count)
         assert self._parcel is not None
-        tenant, self._tenant = self._take_tenant(), None
-        return ProcessesExecutor(client, tenant, self._parcel, self.worker_count, self._timeout_s)
+        return ProcessesExecutor(client, self._take_tenant(), self._parcel, self.worker_count, self._timeout_s)
 
     def _take_tenant(self) -> Tenant:
-        return self._tenant or join(self.worker_count, self._incidents)
+        if self._tenant is None:
+            _undisturbed(self._join)
+        assert self._tenant is not None
+        return self._tenant
+
+    def _join(self) -> None:
+        tenant = join(self.worker_count, self._incidents)
+        weakref.finalize(self, tenant.leave).atexit = False
+        self._tenant = tenant
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if no executor was made."""
         if self._tenant is not None:
             self._tenant.leave()
-            self._tenant.join(self._timeout_s)
+            self._tenant.join(LEAVE_WAIT_S)
+
+
+def _undisturbed(call: Callable[[], None]) -> None:
+    """Makes a call on a thread of its own, for Ctrl-C strikes the main thread: the call is made whole all the same."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="penstock-start", daemon=True)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
 
 
 @final
@@ -116,22 +154,32 @@ class _Answer:
         self._node = node
         self._is_over = threading.Event()
         self._error: BaseException | None = None
+        self._payload: Any = None
 
-    def wait(self) -> None:
-        # Ended by the pool, which finishes every unit, sooner or later with an error.
-        self._is_over.wait()
-        if self._error is not None:
-            raise self._error
+    def wait(self, patience_s: float) -> Any:
+        # Ended by the pool, which finishes every unit, or by the deadline, should a dead worker not go away.
+        if not self._is_over.wait(min(patience_s, threading.TIMEOUT_MAX)):
+            raise DeadlineError(
+                f"No worker process said within {patience_s:g} s what the functions of the plan return. Say it "
+                "yourself: map(fn, element_spec=...)."
+            )
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so whoever waits
+        return self._payload
 
-    def describe(self, unit: Unit) -> str:
-        return "loading the plan, to find out what its functions return"
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
+        return place_of(trace, self._node) if trace[0] else "the plan, which it loads to see what its functions return"
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         self._error = error
         self._is_over.set()
 
     def told(self, unit: Unit, payload: Any) -> None:
-        adopt_specs(self._node, pickle.loads(payload))
+        self._payload = payload
 
 
 def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s: float) -> Choice:
@@ -162,11 +210,12 @@ def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s:
             if executor == "auto":
                 pack(node, node)
             return choice
-        except TravelError as error:
+        except BaseException as error:
             choice.leave()
-            if executor == "processes":
+            if executor == "processes" or not isinstance(error, TravelError):
                 raise
             note = f"It runs on threads, not on processes: {error}"
+            _log.warning("%s", note)
     culprit = next((each for each in functions if each.uses_globals()), None)
     if culprit is None:
         return Choice("threads", count, timeout_s, note)

@@ -14,8 +14,8 @@ class Client(Protocol):
     def run(self, unit: Unit) -> None:
         """Runs a unit where the caller is. Raises what the unit raises."""
 
-    def describe(self, unit: Unit) -> str:
-        """What a unit is of, for messages."""
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
+        """What a worker was at that had a unit, for messages; see `Trace` for where in it."""
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Takes the outcome of a unit."""
@@ -34,9 +34,8 @@ class Executor(ABC):
     """How many units can run at once; 0 if the consumer runs them itself."""
     queue_target: int
     """Batches are issued while fewer units than this are unfinished."""
-    deadline_count = 1
-    """How many times `timeout_s` may pass in silence before the pipeline gives up; more than one for an executor
-    that watches its workers itself."""
+    is_elsewhere = False
+    """Whether units run in other processes, which the ring's memory has to be shared with."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
 
@@ -54,6 +53,10 @@ class Executor(ABC):
     def drive(self) -> bool:
         """Runs one unit on the calling thread, if this executor has no workers. Returns whether it did."""
         return False
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long nobody gets on before the pipeline gives up; longer where the executor watches its workers."""
+        return timeout_s
 
     def progress(self) -> object:
         """A value that changes whenever a worker gets on; None if nothing is running."""

@@ -24,6 +24,7 @@ import math
 import operator
 import os
 import pickle
+import random
 import site
 import sys
 import threading
@@ -61,6 +62,9 @@ class Parcel:
     """For `unpack`, together with the memory of the arrays."""
     arrays: tuple[Array, ...]
     """What has to be put into shared memory: each one piece of memory, C or Fortran, without Python objects."""
+
+    generators: tuple[str, ...] = ()
+    """The types of random generators that are in it, of which each worker gets a copy."""
 
     @property
     def shared_nbytes(self) -> int:
@@ -113,7 +117,7 @@ def pack(plan: Node, value: Any) -> Parcel:
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
-    return Parcel(pickle.dumps(places, protocol=5) + b"".join(sink.pieces), roots)
+    return Parcel(pickle.dumps(places, protocol=5) + b"".join(sink.pieces), roots, tuple(sorted(pickler.generators)))
 
 
 def unpack(data: bytes, arrays: Sequence[npt.NDArray[np.uint8]]) -> Any:
@@ -198,6 +202,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         super().__init__(sink, protocol=5)
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, and where those that are mapped lie."""
+        self.generators: set[str] = set()
         self._numbers: dict[int, int] = {}
         self._names = names
         self._sent: list[tuple[types.ModuleType, set[str]]] = []
@@ -246,6 +251,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, _OPEN_FILES) and obj is not sys.stdout and obj is not sys.stderr:
             raise TypeError("an open file belongs to its process")  # cloudpickle would send its text
+        elif isinstance(obj, (np.random.Generator, np.random.RandomState, random.Random)):
+            for module, name in ((np.random.mtrand, "_rand"), (random, "_inst")):
+                if obj is getattr(module, name, None):
+                    return getattr, (module, name)  # that of the worker, which is seeded for each element
+            if not isinstance(obj, random.SystemRandom):
+                self.generators.add(type(obj).__name__)
         elif (h5py := sys.modules.get("h5py")) is not None and isinstance(obj, h5py.HLObject):
             return _reduce_hdf5(obj, h5py)
         return super().reducer_override(obj)

@@ -114,11 +114,13 @@ class Pipeline:
         self.stop_workers = self._executor.request_stop
         """For a finalizer: stops the workers, and holds neither this nor the plan."""
         try:
-            self._ring = Ring(program.spec, slot_count, spare_count, self._executor.wake)
-        except BaseException:  # no memory, no descriptor: nobody else would stop the workers
+            self._ring = Ring(
+                program.spec, slot_count, spare_count, self._executor.wake, is_shared=self._executor.is_elsewhere
+            )
+            self._executor.begin(program, self._ring)
+        except BaseException:  # no memory, no descriptor, Ctrl-C: nobody else would stop the workers
             self._executor.request_stop()
             raise
-        self._executor.begin(program, self._ring)
 
     # The executor's side: see `Client`.
 
@@ -136,9 +138,9 @@ class Pipeline:
         with contextlib.suppress(IndexError):  # the ring was released
             note_time(self._ring.words, unit.stop - unit.start, time.perf_counter() - began)
 
-    def describe(self, unit: Unit) -> str:
-        """What a unit is of, for messages."""
-        return self._program.describe(unit)
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
+        """What a worker was at that had a unit, for messages."""
+        return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
     def received(self, unit: Unit, objects: Sequence[Any]) -> None:
         """Puts text and ragged arrays, which came from another process, into the slot's place for objects."""
@@ -239,7 +241,7 @@ class Pipeline:
         """
         while (filling := self._head_if_ready(position)) is None:
             if not self._executor.drive():
-                self._wait(timeout_s * self._executor.deadline_count)
+                self._wait(timeout_s)
         if not filling.errors:
             return self._ring.hand_out(filling.slot)
         self._ring.give_back(filling.slot)
@@ -265,15 +267,16 @@ class Pipeline:
     def _wait(self, timeout_s: float) -> None:
         # The bell rings for the batch. The silence between is listened to in quarters of the deadline, for a
         # slow batch is no error as long as somebody gets on with it.
-        before, since = self._progress(), time.monotonic()
+        before, silence = self._progress(), 0
+        patience_s = self._executor.patience_s(timeout_s)
         while True:
             try:
-                return self._bell.get(timeout=min(timeout_s / 4, threading.TIMEOUT_MAX))
+                return self._bell.get(timeout=min(patience_s / 4, threading.TIMEOUT_MAX))
             except queue.Empty:
                 now = self._progress()
-                if now != before:
-                    before, since = now, time.monotonic()
-                elif time.monotonic() - since >= timeout_s:
+                silence = silence + 1 if now == before else 0
+                before = now
+                if silence >= 4:  # counted, not clocked: the whole process may have been stopped meanwhile
                     try:
                         raise self._deadline_error(timeout_s) from None
                     finally:
@@ -320,9 +323,9 @@ class Pipeline:
 
     def request_stop(self) -> None:
         """Has everything stop soon. Takes no lock, so a finalizer may call it; calling it again does nothing."""
-        if self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
-        self._closed = True
+        self._closed = True  # and the rest again, if it was: Ctrl-C may have struck here
         self._executor.request_stop()
         self._bell.put(None)
 

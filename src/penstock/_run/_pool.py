@@ -20,10 +20,10 @@ waits: the board's lock is tried (and a millisecond later again), messages to a 
 """
 
 import contextlib
+import copy
 import logging
 import os
 import queue
-import select
 import selectors
 import sys
 import threading
@@ -36,7 +36,8 @@ from penstock._errors import LoaderError, WorkerError
 from penstock._memory._budget import mib
 from penstock._memory._mapping import MemoryFile
 from penstock._memory._shared import SharedFile
-from penstock._run._blame import blame
+from penstock._plan._reader import Trace
+from penstock._run._blame import blame, note_idle
 from penstock._run._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
 from penstock._run._child import Channels, Child
 from penstock._run._cpus import usable_cpu_count
@@ -46,6 +47,10 @@ from penstock._run._worker import Closing, Message
 
 START_COUNT: Final = 3
 """How many workers in a row may end before they are ready."""
+FRUITLESS_COUNT: Final = 10
+"""How many ends for each worker may follow each other while nothing gets done."""
+START_S: Final = 60.0
+"""How long a worker may take until it is ready."""
 GRACE_S: Final = 1.0
 """How long a worker that is to end may take for its unit, and for writing its stack."""
 _RETRY_S: Final = 0.001
@@ -83,10 +88,9 @@ class Pool:
     def __init__(self) -> None:
         self.tenant_count = 1
         """Guarded by the registry."""
-        self.pid = os.getpid()
         self.shared = SharedFile()
         self.progress = 0
-        """Grows with everything that workers get done."""
+        """Grows while workers get on."""
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._doorbell = _Doorbell()
         self._board_file = MemoryFile(BOARD_NBYTES)
@@ -109,9 +113,11 @@ class Pool:
         """Queued when nothing works any more."""
         self._told: dict[int, Message] = {}
         self._leaving: list[Tenant] = []
-        self._closing: list[Plan] = []
         self._worker_count = 1
         self._failed_start_count = 0
+        """In a row."""
+        self._fruitless_death_count = 0
+        """Ends of workers since something got done."""
         self._failure: Exception | None = None
         """Why nothing works any more."""
         self._last: Tenant | None = None
@@ -142,9 +148,11 @@ class Pool:
         while self.tenant_count:
             try:
                 self._turn()
-            except Exception as error:  # a bug of ours; nobody may wait for ever because of it
-                _log.exception("The pool of worker processes failed.")
+            except BaseException as error:  # a bug of ours; nobody may wait for ever because of it
+                if self._failure is None:
+                    _log.exception("The pool of worker processes failed.")
                 self._fail(LoaderError(f"The pool of worker processes failed: {type(error).__name__}: {error}."))
+                time.sleep(_RETRY_S)  # should it fail again and again
         self._end()
 
     def _turn(self) -> None:
@@ -156,7 +164,7 @@ class Pool:
             assert self._failure is not None
             failing, self._failing = self._failing, []
             for job in failing:
-                self._settle(job, self._failure)
+                self._settle(job, copy.copy(self._failure))  # whose traceback is its own
         if self._ending:
             self._bury()
         for child in self._children.values():
@@ -171,7 +179,7 @@ class Pool:
     def _patience_s(self) -> float | None:
         if self._retries or self._failing:
             return _RETRY_S
-        if any(child.asked_at for child in self._children.values()):
+        if any(child.asked_at or child.silent_at for child in self._children.values()) or self._lacks_workers:
             return GRACE_S / 8
         timeouts = [plan.timeout_s for plan in self._plans.values() if plan.unfinished_count or plan.closed_at]
         return min([_TICK_S, *(timeout / 8 for timeout in timeouts)]) if timeouts else None
@@ -191,6 +199,10 @@ class Pool:
             if number not in self._children and self._failure is None:
                 self._start(number)
 
+    @property
+    def _lacks_workers(self) -> bool:
+        return self._failure is None and len(self._children) < self._worker_count
+
     def open(self, plan: Plan) -> None:
         """Tells every worker of a plan."""
         self._plans[plan.number] = plan
@@ -207,6 +219,8 @@ class Pool:
 
     def leave(self, tenant: Tenant) -> None:
         """Closes what a tenant has open, and lets it go."""
+        if tenant in self._leaving or tenant.gone.is_set() or tenant is self._last:
+            return
         for plan in tenant.plans:
             plan.closed_at = time.monotonic()
         self._leaving.append(tenant)
@@ -299,19 +313,28 @@ class Pool:
 
     def _collect(self) -> None:
         """Takes from the board what is done."""
-        for place in self._board.places(TOLD):
+        # Looked at once: what becomes TOLD later has its message later too.
+        told = self._board.places(TOLD)
+        for place in told:
             if place not in self._told:
                 self._take_messages(self._children[self._board.owner(place)])
-        for place in sorted([*self._board.places(DONE), *self._board.places(TOLD)]):
+        for place in sorted([*self._board.places(DONE), *told]):
+            if (child := self._children.get(self._board.owner(place))) is not None:
+                child.done_count += 1
             job, message = self._jobs.pop(place), self._told.pop(place, None)
+            assert (message is None) == (place not in told)
             self._board.free(place)
             self.progress += 1
+            self._fruitless_death_count = 0
             error: BaseException | None = None
             if message is not None and not job.plan.closed_at:
-                if message.kind == "error":
-                    error = load_error(message.payload)
-                else:
-                    job.plan.receiver.told(job.unit, message.payload)
+                try:
+                    if message.kind == "error":
+                        error = load_error(message.payload)
+                    else:
+                        job.plan.receiver.told(job.unit, message.payload)
+                except Exception as caught:  # of the user's, who may have put something odd into what is told
+                    error = caught
             self._settle(job, error)
 
     def _settle(self, job: Job, error: BaseException | None) -> None:
@@ -329,6 +352,7 @@ class Pool:
             self._count_failed_start(f"The system starts no more processes: {error}.")
             return
         self._children[number] = child
+        child.is_listened_to = True
         self._selector.register(child.socket, selectors.EVENT_READ, lambda: self._take_messages(child))
         if child.pidfd is not None:
             self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._end_noticed(child))
@@ -344,8 +368,12 @@ class Pool:
                 self._note(message)
             else:
                 self._told[message.number] = message
-        if child.is_silent:
-            self._end_noticed(child)
+        if child.is_silent and child.is_listened_to:
+            child.is_listened_to = False
+            self._selector.unregister(child.socket)
+            child.silent_at = time.monotonic()  # it ends; if not, `_look_after` ends it
+            if child.pidfd is None:
+                self._end_noticed(child)
 
     def _note(self, message: Message) -> None:
         plan = self._plans.get(message.number)
@@ -353,8 +381,8 @@ class Pool:
             return
         if message.kind == "free":
             plan.note(
-                "executor='threads' would have done as well: the functions let go of the GIL, which a thread beside "
-                f"them got within {message.payload * 1e3:.1f} ms."
+                "executor='threads' would have done as well: the functions let go of the GIL, as a thread beside them "
+                "in a worker found."
             )
             return
         names, seconds, nbytes = message.payload
@@ -365,44 +393,66 @@ class Pool:
         )
 
     def _end_noticed(self, child: Child) -> None:
-        if child in self._ending:  # its socket and its process both say so
-            return
         self._ending.append(child)
-        self._selector.unregister(child.socket)
         if child.pidfd is not None:
             self._selector.unregister(child.pidfd)
-        child.kill()  # if only its socket has ended
         self._take_messages(child)
+        if child.is_listened_to:
+            child.is_listened_to = False
+            self._selector.unregister(child.socket)
 
     def _bury(self) -> None:
         """Reaps workers that ended, gives their units to others, and replaces them."""
-        self._collect()
         for child in self._ending[:]:
-            if child.ending is None and not child.reap():
+            if not child.reap():
                 self._retries = True
                 continue
-            if not self._lock():
+            self._collect()  # now that it finishes nothing more
+            if child.lost is None:
+                child.lost = self._blame(child)
+            if child.lost and not self._lock():
                 continue
-            lost = [place for place in self._board.places(CLAIMED) if self._board.owner(place) == child.number]
-            trace = tuple(self._board.trace(child.number))
-            errors = {place: blame(child, self._jobs[place], trace) for place in lost}
-            for place, error in errors.items():
-                self._told.pop(place, None)  # said, and not finished: another worker says it again
-                if error is None:
-                    self._board.requeue(place)
-                else:
-                    self._board.free(place)
-            self._board.unlock()
+            for place in child.lost:
+                self._board.requeue(place)
+            if child.lost:
+                self._board.unlock()
             self._ending.remove(child)
             del self._children[child.number]
-            for place, error in errors.items():
-                if error is not None:
-                    self._settle(self._jobs.pop(place), error)
-            self._add_tokens(1)  # it may have taken one along
-            if not child.is_ready:
-                self._count_failed_start(f"{child} {child.ending} while it started.")
-            if self._failure is None:
+            self._add_tokens(len(child.lost) + 1)  # it may have taken one along
+            self._count_death(child)
+            if self._failure is None and len(self._leaving) < self.tenant_count:
                 self._start(child.number)
+
+    def _blame(self, child: Child) -> list[int]:
+        """Fails the units that one worker too many has died of; returns the places of those to be done again."""
+        lost = []
+        trace = Trace(self._board.trace(child.number)).read()
+        held = [place for place in self._board.places(CLAIMED) if self._board.owner(place) == child.number]
+        for place in held:
+            self._told.pop(place, None)  # said, and not finished: another worker says it again
+            error = blame(child, self._jobs[place], trace)
+            if error is None:
+                lost.append(place)
+            else:
+                self._board.free(place)
+                self._settle(self._jobs.pop(place), error)
+                self._fruitless_death_count = 0
+        if child.is_ready and not held:
+            for plan in self._plans.values():
+                note_idle(child, plan)
+        return lost
+
+    def _count_death(self, child: Child) -> None:
+        if not child.is_ready:
+            self._count_failed_start(f"{child} {child.ending} while it started.")
+        self._fruitless_death_count += 1
+        if self._fruitless_death_count >= FRUITLESS_COUNT * self._worker_count:
+            self._fail(
+                WorkerError(
+                    f"{child} {child.ending}, the last of {self._fruitless_death_count} workers that ended in a row "
+                    "while nothing got done. executor='threads' needs none."
+                )
+            )
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_start_count += 1
@@ -417,29 +467,45 @@ class Pool:
 
     def _look_after(self) -> None:
         """Looks for workers that stand still."""
-        now = self._looked_at = time.monotonic()
+        now = time.monotonic()
+        paused_s = max(0.0, now - self._looked_at - 2 * _TICK_S)  # this process was stopped, and perhaps all of them
+        self._looked_at = now
         self._collect()
+        if self._lacks_workers and not self._ending:
+            self.require(self._worker_count)
         for child in self._children.values():
-            if child.asked_at and now - child.asked_at > GRACE_S / 2:
+            child.seen_at += paused_s
+            child.look_at_memory()
+            is_mute = child.silent_at and now - child.silent_at > GRACE_S
+            if is_mute or (child.asked_at and (child.was_stopped or now - child.asked_at > GRACE_S / 2)):
                 child.kill()
         if self._plans and self._lock():
             self._board.unlock()
-        for place in self._board.places(CLAIMED):
-            child_or_none = self._children.get(self._board.owner(place))
-            if child_or_none is None:
+        held = {self._board.owner(place): place for place in self._board.places(CLAIMED)}
+        queued = self._board.places(QUEUED)
+        for child in self._children.values():
+            # One that has no unit stands still too, if it takes none of those that wait: somebody stopped it.
+            place = held.get(child.number, queued[0] if queued else None)
+            if place is None or (not child.is_ready and now - child.started_at < START_S):
+                child.seen = None
                 continue
-            child, job = child_or_none, self._jobs[place]
-            seen = (place, job.unit.ticket, *self._board.trace(child.number))
+            job, at = self._jobs[place], place if child.number in held else None
+            seen = (at, at and job.unit.ticket, child.done_count, *self._board.trace(child.number))
             if seen != child.seen:
                 child.seen, child.seen_at = seen, now
+                child.asked_at, child.stack = 0.0, ""  # it got on after all
+                self.progress += 1  # within a unit
             elif not child.asked_at and now - child.seen_at >= job.plan.timeout_s:
                 child.ask_for_stack()
+        if queued:
+            self._add_tokens(1)  # one that was stopped may have taken it along
 
     # The end.
 
     def _fail(self, error: Exception) -> None:
-        """Fails everything, now and later."""
-        self._failure = error
+        """Fails everything, now and later; new loaders get another pool."""
+        self._failure = self._failure or error
+        _registry.discard(self)
         for child in self._children.values():
             child.kill()
         self._failing.extend([*self._jobs.values(), *self._waiting])
@@ -451,6 +517,14 @@ class Pool:
 
     def _end(self) -> None:
         """Ends the workers, kindly at first, and frees everything."""
+        try:
+            self._dismiss()
+        finally:
+            last, self._last = self._last, None  # which holds this: whoever drops it drops the doorbell
+            if last is not None:
+                last.gone.set()
+
+    def _dismiss(self) -> None:
         children = list(self._children.values())
         for child in children:
             child.dismiss()
@@ -461,7 +535,7 @@ class Pool:
             if time.monotonic() > ends_at:
                 for child in children:
                     child.kill()
-            select.select([child.pidfd for child in children if child.pidfd is not None], [], [], 0.01)
+            time.sleep(0.002)
         self._selector.close()
         for descriptor in (self._channels.tokens, self._channels.bell, self._tokens, self._bell):
             os.close(descriptor)
@@ -469,9 +543,6 @@ class Pool:
         self.shared.close()
         self._plans.clear()
         self._board.close()
-        last, self._last = self._last, None  # which holds this: whoever drops it drops the doorbell
-        if last is not None:
-            last.gone.set()
 
 
 @final
@@ -497,6 +568,12 @@ class _Registry:
             else:
                 self._pool.tenant_count += 1
             return self._pool
+
+    def discard(self, pool: Pool) -> None:
+        """Gives new tenants another pool."""
+        with self._lock:
+            if self._pool is pool:
+                self._pool = None
 
     def left(self, pool: Pool) -> bool:
         """Takes a tenant off; returns whether it was the last one."""

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from penstock._memory._ring import Ring
-from penstock._plan._map import Map
-from penstock._plan._node import Node, walk
 from penstock._run._blame import HANG_COUNT
 from penstock._run._executor import Client, Executor
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import Parcel
+from penstock._run._pool import START_S
 from penstock._run._tenant import Plan, Tenant
 
 
@@ -34,7 +33,7 @@ class ProcessesExecutor(Executor):
     """
 
     isolates = True
-    deadline_count = HANG_COUNT + 1  # the pool watches its workers itself; this is if the pool stands still
+    is_elsewhere = True
 
     def __init__(self, client: Client, tenant: Tenant, parcel: Parcel, worker_count: int, timeout_s: float) -> None:
         self.worker_count = worker_count
@@ -48,9 +47,7 @@ class ProcessesExecutor(Executor):
     def begin(self, program: Program, ring: Ring) -> None:
         """Has the workers learn of the program."""
         assert self._parcel is not None
-        self._plan = self._tenant.open(
-            self._parcel, ring, steps_of(program.node), self._timeout_s, _Receiver(self._client)
-        )
+        self._plan = self._tenant.open(self._parcel, ring, self._timeout_s, _Receiver(self._client))
         self._parcel = None  # it holds the arrays that are shared now
 
     def submit(self, units: Sequence[Unit]) -> None:
@@ -67,6 +64,10 @@ class ProcessesExecutor(Executor):
         if self._plan is None or self._plan.unfinished_count <= self.worker_count:
             client = self._client
             self._tenant.pool.post(lambda: _pump(client))
+
+    def patience_s(self, timeout_s: float) -> float:
+        """Longer than what the pool, which watches its workers, needs to find out; this is if it stands still."""
+        return pool_patience_s(timeout_s)
 
     def progress(self) -> object:
         """What all workers of the pool got done."""
@@ -92,9 +93,9 @@ class _Receiver:
         if client is not None:
             client.finished(unit, error)
 
-    def describe(self, unit: Unit) -> str:
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         client = self._client()
-        return "a batch that nobody wants" if client is None else client.describe(unit)
+        return "a batch that nobody wants" if client is None else client.describe(unit, trace)
 
     def told(self, unit: Unit, payload: Any) -> None:
         client = self._client()
@@ -108,6 +109,6 @@ def _pump(client_ref: "weakref.ref[Client]") -> None:
         client.pump()
 
 
-def steps_of(node: Node) -> list[str]:
-    """What the nodes of a plan are called in messages, in the order of `walk`."""
-    return [f"{each.label} at {each.where}" if isinstance(each, Map) else each.label for each in walk(node)]
+def pool_patience_s(timeout_s: float) -> float:
+    """How long the pool may take, at most, to have a unit finished of which workers do not get on."""
+    return (HANG_COUNT + 1) * timeout_s + START_S

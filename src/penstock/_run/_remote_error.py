@@ -306,14 +306,14 @@ class _Load:
         reasons = sent.why_not_whole
         if sent.whole is not None:
             try:
-                return _checked(_unpickled(sent.whole))
+                return _checked(unpickled(sent.whole))
             except KeyboardInterrupt:
                 raise
             except BaseException as failure:
                 reasons.append(_text_of(failure))
         if sent.type_ is not None:
             try:
-                error = self._from_parts(_unpickled(sent.type_), sent)
+                error = self._from_parts(unpickled(sent.type_), sent)
                 if sent.lost:
                     str(error)  # which may need what was lost
                     sent.notes.append(f"What stayed in {self._worker}: {'; '.join(sent.lost)}.")
@@ -327,7 +327,7 @@ class _Load:
         return RemoteError(f"{sent.type_name}: {sent.message}")
 
     def _from_parts(self, cls: type, sent: _Sent) -> BaseException:
-        arguments = (sent.message,) if sent.arguments is None else _unpickled(sent.arguments)
+        arguments = (sent.message,) if sent.arguments is None else unpickled(sent.arguments)
         if sent.members:
             arguments = (*arguments, [self._make(member) for member in sent.members])
         base: Any = _static_base(cls)
@@ -336,7 +336,7 @@ class _Load:
             base.__init__(error, *arguments)
         for name, value in sent.attributes.items():
             try:
-                _set(error, name, _unpickled(value))
+                _set(error, name, unpickled(value))
             except Exception as failure:
                 sent.lost.append(f"its attribute {name!r} ({_text_of(failure)})")
         return error
@@ -375,7 +375,8 @@ class _Unpickler(pickle.Unpickler):
         return cls
 
 
-def _unpickled(data: bytes) -> Any:
+def unpickled(data: bytes) -> Any:
+    """Unpickles what came from a worker, and leaves the user's own classes as they are."""
     return _Unpickler(data).load()
 
 

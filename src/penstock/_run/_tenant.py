@@ -6,11 +6,11 @@ A tenant is a loader's right to the workers; the pool ends with the last one. `_
 import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from penstock._memory._mapping import MemoryFile
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place
 from penstock._run._lower import Unit
@@ -28,8 +28,8 @@ _log = logging.getLogger("penstock")
 class Receiver(Protocol):
     """Who takes what comes of the units of a plan; called on the pool's thread."""
 
-    def describe(self, unit: Unit) -> str:
-        """What a unit is of, for messages."""
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
+        """What a worker was at that had a unit, for messages; see `Trace` for where in it."""
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Takes the outcome of a unit."""
@@ -59,7 +59,6 @@ class Plan:
         tenant: Whose it is.
         parcel: The pickled plan.
         ring: Where its units write; None for a plan without.
-        steps: What its nodes are called, in the order of `walk`.
         timeout_s: How long a worker may stand still.
         receiver: Takes the outcomes.
     """
@@ -69,11 +68,9 @@ class Plan:
         tenant: "Tenant",
         parcel: Parcel,
         ring: Ring | None,
-        steps: Sequence[str],
         timeout_s: float,
         receiver: Receiver,
     ) -> None:
-        self.steps = steps
         self.timeout_s = timeout_s
         self.receiver = receiver
         self.unfinished_count = 0
@@ -82,13 +79,28 @@ class Plan:
         self._tenant = tenant
         self._pool = tenant.pool
         self.words = memoryview(bytearray(24)).cast("q") if ring is None else ring.words
-        self.file: MemoryFile | None = None if ring is None else ring.file
+        self.file = None if ring is None else ring.file
+        self.places: list[Place] = []
+        """What it has in the pool's shared file: itself, then its arrays."""
         shared = self._pool.shared
-        arrays = tuple(shared.put_array(array) for array in parcel.arrays)
-        self.places: tuple[Place, ...] = (shared.put_bytes(parcel.data), *arrays)
+        try:
+            self.places.append(shared.put_bytes(parcel.data))
+            for array in parcel.arrays:
+                self.places.append(shared.put_array(array))  # each one is noted, should the next fail
+        except BaseException:
+            for place in self.places:
+                shared.release(place)
+            raise
         self.number = self._pool.new_number()
-        ring_nbytes, slot_count = (0, 1) if ring is None else (ring.file.nbytes, ring.slot_count)
-        self.opening = Opening(self.number, self.places[0], arrays, slot_count, ring_nbytes)
+        self.opening = Opening(
+            plan=self.number,
+            data=self.places[0],
+            arrays=tuple(self.places[1:]),
+            slot_count=1 if ring is None else ring.slot_count,
+            ring_nbytes=0 if self.file is None else self.file.nbytes,
+            directory=os.getcwd(),
+            path=tuple(path for path in sys.path if type(path) is str),
+        )
         self._pool.post(lambda: self._pool.open(self))
 
     def note(self, text: str, *, is_warning: bool = False) -> None:
@@ -119,14 +131,12 @@ class Tenant:
         """Set when nothing of this tenant runs any more; and, if it was the last, no worker either."""
         self.plans: list[Plan] = []
         self.incidents = incidents
-        self._is_leaving = False
+        self._has_left = False
         self._pid = os.getpid()
 
-    def open(
-        self, parcel: Parcel, ring: Ring | None, steps: Sequence[str], timeout_s: float, receiver: Receiver
-    ) -> Plan:
+    def open(self, parcel: Parcel, ring: Ring | None, timeout_s: float, receiver: Receiver) -> Plan:
         """Has the workers learn of a plan."""
-        plan = Plan(self, parcel, ring, steps, timeout_s, receiver)
+        plan = Plan(self, parcel, ring, timeout_s, receiver)
         self.plans.append(plan)
         return plan
 
@@ -137,13 +147,13 @@ class Tenant:
 
     def leave(self) -> None:
         """Gives up all units; `gone` tells when. May be called by finalizers, and again."""
-        if self._is_leaving or self._pid != os.getpid():
+        if self._has_left or self._pid != os.getpid():
             return
-        self._is_leaving = True
         for plan in self.plans:
             with contextlib.suppress(ValueError):  # the ring was released
                 plan.words[0] = _NOTHING_WANTED
         self.pool.post(lambda: self.pool.leave(self))
+        self._has_left = True  # last: Ctrl-C may strike anywhere before, and then whoever calls again does it
 
     def join(self, timeout_s: float) -> bool:
         """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for."""

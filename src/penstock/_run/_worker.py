@@ -35,8 +35,8 @@ import cloudpickle
 from penstock._memory._mapping import MemoryFile, map_shared
 from penstock._memory._shared import Place, map_private, read_bytes
 from penstock._memory._slot import RingLayout, note_time, ring_words
-from penstock._plan._map import find_specs
-from penstock._plan._node import Node
+from penstock._plan._map import Map, find_specs
+from penstock._plan._node import Node, walk
 from penstock._plan._reader import Rows, Trace
 from penstock._random import owned_globals
 from penstock._run._board import DONE, TOLD, Board
@@ -65,6 +65,10 @@ class Opening(NamedTuple):
     """Of the ring."""
     ring_nbytes: int
     """0 for a plan without a ring."""
+    directory: str
+    """Where the parent was, for functions that open files by relative paths."""
+    path: tuple[str, ...]
+    """Where the parent finds modules."""
 
 
 class Closing(NamedTuple):
@@ -99,6 +103,8 @@ def main(number: int, parent: int, control: int, board: int, shared: int, tokens
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before that
+    for descriptor in (control, board, shared, tokens, bell):
+        os.set_inheritable(descriptor, False)  # what a function may start has no business with them
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, _ignore)  # a handler, which is not inherited by what a function may start
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
@@ -122,6 +128,7 @@ class _Worker:
         self._shared = shared
         self._tokens = tokens
         self._bell = bell
+        self._pid = os.getpid()
         self._trace = Trace(board.trace(number))
         self._plans: dict[int, _Plan] = {}
         self._clocks: dict[int, GilClock] = {}
@@ -129,6 +136,8 @@ class _Worker:
         self._poll = select.poll()
         self._poll.register(tokens, select.POLLIN)
         self._poll.register(control, select.POLLIN)
+        self._has_messages = select.poll()
+        self._has_messages.register(control, select.POLLIN)
 
     def serve(self) -> None:
         self._tell("ready", os.getpid(), None)
@@ -147,13 +156,13 @@ class _Worker:
 
     def _take_messages(self) -> bool:
         """Takes the messages that are there; returns whether the parent wants us to go on."""
-        while select.select([self._control], [], [], 0)[0]:
+        while self._has_messages.poll(0):
             if not self._take_message():
                 return False
         return True
 
     def _take_message(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 1)  # which drops flags (CPython 3.11)
         if not data:
             return False
         message = pickle.loads(data)
@@ -178,11 +187,17 @@ class _Worker:
                     self._load(number, plan)
                 with self._watching(number):
                     kind, payload = plan.run(unit, self._trace)
+                data = pickle.dumps(Message(kind, place, payload)) if kind else b""
             except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
-                kind, payload = "error", dump_error(error, f"worker {self._number} (pid {os.getpid()})")
-            if kind:
+                if os.getpid() != self._pid:
+                    os._exit(0)  # a child that a function forked and did not end: there is one of us only
+                payload = dump_error(error, f"worker {self._number} (pid {self._pid})")
+                data = pickle.dumps(Message("error", place, payload))
+            if os.getpid() != self._pid:
+                os._exit(0)
+            if data:
                 state = TOLD
-                self._tell(kind, place, payload)
+                self._send(data)
         # Others of a batch that was given up may have been taken from the board: then none is the last.
         if self._board.finish(place, state, plan.words, unit.slot) or unit.ticket <= plan.words[0]:
             os.write(self._bell, b"\0")
@@ -211,11 +226,13 @@ class _Worker:
             clock.is_busy = False
             if not clock.is_alive():
                 del self._clocks[number]
-                if clock.finds_it_free:
-                    self._tell("free", number, clock.lateness_s)
+                if clock.finds_it_free and not self._plans[number].uses_globals:
+                    self._tell("free", number, None)
 
     def _tell(self, kind: str, number: int, payload: Any) -> None:
-        data = pickle.dumps(Message(kind, number, payload))
+        self._send(pickle.dumps(Message(kind, number, payload)))
+
+    def _send(self, data: bytes) -> None:
         if len(data) <= PACKET_NBYTES:
             self._control.sendall(data)
             return
@@ -242,6 +259,7 @@ class _Plan:
 
     def load(self, shared: int, trace: Trace) -> None:
         """Unpickles the plan. Imports what its functions ask for."""
+        sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
         if isinstance(self._value, Program) and self._memory is not None:
@@ -257,17 +275,30 @@ class _Plan:
         """Whether it delivers batches that take functions of the user."""
         return isinstance(self._value, Program) and self._value.runs_functions
 
+    @property
+    def uses_globals(self) -> bool:
+        """Whether a function draws from global generators, which threads refuse."""
+        return any(isinstance(each, Map) and each.traits.uses_globals for each in walk(self._value.node))
+
     def run(self, unit: Unit, trace: Trace) -> tuple[str, Any]:
         """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
         if isinstance(self._value, Node):
+            self._go_there()
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Program = self._value
+        self._go_there()
         rows: Rows = self._layout.rows(self._roots[unit.slot])
         began = time.perf_counter()
         program.run(self._reader, unit, rows)
         note_time(self.words, unit.stop - unit.start, time.perf_counter() - began)
         return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
+
+    def _go_there(self) -> None:
+        # Plans of different times share a worker; and a function may have gone elsewhere.
+        if os.getcwd() != self._opening.directory:
+            with contextlib.suppress(OSError):  # it is gone; and most functions do not care
+                os.chdir(self._opening.directory)
 
 
 def _resident_nbytes() -> int:

@@ -21,17 +21,25 @@ class Counters:
     first_batch_s: float | None = None
     """From the first `iter` to the first batch; it is not part of `wait_s`."""
     _left_at: float = field(default=0.0, repr=False)
+    _entered_at: float = field(default=0.0, repr=False)
 
     def entered(self) -> float:
         """The consumer asks for a batch. Returns the time."""
         now = time.perf_counter()
         if self._left_at:
             self.use_s += now - self._left_at
+        self._entered_at = now
         return now
+
+    def failed(self) -> None:
+        """The consumer got an error for the batch that it asked for."""
+        if self._entered_at:
+            self.wait_s += time.perf_counter() - self._entered_at
+        self._entered_at = self._left_at = 0.0
 
     def left(self, entered_at: float, started_at: float) -> None:
         """The consumer has its batch."""
-        self._left_at = time.perf_counter()
+        self._left_at, self._entered_at = time.perf_counter(), 0.0
         if self.first_batch_s is None:
             self.first_batch_s = self._left_at - started_at
         else:
@@ -65,6 +73,8 @@ class Report:
     projected_nbytes: int
     slot_count: int
     slot_nbytes: int
+    shared_nbytes: int
+    """Of arrays that worker processes share."""
     note: str
     """What the library chose by itself and why, if it chose, and what happened to workers; a line each."""
 
@@ -81,9 +91,10 @@ class Report:
     def __str__(self) -> str:
         if not self.batches:
             return "No batch was handed out yet."
+        shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
         memory = (
             f"{self.projected_nbytes / MIB:.0f} MiB projected ({self.slot_count} slots of "
-            f"{self.slot_nbytes / MIB:.1f} MiB)"
+            f"{self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
         copies = f" {self.copied} batches were copied out, because many were kept." if self.copied else ""
         note = f"\n{self.note}" if self.note else ""

@@ -1,0 +1,99 @@
+"""Ctrl-C at any moment of `fit` on worker processes: what is left is an interpreter as good as before."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.programs import Program
+
+pytestmark = [pytest.mark.keras, pytest.mark.faults, pytest.mark.slow]
+
+COUNT = 100
+
+FITS = """
+import faulthandler, gc, os, random, signal, sys, threading, time
+import keras, numpy as np
+import penstock as ps
+from penstock.testing._runs import child_processes
+
+def augment(x):
+    return x + 0.5
+
+def numbered():
+    x = np.arange(128, dtype=np.float32).reshape(64, 2) / 64
+    pairs = ps.from_arrays((x, x[:, :1]))
+    return pairs.shuffle(1).map(lambda pair: (augment(pair[0]), pair[1])).batch(8)
+
+def descriptors():
+    return len(os.listdir('/proc/self/fd'))
+
+def settle():
+    # Those who were told to end do so within a moment.
+    ends_at = time.monotonic() + 10
+    while True:
+        gc.collect()
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith('penstock')]
+        if not threads and not child_processes():
+            return ''
+        if time.monotonic() > ends_at:
+            faulthandler.dump_traceback()
+            return f'{threads}, {child_processes()}'
+        for thread in threads:
+            thread.join(0.1)
+
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+model.compile('sgd', 'mse')
+model.fit(numbered().to_keras(workers=2), epochs=1, verbose=0)
+began = time.perf_counter()
+model.fit(numbered().to_keras(workers=2), epochs=2, verbose=0)
+fit_s = time.perf_counter() - began
+assert not settle()
+gc.collect()
+gc.freeze()  # what is there now stays; collections need not look at it
+before = descriptors()
+rng = random.Random(1)
+interrupted = 0
+print('ready', flush=True)
+for number in range(int(sys.argv[1])):
+    timer = threading.Timer(rng.uniform(0, 1.2 * fit_s), os.kill, (os.getpid(), signal.SIGINT))
+    adapter = None
+    try:
+        try:
+            timer.start()
+            adapter = numbered().to_keras(workers=2)
+            model.fit(adapter, epochs=2, verbose=0)
+        finally:
+            timer.join()
+    except KeyboardInterrupt:
+        interrupted += 1
+    except Exception as error:
+        # Keras and its backends may turn it into one of theirs.
+        if 'KeyboardInterrupt' not in repr(error):
+            raise
+        interrupted += 1
+    sys.last_value = sys.last_traceback = None
+    if adapter is not None:
+        state = adapter.loader.get_state()
+        adapter.loader.close()
+    adapter = None
+    left = settle()
+    assert not left, (number, left)
+    assert descriptors() <= before + 2, (number, before, os.popen('ls -l /proc/%d/fd' % os.getpid()).read())
+# And it still works.
+history = model.fit(numbered().to_keras(workers=2), epochs=2, verbose=0)
+assert len(history.history['loss']) == 2
+assert interrupted >= int(sys.argv[1]) // 2, interrupted
+with numbered().loader(executor='processes') as one, numbered().loader(executor='inline') as other:
+    for batch, want in zip(one, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(batch, want))
+del batch, want, one, other
+assert not settle()
+print('done', interrupted, flush=True)
+"""
+
+
+def test_ctrl_c_at_a_hundred_moments_of_fit_leaves_a_usable_interpreter(start: Callable[..., Program]) -> None:
+    program = start(FITS, arguments=[str(COUNT)])
+    status, out, err = program.wait(deadline_s=240)
+    assert status == 0, err
+    assert out.startswith("done")

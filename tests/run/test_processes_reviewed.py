@@ -1,0 +1,178 @@
+"""What a review of the worker processes found, each with the mend that keeps it from coming back."""
+
+import enum
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._run import _pool
+from penstock.sources.arrays import RangeSource
+from penstock.testing import GatedSource
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+SCALAR = ps.ArraySpec((), "int64")
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_text_of_units_that_end_while_the_pool_looks_belongs_to_its_element() -> None:
+    # A worker may say what it has to say between two looks at the board.
+    with ps.range(12_000).map(lambda x: f"n{x}").batch(6).loader("processes", workers=4) as loader:
+        for number, batch in enumerate(loader):
+            assert batch.tolist() == [f"n{6 * number + row}" for row in range(6)]
+
+
+def test_no_error_of_many_is_lost() -> None:
+    def odd(x: Any) -> Any:
+        if x % 2:
+            raise ValueError(f"odd {x}")
+        return x
+
+    with ps.range(400).map(odd, element_spec=SCALAR).batch(1).loader("processes", workers=3) as loader:
+        for index in range(400):
+            loader.set_state(loader.get_state() | {"epoch": 0, "position": index})
+            if index % 2:
+                with pytest.raises(ps.ElementError, match=rf"ValueError: odd {index}\n"):
+                    next(iter(loader))
+            else:
+                assert next(iter(loader)).tolist() == [index]
+
+
+def test_a_refused_function_leaves_no_workers() -> None:
+    def broken(x: Any) -> Any:
+        raise ValueError("not yet")
+
+    for _ in range(3):
+        with pytest.raises(ps.ElementError, match="not yet"):
+            ps.range(10).map(broken).batch(2).loader("processes", workers=2)
+    gc.collect()
+    assert _pool._registry._pool is None
+
+
+def test_a_refused_limit_leaves_no_workers() -> None:
+    with pytest.raises(ps.MemoryLimitError):
+        ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=2, memory_limit=1)
+    assert _pool._registry._pool is None
+
+
+def test_ctrl_c_while_arrays_are_shared_leaves_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.zeros(1 << 18)
+
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    loader = ps.range(10).map(lambda x: x + table[0]).batch(2).loader("processes", workers=2)
+    monkeypatch.setattr(_pool.SharedFile, "put_array", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        iter(loader)
+    monkeypatch.undo()
+    loader.close()
+    del loader
+
+
+def test_a_system_that_starts_no_process_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(_pool, "Child", refuse)
+    with pytest.raises(ps.WorkerError, match=r"The system starts no more processes.*executor='threads' needs none"):
+        ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1)
+
+
+def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    child, refused = _pool.Child, []
+
+    def once(*arguments: Any) -> Any:
+        if not refused:
+            refused.append(True)
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return child(*arguments)
+
+    monkeypatch.setattr(_pool, "Child", once)
+    with ps.range(10).map(lambda x: x).batch(5).loader("processes", workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+def test_a_child_that_a_function_forks_does_no_work_of_the_worker() -> None:
+    def forking(x: Any) -> Any:
+        if x == 3:
+            pid = os.fork()
+            if pid == 0:
+                raise SystemExit(0)
+            os.waitpid(pid, 0)
+        return x
+
+    with ps.range(12).map(forking, element_spec=SCALAR).batch(4).loader("processes", workers=2) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_text_of_a_type_of_the_users_is_text() -> None:
+    dataset = ps.range(6).map(lambda x: Colour.RED if x % 2 else Colour.BLUE).batch(3)
+    with dataset.loader("processes", workers=1) as loader, dataset.loader("inline") as oracle:
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in oracle]
+        assert [type(text) for batch in loader for text in batch.tolist()] == [str] * 6
+
+
+def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
+    # More units than the board has places go by while one place stays claimed.
+    gate = GatedSource(RangeSource(50), closed={0}, deadline_s=60)
+    slow = ps.from_source(gate).batch(1).loader("processes", workers=2)
+    first: list[Any] = []
+    thread = threading.Thread(target=lambda: first.extend(slow))
+    thread.start()
+    gate.wait_for_reads({0})
+    with ps.range(5_000).map(lambda x: x, element_spec=SCALAR).loader("processes", workers=2) as fast:
+        assert [int(x) for x in fast] == list(range(5_000))
+    gate.open_gate()
+    thread.join()
+    assert [batch.tolist() for batch in first] == [[index] for index in range(50)]
+    slow.close()
+
+
+def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seven").write_text("7")
+    with ps.range(2).map(lambda x: x).loader("processes", workers=1) as first:
+        list(first)
+        monkeypatch.chdir(tmp_path)
+        with ps.range(2).map(lambda x: x + int(Path("seven").read_text())).loader("processes", workers=1) as second:
+            assert [int(x) for x in second] == [7, 8]
+
+
+def test_a_generator_that_a_function_holds_is_told_of() -> None:
+    rng = np.random.default_rng(0)
+    with ps.range(4).map(lambda x: x + rng.random()).batch(2).loader("processes", workers=1) as loader:
+        assert "holds a random generator (Generator)" in loader.report().note or not loader.report().batches
+        list(loader)
+        assert "holds a random generator (Generator). Each worker has a copy of it" in str(loader.report())
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_batch_stays_as_it_is_in_a_forked_child(executor: Any) -> None:
+    loader = ps.range(64).batch(4).loader(executor, prefetch=1)
+    iterator = iter(loader)
+    batch = next(iterator)
+    out, mine = os.pipe()
+    go, signal = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go, 1)
+        os.write(mine, bytes(batch.tolist()))
+        os._exit(0)
+    del batch
+    list(iterator)  # its slot is filled again
+    os.write(signal, b"\0")
+    os.waitpid(pid, 0)
+    assert os.read(out, 4) == bytes([0, 1, 2, 3])
+    for descriptor in (out, mine, go, signal):
+        os.close(descriptor)
+    loader.close()
