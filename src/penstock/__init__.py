@@ -11,7 +11,7 @@ A map of the package, each room importing only from those above it:
     _plan/          what is wanted: nodes, one kind a file; _node.py is the idea
     _memory/        bytes that a loader delivers: slots, the ring, leases
     diagnostics/    counters and reports
-    _run/           how it happens: units, executors, the pipeline, the end; _workers/: processes that run units
+    _run/           how it happens: units, executors, the pipeline, worker processes, the end
     sources/        where elements come from, one format a file
     _loader.py      a dataset being run
     _dataset.py     the handle: a method for each verb      _constructors.py   from_..., zip, ...

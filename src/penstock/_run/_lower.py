@@ -34,8 +34,8 @@ Position = tuple[int, int]
 
 UNIT_NBYTES = 4 << 20
 """A unit of plain reads is at least this much, or a whole batch."""
-UNIT_S = 4e-3
-"""A unit of functions takes about this long: what it costs besides, some 60 us, is little beside it."""
+UNIT_S = 8e-3
+"""A unit of functions takes about this long: what it costs besides, some 90 us, is little beside it."""
 FIRST_UNIT_ROWS = 4
 """And has no more rows than this while nobody knows how long one takes."""
 

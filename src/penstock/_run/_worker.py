@@ -37,7 +37,7 @@ from penstock._memory._shared import Place, map_private, read_bytes
 from penstock._memory._slot import RingLayout, note_time, ring_words
 from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
-from penstock._plan._reader import Rows, Trace
+from penstock._plan._reader import Trace
 from penstock._random import owned_globals
 from penstock._run._board import DONE, TOLD, Board
 from penstock._run._gil import GilClock
@@ -265,9 +265,9 @@ class _Plan:
         if isinstance(self._value, Program) and self._memory is not None:
             layout = RingLayout(self._value.spec, self._opening.slot_count)
             self._reader = self._value.reader(owned_globals, trace)
-            self._roots = [layout.root(self._memory, slot) for slot in range(self._opening.slot_count)]
-            self._layout = layout.slot
+            roots = [layout.root(self._memory, slot) for slot in range(self._opening.slot_count)]
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
+            self._slots = [layout.slot.rows(root) for root in roots]
         self.is_loaded = True
 
     @property
@@ -288,7 +288,7 @@ class _Plan:
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Program = self._value
         self._go_there()
-        rows: Rows = self._layout.rows(self._roots[unit.slot])
+        rows = self._slots[unit.slot]
         began = time.perf_counter()
         program.run(self._reader, unit, rows)
         note_time(self.words, unit.stop - unit.start, time.perf_counter() - began)
