@@ -245,6 +245,6 @@ def _thread_counts(count: int) -> dict[str, str]:
 
 
 def _user_lines(stack: str) -> str:
-    """A stack without the frames of this package, which are below each of the user's."""
-    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    """A stack without the frames of this package's private rooms, which are below each of the user's."""
+    ours = os.path.join(os.path.dirname(os.path.dirname(__file__)), "_")
     return "\n".join(line for line in stack.strip().splitlines() if ours not in line)
