@@ -88,6 +88,11 @@ def ring_words(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[in
     return memoryview(memory)[: 8 * (2 + slot_count)].cast("q")
 
 
+def own_words() -> "memoryview[int]":
+    """Such words for one slot that nobody else looks at: of a plan without a ring, or after its end."""
+    return ring_words(bytearray(24), 1)
+
+
 def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:
     """Notes how long some rows took. Workers may overwrite each other's notes; it is about the size of units only."""
     row_ns = int(seconds * 1e9) // max(1, row_count)

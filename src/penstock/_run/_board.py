@@ -90,10 +90,7 @@ class Board:
         """Claims the oldest QUEUED place for a worker; None if there is none."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1)
         try:
-            head = self._head[0]
-            place = self._find(QUEUED, head, PLACE_COUNT)
-            if place < 0:
-                place = self._find(QUEUED, 0, head)
+            place = self._next(QUEUED, self._head[0])
             if place < 0:
                 return None
             self._owners[place] = worker  # before the state, so that a claim without an owner is never seen
@@ -156,9 +153,7 @@ class Board:
 
     def push(self, entry: Entry) -> int | None:
         """Queues a unit, with the lock held; returns its place, or None while the board is full."""
-        place = self._find(FREE, self._tail, PLACE_COUNT)
-        if place < 0:
-            place = self._find(FREE, 0, self._tail)
+        place = self._next(FREE, self._tail)
         if place < 0:
             return None
         unit = entry.unit
@@ -177,10 +172,6 @@ class Board:
         """Frees a place that is DONE or TOLD, or QUEUED and with the lock held."""
         self._states[place] = FREE
 
-    def state(self, place: int) -> int:
-        """The state of a place."""
-        return self._states[place]
-
     def owner(self, place: int) -> int:
         """The worker that claimed a place last."""
         return self._owners[place]
@@ -193,6 +184,11 @@ class Board:
             found.append(place)
             place = self._find(state, place + 1, PLACE_COUNT)
         return found
+
+    def _next(self, state: int, start: int) -> int:
+        """The first place in a state from `start` on, and round; -1 if there is none."""
+        place = self._find(state, start, PLACE_COUNT)
+        return place if place >= 0 else self._find(state, 0, start)
 
     def _find(self, state: int, start: int, stop: int) -> int:
         place = self._memory.find(_BYTES[state], _STATES + start, _STATES + stop)

@@ -36,6 +36,7 @@ from penstock._errors import LoaderError, WorkerError
 from penstock._memory._budget import mib
 from penstock._memory._mapping import MemoryFile
 from penstock._memory._shared import SharedFile
+from penstock._memory._slot import own_words
 from penstock._plan._reader import Trace
 from penstock._run._blame import blame, note_idle
 from penstock._run._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
@@ -232,7 +233,7 @@ class Pool:
             child.tell(Closing(plan.number))
         for place in plan.places:
             self.shared.release(place)
-        plan.words, plan.file = memoryview(bytes(24)).cast("q"), None
+        plan.words, plan.file = own_words(), None
 
     def _see_off(self) -> None:
         """Lets tenants go of which nothing runs any more."""

@@ -3,7 +3,6 @@
 A tenant is a loader's right to the workers; the pool ends with the last one. `_pool.py` says who writes what.
 """
 
-import contextlib
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place
+from penstock._memory._slot import own_words
 from penstock._run._lower import Unit
 from penstock._run._parcel import Parcel
 from penstock._run._worker import Opening
@@ -78,7 +78,7 @@ class Plan:
         """When it was given up; 0 before."""
         self._tenant = tenant
         self._pool = tenant.pool
-        self.words = memoryview(bytearray(24)).cast("q") if ring is None else ring.words
+        self.words = own_words() if ring is None else ring.words
         self.file = None if ring is None else ring.file
         self.places: list[Place] = []
         """What it has in the pool's shared file: itself, then its arrays."""
@@ -150,8 +150,7 @@ class Tenant:
         if self._has_left or self._pid != os.getpid():
             return
         for plan in self.plans:
-            with contextlib.suppress(ValueError):  # the ring was released
-                plan.words[0] = _NOTHING_WANTED
+            plan.words[0] = _NOTHING_WANTED
         self.pool.post(lambda: self.pool.leave(self))
         self._has_left = True  # last: Ctrl-C may strike anywhere before, and then whoever calls again does it
 

@@ -5,7 +5,7 @@ the functions of a plan ask for. A plan is loaded when its first unit is claimed
 told as that unit's error.
 
 Each wait, and what ends it.
-- For a token or a message (`_wait`): ended by one, or by the parent's end, which closes both.
+- For a token or a message (`serve`): ended by one, or by the parent's end, which closes both.
 - For the message that opens a plan (`_run`): the parent sent it before it queued the first unit of the plan.
 - For the board's lock: see `_board.py`.
 - To send a message or ring the bell: ended by the parent, which reads them, or by its end.
@@ -34,7 +34,7 @@ import cloudpickle
 
 from penstock._memory._mapping import MemoryFile, map_shared
 from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._memory._slot import RingLayout, note_time, ring_words
+from penstock._memory._slot import RingLayout, note_time, own_words, ring_words
 from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Trace
@@ -252,8 +252,7 @@ class _Plan:
         for descriptor in descriptors:
             self._memory = map_shared(descriptor, opening.ring_nbytes)
             os.close(descriptor)
-        # A plan without a ring has words that nobody else looks at.
-        self.words = ring_words(self._memory or bytearray(24), opening.slot_count)
+        self.words = ring_words(self._memory, opening.slot_count) if self._memory else own_words()
         self.is_loaded = False
         self._value: Any = None
 
@@ -282,12 +281,11 @@ class _Plan:
 
     def run(self, unit: Unit, trace: Trace) -> tuple[str, Any]:
         """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
+        self._go_there()
         if isinstance(self._value, Node):
-            self._go_there()
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Program = self._value
-        self._go_there()
         rows = self._slots[unit.slot]
         began = time.perf_counter()
         program.run(self._reader, unit, rows)

@@ -25,7 +25,7 @@ from penstock.demos.characters import (
     make_characters,
 )
 from penstock.demos.distort import distort
-from penstock.demos.measure import fingerprint, training_clock, writable_png
+from penstock.demos.measure import fingerprints, training_clock, writable_png
 from penstock.demos.memory import MemoryWatch, cpu_s, memory_now, worker_pids
 from penstock.demos.model import character_model, warm_up
 from penstock.demos.report import Run, heading
@@ -144,10 +144,7 @@ def _train(characters: Characters, epochs: int, out: Path) -> Outcome:
             before=before,
             peak=watch.peak,
             projected_nbytes=projected_nbytes,
-            fingerprints=(
-                fingerprint(batches, COMPARED_BATCHES, "auto"),
-                fingerprint(batches, COMPARED_BATCHES, "inline"),
-            ),
+            fingerprints=fingerprints(batches, COMPARED_BATCHES),
             compared_batches=min(COMPARED_BATCHES, len(batches)),
             picture=out,
         ),

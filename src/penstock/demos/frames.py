@@ -16,7 +16,7 @@ from penstock.demos import film, picture
 from penstock.demos.backend import choose_backend, load_backend
 from penstock.demos.data import Frames, open_frames
 from penstock.demos.frames_report import Outcome
-from penstock.demos.measure import fingerprint, training_clock, writable_png
+from penstock.demos.measure import fingerprints, training_clock, writable_png
 from penstock.demos.memory import MemoryWatch, memory_now
 from penstock.demos.model import next_frame_model, warm_up
 from penstock.demos.report import Run, heading
@@ -119,10 +119,7 @@ def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
             before=before,
             peak=watch.peak,
             projected_nbytes=projected_nbytes,
-            fingerprints=(
-                fingerprint(training, COMPARED_BATCHES, "auto"),
-                fingerprint(training, COMPARED_BATCHES, "inline"),
-            ),
+            fingerprints=fingerprints(training, COMPARED_BATCHES),
             compared_batches=min(COMPARED_BATCHES, len(training)),
             picture=out,
         ),

@@ -45,8 +45,12 @@ def training_clock() -> Any:
     return Clock()
 
 
-def fingerprint(batches: ps.Dataset, count: int, executor: Literal["auto", "inline"]) -> str:
-    """SHA-256 of the first `count` batches that a new loader gives."""
+def fingerprints(batches: ps.Dataset, count: int) -> tuple[str, str]:
+    """SHA-256 of the first `count` batches that two new loaders give, with workers and without."""
+    return _fingerprint(batches, count, "auto"), _fingerprint(batches, count, "inline")
+
+
+def _fingerprint(batches: ps.Dataset, count: int, executor: Literal["auto", "inline"]) -> str:
     digest = hashlib.sha256()
     with batches.loader(executor=executor) as loader:
         for _, batch in zip(range(count), loader, strict=False):
