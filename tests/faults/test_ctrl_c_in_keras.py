@@ -41,8 +41,18 @@ def settle():
         for thread in threads:
             thread.join(0.1)
 
-model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-model.compile('sgd', 'mse')
+def chain(error):
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+def new_model():
+    # Without a compiled step, which would take longer to compile than all the rest.
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile('sgd', 'mse', run_eagerly=True)
+    return model
+
+model = new_model()
 model.fit(numbered().to_keras(workers=2), epochs=1, verbose=0)
 began = time.perf_counter()
 model.fit(numbered().to_keras(workers=2), epochs=2, verbose=0)
@@ -57,6 +67,9 @@ print('ready', flush=True)
 for number in range(int(sys.argv[1])):
     timer = threading.Timer(rng.uniform(0, 1.2 * fit_s), os.kill, (os.getpid(), signal.SIGINT))
     adapter = None
+    # Keras on JAX keeps a model's weights outside of it while fit runs: interrupted, the model may be lost (not the
+    # interpreter, which is what we answer for), so that each round has a model of its own.
+    model = new_model()
     try:
         try:
             timer.start()
@@ -67,8 +80,8 @@ for number in range(int(sys.argv[1])):
     except KeyboardInterrupt:
         interrupted += 1
     except Exception as error:
-        # Keras and its backends may turn it into one of theirs.
-        if 'KeyboardInterrupt' not in repr(error):
+        # Keras and its backends may turn it into one of theirs, or fail in what they do on the way out.
+        if not any('KeyboardInterrupt' in repr(one) for one in chain(error)):
             raise
         interrupted += 1
     sys.last_value = sys.last_traceback = None
