@@ -83,7 +83,7 @@ $(STAMP)-venv:
 
 $(STAMP)-core: $(STAMP)-venv pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[hdf5,zarr]' --group test
+	$(PIP_INSTALL) -e '.[hdf5,parquet,remote,tfrecord,zarr]' --group test
 	touch $@
 
 $(STAMP)-demo: $(STAMP)-venv pyproject.toml
@@ -93,7 +93,7 @@ $(STAMP)-demo: $(STAMP)-venv pyproject.toml
 
 $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[demo,hdf5,jax,keras,zarr]' --group test --group frameworks
+	$(PIP_INSTALL) -e '.[demo,hdf5,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
 	touch $@
 
 $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml

@@ -66,6 +66,10 @@ class PeakMemory:
             "file MiB": (self.peak_file - self.base.file) / MIB,
         }
 
+    def now_mib(self) -> float:
+        """Returns the growth of private + shared memory over the base at this moment, in MiB."""
+        return (self._usage().private_shared - self.base.private_shared) / MIB
+
     def _sample_until_stopped(self) -> None:
         pause_s = _SAMPLE_INTERVAL_S
         while not self._stop.wait(pause_s):

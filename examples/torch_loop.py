@@ -1,7 +1,8 @@
-"""Trains with a plain PyTorch loop: batches are NumPy arrays, which torch takes as they are.
+"""Trains with a plain PyTorch loop: `to_torch()` delivers tensors that share the loader's memory.
 
-`torch.from_numpy` copies nothing: the tensor is the loader's own memory, lent to you as long as you hold it, so you
-may keep tensors, too. Needs torch.
+Nothing is copied: a tensor is lent to you as long as you hold it, or anything that you made of its memory, so you may
+keep tensors, too. On a machine with a GPU, `to_torch(device="cuda")` copies each batch there while the model works on
+the one before. Needs torch.
 """
 
 import tempfile
@@ -27,20 +28,19 @@ with tempfile.TemporaryDirectory() as folder:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     kept = []
 
-    with train.shuffle(seed=1).batch(50).cast("float32").loader() as loader:
+    with train.shuffle(seed=1).batch(50).cast("float32").to_torch() as batches:
         for epoch in range(5):
-            for batch in loader:
-                inputs, targets = torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
-                loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            for batch in batches:
+                loss = torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                kept.append((inputs, inputs.sum().item()))
+                kept.append((batch["x"], batch["x"].sum().item()))
             print(f"epoch {epoch}: loss {loss.item():.6f}")
-        print(loader.report())
+        print(batches.loader.report())
 
-    with test.batch(50).cast("float32").loader() as loader, torch.no_grad():
-        errors = [float((model(torch.from_numpy(b["x"])) - torch.from_numpy(b["y"])).abs().max()) for b in loader]
+    with test.batch(50).cast("float32").to_torch(training=False) as batches, torch.no_grad():
+        errors = [float((model(batch["x"]) - batch["y"]).abs().max()) for batch in batches]
 
 assert max(errors) < 0.1
 assert all(inputs.sum().item() == total for inputs, total in kept)

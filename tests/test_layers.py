@@ -16,7 +16,7 @@ GROUND = {"_tree", "_spec", "_errors", "_random"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
-CORE = RUN | {"_loader", "_dataset", "_constructors", "sources", "image"}
+CORE = RUN | {"_loader", "_dataset", "_constructors", "_records", "sources", "image"}
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "image": PLAN | {"sources"},
     "_dataset": RUN | {"_loader", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
+    "_records": RUN | {"_dataset", "sources"},
     "adapters": CORE,
     "__init__": CORE | {"adapters"},
     "testing": CORE | {"__init__", "adapters"},
@@ -38,17 +39,21 @@ MAY_IMPORT = {
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
-DEFERRED = {("_dataset", "adapters"), ("_constructors", "sources"), ("cli", "demos")}
+DEFERRED = {("_dataset", "adapters"), ("_constructors", "sources"), ("_records", "sources"), ("cli", "demos")}
 
 REQUIRED = {"numpy", "optree", "cloudpickle"}
 # The files that may import each optional library, or the folders, which end in a slash.
 OPTIONAL = {
-    "tensorflow": ("adapters/tf.py", "adapters/keras.py", "demos/"),
+    "tensorflow": ("adapters/tf.py", "adapters/keras.py", "sources/tf.py", "demos/"),
     "keras": ("adapters/keras.py", "demos/"),
     "torch": ("adapters/torch.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py",),
     "zarr": ("sources/zarr.py",),
+    "datasets": ("sources/huggingface.py",),
+    "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
+    "google_crc32c": ("sources/_tfframes.py",),
+    "fsspec": ("sources/_openfile.py",),
     "matplotlib": ("demos/",),
     "skimage": ("demos/",),
     "PIL": ("demos/",),

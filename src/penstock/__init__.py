@@ -14,7 +14,7 @@ A map of the package, each room importing only from those above it:
     _run/           how it happens: units, executors, the pipeline, worker processes, the end
     sources/        where elements come from, one format a file
     _loader.py      a dataset being run
-    _dataset.py     the handle: a method for each verb      _constructors.py   from_..., zip, ...
+    _dataset.py     the handle: a method for each verb      _constructors.py, _records.py   from_..., zip, ...
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
     demos/  cli.py  the command `penstock`
@@ -23,9 +23,12 @@ A map of the package, each room importing only from those above it:
 from penstock._constructors import (
     concatenate as concatenate,
     from_arrays as from_arrays,
+    from_generator as from_generator,
     from_npy as from_npy,
     from_source as from_source,
+    from_tf as from_tf,
     interleave as interleave,
+    mix as mix,
     range as range,
     zip as zip,
 )
@@ -49,6 +52,13 @@ from penstock._errors import (
 )
 from penstock._loader import Loader as Loader
 from penstock._plan._source import Source as Source
+from penstock._records import (
+    from_arrow as from_arrow,
+    from_parquet as from_parquet,
+    from_tar as from_tar,
+    from_tfrecord as from_tfrecord,
+    write_tfrecord as write_tfrecord,
+)
 from penstock._spec import ArraySpec as ArraySpec
 from penstock.diagnostics._report import Report as Report
 

@@ -1,5 +1,6 @@
 """The functions that make datasets: of data, and of other datasets."""
 
+import builtins
 import math
 import os
 import sys
@@ -7,14 +8,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import _tree
-from penstock._dataset import Dataset
+from penstock._dataset import Dataset, caller
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
+from penstock._plan._mix import Mix
 from penstock._plan._node import Node
 from penstock._plan._source import Source, SourceNode
+from penstock._plan._stream import Generate, Promised
 from penstock._plan._text import length_text
 from penstock._tree import Tree
-from penstock.sources import arrays, files, npy
+from penstock.sources import arrays, files, generators, npy
 
 
 def from_npy(path_or_tree: Tree) -> Dataset:
@@ -93,13 +96,91 @@ def _array_source(leaf: Any, place: str) -> Source:
     return files.from_memmap(array) or arrays.ArraySource(array)
 
 
+def from_generator(
+    fn: Any, *args: Any, element_spec: Tree = None, length: int | float | None = None, shards: int = 1
+) -> Dataset:
+    """Makes a stream of what a generator yields, begun anew for each epoch.
+
+    The generator runs in one place, beside your program; `map` after it runs on all workers, and in order. So let it
+    yield what is quick to get (indices, lines, paths, records), and leave the heavy part to `map`.
+
+    Arguments are handed over as they are: a memmap is not read, and an array is not copied, but what `element_spec`
+    says is copied once into the batch. Elements are trees of arrays, numbers and text; each may use the same buffer as
+    the one before.
+
+    Random access: none; a step that needs it says so. Order: the generator's; with `shards`, one element of each in
+    turn, whatever the number of workers. Memory: some batches' worth of elements wait for the workers, counted in
+    `loader.projected_nbytes`. Resuming begins the epoch anew and skips what was delivered: `map` is not run for that,
+    the generator is.
+
+    Args:
+        fn: A generator function, or anything that returns an iterable (a file of lines, a database cursor); or an
+            iterable that can be iterated again. With `shards`, `fn(shard_index, shard_count, *args)`.
+        args: Its arguments.
+        element_spec: What it yields, a tree of `ArraySpec`, with None for axes that differ. Without it the generator
+            is begun, and its first element looked at, when the spec is first needed.
+        length: How many elements an epoch has, `math.inf` for without end. Without it, the length is unknown.
+        shards: How many generators are read at the same time.
+
+    Raises:
+        ArgumentTypeError: `fn` is an iterator, which cannot be begun again, or nothing that can be iterated.
+        ArgumentError: `length` is negative, or `shards` is below 1.
+        ElementError: While reading, it raised; names the element's number.
+        SpecError: While reading, an element is not as the first, or as declared, or there are fewer or more than
+            `length`.
+
+    Example:
+        >>> def count(start, stop):
+        ...     yield from np.arange(start, stop)
+        >>> [batch.tolist() for batch in penstock.from_generator(count, 3, 8).batch(2)]
+        [[3, 4], [5, 6], [7]]
+    """
+    generators.require_again(fn)
+    if length is not None and length != math.inf:
+        length = _count("from_generator", "length", length, 0)
+    where = caller()
+    if _count("from_generator", "shards", shards, 1) > 1 and not callable(fn):
+        raise ArgumentTypeError(f"from_generator(shards={shards}) needs a function, got {type_of(fn)}.")
+    arguments = [args] if shards == 1 else [(number, shards, *args) for number in builtins.range(shards)]
+    nodes: list[Node] = [
+        Generate(generators.GeneratorSource(fn, each, element_spec), "from_generator", where) for each in arguments
+    ]
+    node = nodes[0] if shards == 1 else Interleave(tuple(nodes), reads_ahead=True)
+    return Dataset(node if length is None else Promised(node, length, where))
+
+
+def from_tf(dataset: Any) -> Dataset:
+    """Makes a stream of the elements of a `tf.data.Dataset`, which is iterated anew for each epoch.
+
+    An element is what TensorFlow gives: a batch, if the dataset is batched. Shapes, dtypes and the length are those
+    that TensorFlow knows; `tf.string` is bytes. It runs in this process; `map` after it runs on all workers, and in
+    order.
+
+    Random access: none; a step that needs it says so. Order: TensorFlow's. So an epoch is the same again, when it is
+    resumed by skipping, too, only if TensorFlow's order is: shuffle here, `shuffle(seed, window=)`, rather than there.
+    Memory: what TensorFlow holds, and some batches' worth of elements that wait for the workers.
+
+    Args:
+        dataset: Of tensors, or of tuples, named tuples and dicts of them.
+
+    Raises:
+        ArgumentTypeError: Not a `tf.data.Dataset`.
+        SpecError: Elements hold something else than tensors of a known number of axes, such as ragged ones.
+        ElementError: While reading, TensorFlow raised; names the element's number.
+    """
+    from penstock.sources.tf import TfSource
+
+    return Dataset(Generate(TfSource(dataset), "from_tf", caller()))
+
+
 def from_source(source: Any) -> Dataset:
     """Makes a dataset of anything that has a length and gives elements by index.
 
     Args:
-        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`); or
-            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset. Of the
-            last, element 0 is read once to learn the spec, and several threads read at once.
+        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`); a
+            `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with `__len__` and
+            `__getitem__`, such as a list or a map-style torch dataset. Of the last, element 0 is read once to learn
+            the spec, and several threads read at once.
 
     Raises:
         ArgumentTypeError: It has no length, or no way to get an element.
@@ -110,6 +191,11 @@ def from_source(source: Any) -> Dataset:
     """
     if isinstance(source, Source):
         return Dataset(SourceNode(source, "from_source"))
+    if "datasets.arrow_dataset" in sys.modules:  # as in `_array_source`
+        from penstock.sources import huggingface
+
+        if huggingface.is_dataset(source):
+            return Dataset(SourceNode(huggingface.from_dataset(source), "from_source"))
     if not hasattr(source, "__len__"):
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
@@ -164,7 +250,8 @@ def range(n: int) -> Dataset:
 def zip(tree: Tree) -> Dataset:
     """Puts datasets side by side: element `i` is the tree of their elements `i`.
 
-    Random access, order: kept. Memory: none. An endless dataset takes the length of the others.
+    Random access, order: kept. Memory: none. An endless dataset takes the length of the others; one of unknown length
+    makes the length of all unknown, and the shortest ends it.
 
     Args:
         tree: A tree of datasets: `(x, y)`, `{"image": images, "label": labels}`.
@@ -210,23 +297,75 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
     return Dataset(Concatenate(tuple(nodes)))
 
 
-def interleave(datasets: Iterable[Dataset]) -> Dataset:
+def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, block_length: int = 1) -> Dataset:
     """Deals one element of each dataset in turn, until all are exhausted; those that ended are passed over.
 
-    `interleave([ds, ds.random_map(distort)]).batch(256)` makes batches half as they are, half distorted.
+    `interleave([ds, ds.random_map(distort)]).batch(256)` makes batches half as they are, half distorted. With
+    `cycle_length` and `block_length`, many files are read a few at a time.
 
-    Random access, order: kept. Memory: none.
+    Random access: kept for the plain deal; lost with a `cycle_length` or a `block_length`, for then the place of an
+    element depends on the lengths of all. Order: kept within each. Memory: none.
+
+    Args:
+        datasets: Datasets with elements of the same spec.
+        cycle_length: How many take part at a time; the next takes the place of one that has ended. None for all.
+        block_length: How many elements each gives in its turn.
 
     Raises:
         ArgumentTypeError: Something in it is not a dataset.
-        ArgumentError: None was given.
+        ArgumentError: None was given, or a number is below 1.
         SpecError: When the spec is first needed: they differ.
 
     Example:
         >>> [int(x) for x in penstock.interleave([penstock.range(2), penstock.range(4)])]
         [0, 0, 1, 1, 2, 3]
     """
-    return Dataset(Interleave(tuple(_nodes("interleave", datasets))))
+    if cycle_length is not None:
+        _count("interleave", "cycle_length", cycle_length, 1)
+    _count("interleave", "block_length", block_length, 1)
+    return Dataset(Interleave(tuple(_nodes("interleave", datasets)), cycle_length, block_length))
+
+
+def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) -> Dataset:
+    """Mixes datasets in given proportions, until one that is exhausted would have its turn.
+
+    Of each 1,024 elements in a row, the share of each dataset is exact (rounded by largest remainder); their order is
+    drawn from the seed, and is the same in every epoch. Use `repeat()` for datasets that are to last longer.
+
+    Random access, order within each dataset: kept. Memory: none.
+
+    Args:
+        datasets: Datasets with elements of the same spec.
+        weights: A number above zero for each; they need not sum to 1.
+        seed: Any integer; another one for another order.
+
+    Raises:
+        ArgumentTypeError: Something in it is not a dataset.
+        ArgumentError: Weights are not as many, or not above zero.
+        SpecError: When the spec is first needed: they differ.
+
+    Example:
+        >>> mixed = penstock.mix([penstock.range(900), penstock.range(900)], [3, 1])
+        >>> sorted(int(x) for x in mixed.take(1024)) == sorted([*np.arange(768), *np.arange(256)])
+        True
+    """
+    nodes, shares = tuple(_nodes("mix", datasets)), tuple(weights)
+    if len(shares) != len(nodes):
+        raise ArgumentError(f"mix() got {len(nodes)} datasets and {len(shares)} weights.")
+    for share in shares:
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
+            raise ArgumentError(f"mix(weights={list(shares)}): {share!r} is not a number above zero.")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ArgumentTypeError(f"mix(seed={seed!r}): an integer is needed, not {type_of(seed)}.")
+    return Dataset(Mix(nodes, shares, seed))
+
+
+def _count(verb: str, name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not {type_of(value)}.")
+    if value < least:
+        raise ArgumentError(f"{verb}({name}={value}): it must be at least {least}.")
+    return value
 
 
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
@@ -246,7 +385,7 @@ def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
 
 def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> Dataset:
     lengths = [node.length for node in nodes]
-    if len({length for length in lengths if length != math.inf}) > 1:
+    if len({length for length in lengths if length not in (None, math.inf)}) > 1:
         pairs = _pairs([length_text(length) for length in lengths], structure)
         listed = ", ".join(f"{place or 'the whole'}: {length}" for length, place in pairs)
         raise ArgumentError(

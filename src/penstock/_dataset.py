@@ -19,10 +19,12 @@ from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
+from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Access, Length, Node
-from penstock._plan._reader import OpenSources, Reader
+from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
+from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
 from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text
@@ -32,7 +34,9 @@ from penstock._spec import Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
+    from penstock.adapters.jax import JaxAdapter
     from penstock.adapters.keras import KerasAdapter
+    from penstock.adapters.torch import TorchAdapter
 
 
 _log = logging.getLogger("penstock")
@@ -105,6 +109,7 @@ class Dataset:
         """
         if isinstance(index, slice):
             return self._sliced("slice", _slice_text(index), index.start, index.stop, index.step)
+        self._require_random(f"[{index!r}]", "Take it as it comes: next(iter(ds.skip(i)))")
         try:
             number = operator.index(index)
         except TypeError:
@@ -122,6 +127,11 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""
+        if self._node.access == "stream":
+            structure = self._node.spec.structure
+            reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
+            yield from (structure.unflatten([copied(leaf) for leaf in leaves]) for leaves in reader.sequence(0))
+            return
         length, index = self._node.length, 0
         assert length is not None
         while index < length:
@@ -195,9 +205,60 @@ class Dataset:
         """
         return self._mapped("random_map", fn, element_spec, seed=_integer("random_map", "seed", seed))
 
+    def filter(self, fn: Callable[[Any], Any]) -> "Dataset":
+        """Keeps the elements of which a function says True.
+
+        The function gets an element whose arrays are read-only, and runs on workers, in any order; what is kept comes
+        in the order of this dataset.
+
+        Random access: lost, and the length is unknown, for nobody knows where element `i` is before all elements
+        before it were looked at. Filter as early as you can decide: `ds.map(decode)` after it works on less. Memory:
+        some elements on their way to the function, see `loader.projected_nbytes`.
+
+        Args:
+            fn: `fn(element)`; returns True or False, of Python or NumPy. Must depend on the element alone.
+
+        Raises:
+            ArgumentTypeError: `fn` cannot be called.
+            ElementError: While reading, `fn` raised; names the element and the step.
+            SpecError: While reading, `fn` returned something else than True or False.
+
+        Example:
+            >>> [int(x) for x in penstock.range(10).filter(lambda x: x % 3 == 0)]
+            [0, 3, 6, 9]
+        """
+        return Dataset(Filter(self._judged("filter", fn, "bool")))
+
+    def flat_map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
+        """Replaces every element by the elements that a function makes of it, in order.
+
+        The function runs in one place, one element after the other, so leave heavy work to a `map` after it.
+
+        Random access: lost, and the length is unknown. Order: kept. Memory: as a generator's; what the function holds
+        is its own.
+
+        Args:
+            fn: `fn(element)`; a generator function, or one that returns an iterable or a dataset.
+            element_spec: What its elements are; without it, the first is looked at when the spec is first needed.
+
+        Raises:
+            ArgumentTypeError: `fn` cannot be called.
+            ElementError: While reading, `fn` raised; names the element and the step.
+            SpecError: While reading, it gave something else than as its first element, or than was declared.
+
+        Example:
+            >>> [int(x) for x in penstock.range(4).flat_map(lambda x: [x] * x)]
+            [1, 2, 2, 3, 3, 3]
+        """
+        _require_function("flat_map", fn)
+        return Dataset(FlatMap(self._node, fn, None if element_spec is None else Spec.of(element_spec), caller()))
+
+    def _judged(self, verb: str, fn: Callable[[Any], Any], verdict: str) -> Map:
+        _require_function(verb, fn)
+        return Map(self._node, fn, None, None, caller(), verdict)
+
     def _mapped(self, verb: str, fn: Callable[..., Any], element_spec: Tree, seed: int | None) -> "Dataset":
-        if not callable(fn):
-            raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
+        _require_function(verb, fn)
         declared = None if element_spec is None else Spec.of(element_spec)
         return Dataset(Map(self._node, fn, declared, seed, caller()))
 
@@ -238,16 +299,18 @@ class Dataset:
         Feistel network with cycle walking, after Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
         2002). Every element comes once an epoch.
 
-        Random access: kept; needed, too. Memory: at most 4 MiB for the whole process, whatever the length.
+        Random access: kept; needed, too, but for a `window`. Memory: at most 4 MiB for the whole process, whatever the
+        length; for a stream, `window` elements.
 
         Args:
             seed: Any integer.
-            window: Shuffle among so many neighbours only, for data on slow disks. An element moves by less than
-                `window` places.
+            window: Shuffle among so many neighbours only, for data on slow disks, and for streams, where it is
+                needed. An element moves by less than `window` places.
             reshuffle: Whether each epoch has an order of its own.
 
         Raises:
-            ArgumentError: The dataset is endless, or `window` is below 1.
+            ArgumentError: The dataset is endless and has random access, a stream was given no `window`, or `window`
+                is below 1.
 
         Example:
             >>> sorted(penstock.range(5).shuffle(seed=7))
@@ -256,7 +319,12 @@ class Dataset:
         _integer("shuffle", "seed", seed)
         if window is not None:
             window = _integer("shuffle", "window", window, least=1)
-        self._require_finite("shuffle", "Shuffle before repeat(): every round gets an order of its own.")
+        if window is None:
+            self._require_random(
+                "shuffle()", "Give window=, and that many elements are held and shuffled among themselves"
+            )
+        if self._node.access == "random":
+            self._require_finite("shuffle", "Shuffle before repeat(): every round gets an order of its own.")
         return Dataset(Shuffle(self._node, seed, window, reshuffle))
 
     def repeat(self, count: int | None = None) -> "Dataset":
@@ -278,7 +346,8 @@ class Dataset:
         """
         if count is not None:
             count = _integer("repeat", "count", count)
-        self._require_finite("repeat", "It is endless already.")
+        if self._node.length is not None:
+            self._require_finite("repeat", "It is endless already.")
         return Dataset(Repeat(self._node, count))
 
     def take(self, n: int) -> "Dataset":
@@ -360,6 +429,8 @@ class Dataset:
                 "split() after repeat() would put the same element into several parts. Split first and repeat each "
                 "part."
             )
+        if groups is not None or seed is not None:
+            self._require_random("split(groups=, seed=)", "Split by range")
         if groups is not None:
             return self._split_groups(parts, np.asarray(groups), seed)
         if shuffles_overlaps(node):
@@ -426,6 +497,85 @@ class Dataset:
         """
         return Dataset(Batch(self._node, _integer("batch", "size", size, least=1), drop_remainder))
 
+    def padded_batch(
+        self, size: int, *, padded_shapes: Tree = None, padding_values: Any = 0, drop_remainder: bool = False
+    ) -> "Dataset":
+        """Stacks consecutive elements whose shapes differ, padded to one size.
+
+        Random access: kept. Order: kept. Memory: a batch whose shape is known (`padded_shapes` without None) lies in a
+        slot, as with `batch`. One that is padded to its own largest element has no size known ahead: it is an array of
+        its own, made anew for every batch, and not a part of `projected_nbytes`.
+
+        Args:
+            size: Elements a batch, at least 1.
+            padded_shapes: A shape for each leaf, as a tree like the element, in which None is the largest of the
+                batch: `(None, 3)`, `{"text": (128,), "label": ()}`. Without it, axes that vary are padded to the
+                largest of the batch.
+            padding_values: What fills the rest: one for all leaves, or a tree like the element.
+            drop_remainder: Leave out a last batch that is short.
+
+        Raises:
+            ArgumentError: `size` is below 1.
+            SpecError: When the spec is first needed: shapes do not fit elements, or a leaf is text.
+            ElementError: While reading, an element is larger than its padded shape.
+
+        Example:
+            >>> ragged = penstock.range(4).map(np.arange, element_spec=penstock.ArraySpec((None,), "int64"))
+            >>> ragged.padded_batch(2)[1].tolist()
+            [[0, 1, 0], [0, 1, 2]]
+        """
+        padding = _padding("padded_batch", padded_shapes, padding_values)
+        count = _integer("padded_batch", "size", size, least=1)
+        return Dataset(PaddedBatch(self._node, count, drop_remainder, padding))
+
+    def bucket_by_length(
+        self,
+        length_fn: Callable[[Any], Any],
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int],
+        *,
+        padded_shapes: Tree = None,
+        padding_values: Any = 0,
+        drop_remainder: bool = False,
+    ) -> "Dataset":
+        """Batches elements of similar length together, so that little is padded.
+
+        Element lengths below `boundaries[0]` go to the first bucket, from there up to `boundaries[1]` to the second,
+        and so on. A bucket that is full is the next batch; those left at the end are given shortest first.
+
+        Random access: lost, and the length is unknown. Order: that in which buckets fill. Memory: at most
+        `sum(batch_sizes)` elements are held, beside the batches.
+
+        Args:
+            length_fn: `fn(element)`, an integer; runs on workers.
+            boundaries: Ascending lengths.
+            batch_sizes: Elements a batch, for each of the `len(boundaries) + 1` buckets.
+            padded_shapes: As for `padded_batch`.
+            padding_values: As for `padded_batch`.
+            drop_remainder: Leave out batches that are short at the end.
+
+        Raises:
+            ArgumentError: Boundaries do not ascend, or there is not one size more than boundaries.
+            SpecError: As `padded_batch`.
+
+        Example:
+            >>> ragged = penstock.range(5).map(np.ones, element_spec=penstock.ArraySpec((None,), "float64"))
+            >>> [batch.shape for batch in ragged.bucket_by_length(len, [3], [3, 2])]
+            [(3, 2), (2, 4)]
+        """
+        edges = tuple(_integer("bucket_by_length", "boundaries", edge) for edge in boundaries)
+        sizes = tuple(_integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes)
+        if list(edges) != sorted(set(edges)):
+            raise ArgumentError(f"bucket_by_length(boundaries={list(edges)}): they must ascend.")
+        if len(sizes) != len(edges) + 1:
+            raise ArgumentError(
+                f"bucket_by_length() has {len(edges)} boundaries, and so {len(edges) + 1} buckets, but got "
+                f"{len(sizes)} batch_sizes."
+            )
+        padding = _padding("bucket_by_length", padded_shapes, padding_values)
+        judged = self._judged("bucket_by_length", length_fn, "int64")
+        return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
+
     def unbatch(self) -> "Dataset":
         """Takes elements apart along their first axis; the opposite of `batch`.
 
@@ -475,6 +625,7 @@ class Dataset:
         labels = np.asarray(groups)
         if labels.shape != (total,):
             raise ArgumentError(f"windows(groups=...) needs a label an element, shape ({total},), got {labels.shape}.")
+        self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
         bounds, count = group_bounds(labels, span, shift)
         return Dataset(Windows(self._node, length, shift, stride, bounds, count))
 
@@ -539,6 +690,124 @@ class Dataset:
         options = LoaderOptions(**loader_options)
         return KerasAdapter(Loader(self._node, options, same_epoch=not training), class_weight=class_weight)
 
+    def to_torch(
+        self, *, pin_memory: bool = False, device: Any = None, training: bool = True, **loader_options: Any
+    ) -> "TorchAdapter":
+        """Makes what a PyTorch loop iterates: batches of tensors that share the loader's memory.
+
+        Works in a plain loop, in Lightning, and as `DataLoader(adapter, batch_size=None)`. One iteration is one epoch
+        of `adapter.loader`. For torch's own workers there is `penstock.adapters.torch.MapDataset`.
+
+        Structure and dtypes: the dataset's; text and bytes stay NumPy arrays. Memory: the loader's slots, and on a
+        device two batches.
+
+        Args:
+            pin_memory: Copies each batch into page-locked memory, from which copies to a device are faster. Without a
+                CUDA device it does nothing, with a warning, as in torch.
+            device: Where tensors arrive, such as `"cuda"`: copied one batch ahead, on a stream of their own. None for
+                the CPU, where nothing is copied.
+            training: Whether epochs advance. False for validation, where every pass is epoch 0.
+            loader_options: As for `loader`.
+
+        Raises:
+            SpecError: A leaf is of a dtype that torch does not have; names the leaf and the cure.
+            ArgumentError: The device is not there, or as `loader`.
+
+        Example:
+            >>> with penstock.range(5).batch(2).to_torch() as adapter:
+            ...     list(adapter)
+            [tensor([0, 1]), tensor([2, 3]), tensor([4])]
+        """
+        from penstock.adapters.torch import TorchAdapter
+
+        options = LoaderOptions(**loader_options)
+        loader = Loader(self._node, options, same_epoch=not training)
+        return TorchAdapter(loader, pin_memory=pin_memory, device=device)
+
+    def to_jax(
+        self,
+        *,
+        device: Any = None,
+        sharding: Any = None,
+        prefetch_to_device: int | None = None,
+        training: bool = True,
+        **loader_options: Any,
+    ) -> "JaxAdapter":
+        """Makes what a JAX loop iterates: batches of `jax.Array`, on their devices before they are asked for.
+
+        One iteration is one epoch of `adapter.loader`. On a CPU arrays share the loader's memory where JAX takes it.
+
+        With a `sharding` each batch is one global array over its devices. Where these belong to several processes,
+        each process makes the same adapter and reads the rows of its own devices: the loader's `shard` follows from
+        the sharding.
+
+        Structure: the dataset's. Dtypes: while JAX's 64-bit numbers are off, leaves of 64 bits arrive with 32, and
+        `adapter.element_spec` says so; an integer that does not fit is an error. Memory: the loader's slots, and on a
+        device `prefetch_to_device` batches and the one in use.
+
+        Args:
+            device: A `jax.Device` for all arrays; None for JAX's default.
+            sharding: A `jax.sharding.Sharding`, or a tree of them like the element; first axes are batches.
+            prefetch_to_device: Batches that are on their way to the device while you work on one. None for 1, and for
+                0 where the device is the CPU.
+            training: Whether epochs advance. False for validation, where every pass is epoch 0.
+            loader_options: As for `loader`.
+
+        Raises:
+            SpecError: A leaf is of a dtype that JAX does not have, or does not divide by its sharding; names the leaf
+                and the cure.
+            ArgumentError: `shard=` is not what the sharding asks of this process, or as `loader`.
+
+        Example:
+            >>> with penstock.range(5).batch(2).to_jax() as adapter:
+            ...     [int(batch.sum()) for batch in adapter]
+            [1, 5, 4]
+        """
+        from penstock.adapters.jax import adapt
+
+        return adapt(
+            self._node,
+            LoaderOptions(**loader_options),
+            device=device,
+            sharding=sharding,
+            prefetch_to_device=prefetch_to_device,
+            training=training,
+            has_shard="shard" in loader_options,
+        )
+
+    def to_tf(self, *, training: bool = True, **loader_options: Any) -> Any:
+        """Makes a `tf.data.Dataset`, with static shapes and known cardinality, and an attribute `loader`.
+
+        Each iteration of it is the next epoch of the loader, or the rest of one after `loader.set_state`. Text becomes
+        `tf.string`, an axis of `None` stays one. What `map`, `prefetch` and the like make of it has no such attribute.
+        One iterator lives at a time, as of a loader: an older one raises.
+
+        Order: kept. Memory: the loader's slots. On a CPU tensors share a slot's memory, which comes back when
+        TensorFlow lets go of them. An error arrives as TensorFlow's own, `tf.errors.OpError`, with ours in its text.
+
+        Args:
+            training: Whether epochs advance. False for validation, where every pass is epoch 0.
+            loader_options: As for `loader`.
+
+        Raises:
+            SpecError: A leaf has a dtype that TensorFlow does not know.
+        """
+        from penstock.adapters.tf import to_dataset
+
+        return to_dataset(Loader(self._node, LoaderOptions(**loader_options), same_epoch=not training))
+
+    def _require_random(self, what: str, cure: str) -> None:
+        """Refuses what needs elements by their index, where a stream gives one after the other."""
+        node = self._node
+        if node.access == "random":
+            return
+        while (below := next((each for each in node.inputs if each.access == "stream"), None)) is not None:
+            node = below
+        raise ArgumentTypeError(
+            f"{what} needs random access, but {node.label} gives elements one after the other: this dataset is a "
+            f"stream. {cure}."
+        )
+
     def _require_finite(self, verb: str, cure: str) -> None:
         if not isinstance(self._node.length, int):
             raise ArgumentError(
@@ -569,6 +838,27 @@ def caller() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _require_function(verb: str, fn: object) -> None:
+    if not callable(fn):
+        raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
+
+
+def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
+    fill = tuple(_tree.flatten(values)[0])
+    if shapes is None:
+        return Padding(None, fill, None)
+    # A shape is a tuple, and so is structure: leaves are found by what they hold.
+    leaves, structure = _tree.flatten_until(shapes, _is_shape)
+    for leaf in leaves:
+        if not _is_shape(leaf):
+            raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")
+    return Padding(tuple(leaves), fill, structure)
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, tuple) and all(size is None or type(size) is int for size in value)
 
 
 def _integer(verb: str, name: str, value: Any, least: int | None = None) -> int:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
-from penstock._memory._budget import Budget, budget
 from penstock._plan._node import Node
 from penstock._plan._text import difference, identity, length_text
-from penstock._run._choice import choose
-from penstock._run._lower import Position, Program
-from penstock._run._pipeline import Pipeline
+from penstock._run._lower import Position
+from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._shutdown import watch
+from penstock._run._stage import Stage
 from penstock._tree import Tree
 from penstock.diagnostics._report import Counters, Report
 
 STATE_VERSION = 1
+CURSOR_COUNT = 64
+"""Positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
 """How long `close` waits for workers that are in the middle of something."""
 
@@ -81,20 +82,20 @@ class Loader:
         self._options = options
         self._same_epoch = same_epoch
         _require_elements(node)
-        self._choice = choose(node, options.executor, options.workers, options.timeout_s)
+        self._stage = Stage(
+            node,
+            options.executor,
+            options.workers,
+            options.prefetch,
+            options.timeout_s,
+            options.shard,
+            same_epoch=same_epoch,
+        )
+        self._program, self._choice, self._budget = self._stage.program, self._stage.choice, self._stage.budget
         try:
-            self._program = Program(node, options.shard, same_epoch=same_epoch)
-            self._choice.pack(self._program)
-            self._budget: Budget = budget(
-                node,
-                self._program.spec,
-                slot_count=options.prefetch + 2,
-                worker_count=self._choice.worker_count,
-                shared_nbytes=self._choice.shared_nbytes,
-            )
             self._budget.require(options.memory_limit)
         except BaseException:
-            self._choice.leave()
+            self._stage.close()
             raise
         self._identity = identity(node)
         self._pipeline: Pipeline | None = None
@@ -103,6 +104,7 @@ class Loader:
         # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
         self._at: Position = (0, 0)
         """The position after the batches that were handed out."""
+        self._consumed: dict[Position, int] = {}
         self._resumes = True
         self._worked_at: Position | None = None  # for `get_state`, by an adapter whose user draws ahead of its work
         self._iterator_count = 0
@@ -120,7 +122,7 @@ class Loader:
             self._iterator_count += 1
             self._counters.paused()
             self._started_at = self._started_at or time.perf_counter()
-            self._running().seek(self._at)
+            self._running().seek(self._at, self._consumed.get(self._at, -1))
             return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
@@ -149,10 +151,16 @@ class Loader:
     def get_state(self) -> dict[str, Any]:
         """Returns the position as JSON of less than 500 bytes: the same for any executor and worker count.
 
+        A `filter` of a dataset with random access adds where in that dataset it is, as `cursor`; so does a generator
+        object with a `get_state()`.
+
         It is the position after the batches that were handed out. Save it beside the model's weights.
         """
-        epoch, position = self._worked_at or self._at
-        return {"version": STATE_VERSION, "plan": self._identity, "epoch": epoch, "position": position}
+        epoch, position = at = self._worked_at or self._at
+        state = {"version": STATE_VERSION, "plan": self._identity, "epoch": epoch, "position": position}
+        if (consumed := self._consumed.get(at, -1)) >= 0:
+            state["cursor"] = [consumed]
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
@@ -164,11 +172,14 @@ class Loader:
         at = self._checked(state)
         with self._alone():
             self._iterator_count += 1
+            self._consumed.clear()
+            if "cursor" in state:
+                self._note_consumed(at, state["cursor"][0])
             self._at, self._resumes = at, True
             self._worked_at = None
 
     def _checked(self, state: dict[str, Any]) -> tuple[int, int]:
-        if not isinstance(state, dict) or set(state) != {"version", "plan", "epoch", "position"}:
+        if not isinstance(state, dict) or set(state) - {"cursor"} != {"version", "plan", "epoch", "position"}:
             raise StateError(
                 f"Not a loader's state: {state!r:.200}. It is what get_state() returned: a dict with version, plan, "
                 "epoch and position."
@@ -185,10 +196,19 @@ class Loader:
         epoch, position = state["epoch"], state["position"]
         if not all(type(number) is int and 0 <= number < 1 << 62 for number in (epoch, position)):
             raise StateError(f"epoch={epoch!r} and position={position!r} must be integers from 0 to 2**62 - 1.")
+        cursor = state.get("cursor", [0])
+        if not (isinstance(cursor, list) and len(cursor) == 1 and type(cursor[0]) is int and 0 <= cursor[0] < 1 << 62):
+            raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
         count = self._program.batch_count
         if count is not None and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
         return epoch, position
+
+    def _note_consumed(self, at: Position, consumed: int) -> None:
+        """Keeps how far a stream's input was read at the latest positions, of which an adapter may ask for any."""
+        self._consumed[at] = consumed
+        while len(self._consumed) > CURSOR_COUNT:
+            del self._consumed[next(iter(self._consumed))]
 
     # For adapters.
 
@@ -226,7 +246,7 @@ class Loader:
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note=self._choice.remarks,
+            note=self._stage.remarks,
         )
 
     def __repr__(self) -> str:
@@ -256,14 +276,7 @@ class Loader:
         if self._is_closed:
             raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
         if self._pipeline is None:
-            # A slot in the consumer's hand, one asked for meanwhile, and `prefetch` ready or being filled. With
-            # fewer than two left the workers would stand still while the consumer works.
-            self._pipeline = Pipeline(
-                self._program,
-                slot_count=self._budget.slot_count,
-                spare_count=min(2, self._options.prefetch),
-                make_executor=self._choice.make_executor,
-            )
+            self._pipeline = self._stage.start()
             watch(self, self._pipeline)
         return self._pipeline
 
@@ -282,9 +295,15 @@ class Loader:
                 entered_at = self._counters.entered()
                 epoch, position = self._at
                 batch = pipeline.take(self._at, self._options.timeout_s)
+                if batch is END_OF_EPOCH:
+                    iterator.is_over = True
+                    self._at = (self._next_epoch(), 0)
+                    raise StopIteration
                 self._counters.left(entered_at, self._started_at)
                 self._resumes = False
                 iterator.is_over = position + 1 == self._program.batch_count
+                if pipeline.consumed >= 0:
+                    self._note_consumed((epoch, position + 1), pipeline.consumed)
                 self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
                 return batch
             except Exception as error:  # an epoch that failed is over; the loader can begin another
@@ -300,8 +319,7 @@ class Loader:
         """
         self._is_closed = True
         if self._pipeline is None:
-            self._choice.leave()
-            self._program.sources.close()
+            self._stage.close()
         else:
             self._pipeline.close(CLOSE_WAIT_S)
 

@@ -5,7 +5,7 @@ numbers, strings, `None`, and lists, which NumPy turns into arrays. Trees are `o
 the meaning of a leaf in one place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optree
@@ -30,6 +30,12 @@ def _is_list(value: object) -> bool:
 def flatten(tree: Tree) -> tuple[list[Any], Structure]:
     """Returns the leaves of a tree, depth first, and its structure."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_is_list, none_is_leaf=True, namespace=_NAMESPACE)
+    return leaves, structure
+
+
+def flatten_until(tree: Tree, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+    """Like `flatten`, for trees whose leaves look like structure."""
+    leaves, structure = optree.tree_flatten(tree, is_leaf=is_leaf, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 # Extras that the fast set has installed.
-FORMATS = {"hdf5", "zarr"}
+FORMATS = {"hdf5", "parquet", "remote", "tfrecord", "zarr"}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
@@ -101,7 +101,7 @@ def _docstring_examples() -> list:
 @pytest.mark.parametrize("path", _pages())
 def test_page_runs(path, fresh_python, tmp_path, monkeypatch):
     page = path.read_text()
-    script = tmp_path / f"{path.stem}.py"
+    script = tmp_path / f"page_{path.stem}.py"
     script.write_text(script_of(page))
     work = tmp_path / "work"
     work.mkdir()

@@ -24,9 +24,13 @@ CASES = [
     _case("windows.py", "742 windows to train, 176 to test, 10 between them left out."),
     _case("random_augmentation.py", "With threads and without: the same batches."),
     _case("hdf5_and_zarr.py", "500 elements came"),
+    _case("generator.py", "27 batches of long takes came in each of 2 epochs; resumed in the middle, the same."),
+    _case("tfrecord.py", "800 records of 4 files came, in an order over all of them."),
     _case("next_frame.py", "Mean square error on the test", pytest.mark.keras),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.keras),
     _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.keras),
+    _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),
+    _case("tfdata.py", "Resumed after batch 30: the same losses.", pytest.mark.framework),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),
 ]
 

@@ -26,6 +26,8 @@ class Budget:
     """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
     shared_nbytes: int
     """Arrays in memory that worker processes get a share of."""
+    spans_nbytes: int
+    """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
     last_step: str
     spec: str
 
@@ -37,7 +39,7 @@ class Budget:
     @property
     def projected_nbytes(self) -> int:
         """The sum."""
-        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes + self.shared_nbytes
+        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.spans_nbytes
 
     def require(self, limit: int | None) -> None:
         """Refuses a loader that cannot stay under its limit.
@@ -47,7 +49,11 @@ class Budget:
         """
         if limit is None or self.projected_nbytes <= limit:
             return
-        items = {"the ring": self.ring_nbytes, "scratch memory of the workers": self.scratch_nbytes}
+        items = {
+            "the ring": self.ring_nbytes,
+            "scratch memory of the workers": self.scratch_nbytes,
+            "elements of a stream that wait for the workers": self.spans_nbytes,
+        }
         largest = max(items, key=lambda name: items[name])
         rest = self.projected_nbytes - self.ring_nbytes
         fitting = (limit - rest) // self.slot_nbytes - 2
@@ -59,7 +65,9 @@ class Budget:
         )
 
 
-def budget(node: Node, spec: Spec, slot_count: int, worker_count: int, shared_nbytes: int = 0) -> Budget:
+def budget(
+    node: Node, spec: Spec, slot_count: int, worker_count: int, shared_nbytes: int = 0, spans_nbytes: int = 0
+) -> Budget:
     """Adds up what a loader of this plan will take, whose slots hold elements of `spec`."""
     nodes = list(walk(node))
     scratch = sum(each.scratch_nbytes for each in nodes)
@@ -70,6 +78,7 @@ def budget(node: Node, spec: Spec, slot_count: int, worker_count: int, shared_nb
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
+        spans_nbytes=spans_nbytes,
         last_step=node.label,
         spec=str(spec),
     )

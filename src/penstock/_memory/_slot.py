@@ -74,6 +74,10 @@ class RingLayout:
         self._header_nbytes = _up(8 * (2 + slot_count), PAGE_NBYTES)
         self.nbytes = self._header_nbytes + slot_count * self.slot.nbytes
 
+    def slots(self, memory: mmap.mmap) -> list[Rows]:
+        """Every slot as the one row that a plan fills."""
+        return [self.slot.rows(self.root(memory, slot)) for slot in range(self.slot_count)]
+
     def root(self, memory: mmap.mmap, slot: int) -> npt.NDArray[np.uint8]:
         """The bytes of a slot, as an array of their own."""
         return np.frombuffer(memory, np.uint8, self.slot.nbytes, self._header_nbytes + slot * self.slot.nbytes)

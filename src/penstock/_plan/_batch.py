@@ -1,6 +1,7 @@
 """Stacking elements into batches, and taking batches apart."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -12,7 +13,8 @@ from penstock._errors import SpecError
 from penstock._plan._cast import Cast
 from penstock._plan._combine import Zip
 from penstock._plan._map import Map
-from penstock._plan._node import Demand, Indices, Length, Node, finite_length
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node, finite_length
+from penstock._plan._reader import copied
 from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
@@ -79,8 +81,20 @@ class Batch(Node):
         """The elements go straight to where they lie in their batch."""
         members, places = self._members(indices)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
-        if self.remainder:
+        if any(extent is not None for extent in out.extents):
             out.set_extents(np.array([self.part_count(epoch, index) for index in indices.tolist()], np.int64))
+
+    @property
+    def is_parallel(self) -> bool:
+        """A batch is elements that follow each other."""
+        return True
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Stacks elements of a stream as they come."""
+        source = reader.inputs[0].sequence(epoch)
+        while members := [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]:
+            if len(members) == self.size or not self.drop_remainder:
+                yield [np.stack(leaf) for leaf in zip(*members, strict=True)]
 
     def part_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
@@ -111,9 +125,11 @@ class Unbatch(Node):
 
     def _find_length(self) -> Length:
         count = self.source.length
-        size, remainder = self._sizes
         if not isinstance(count, int):
             return count
+        if self.access == "stream" and any(leaf.varies for leaf in self.source.spec.leaves):
+            return None
+        size, remainder = self._sizes
         return count * size - (size - remainder if remainder and count else 0)
 
     @cached_property
@@ -127,6 +143,8 @@ class Unbatch(Node):
                 "leaf needs a first axis, and all the same."
             )
         remainder = 0
+        if self.access == "stream":
+            return sizes.pop(), 0  # of which nothing is counted: parts are taken as they come
         if any(leaf.varies for leaf in spec.leaves):
             last = _rows_of_last(self.source)
             if last is None:
@@ -160,6 +178,13 @@ class Unbatch(Node):
             self._require_rows(owner, [int(extent[0]) for extent in box.extents if extent is not None])
             for target, origin in zip(mine.arrays, box.arrays, strict=True):
                 target[mine.rows] = origin[0][parts]
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """The parts of each element of a stream, however many it has."""
+        assert self._sizes
+        for leaves in reader.inputs[0].sequence(epoch):
+            leaves = [copied(leaf) for leaf in leaves]
+            yield from ([leaf[number] for leaf in leaves] for number in range(len(leaves[0])))
 
     def _require_rows(self, owner: int, found: list[int]) -> None:
         """A function may return fewer rows than its batch had; then nobody can know which part is where."""

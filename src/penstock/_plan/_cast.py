@@ -1,12 +1,13 @@
 """Another dtype, without Python per element."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from penstock._errors import ElementError, SpecError
-from penstock._plan._node import Indices, Node, OneToOne
+from penstock._plan._node import Indices, Leaves, Node, OneToOne
 from penstock._plan._reader import Gather, chunk_count, chunk_nbytes, pieces
 from penstock._spec import Spec
 from penstock._tree import Structure
@@ -79,10 +80,27 @@ class Cast(OneToOne):
         try:
             out.copy_from(box, count)
         except (ValueError, TypeError, OverflowError) as error:
-            raise ElementError(
-                f"{self.label} cannot convert {self.source.spec}: {error}. Bring the values into a form that "
-                "NumPy converts, with map() before cast()."
-            ) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> ElementError:
+        return ElementError(
+            f"{self.label} cannot convert {self.source.spec}: {error}. Bring the values into a form that "
+            "NumPy converts, with map() before cast()."
+        )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Element by element."""
+        return True
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Converts each element of a stream."""
+        dtypes = [leaf.dtype for leaf in self.spec.leaves]
+        for leaves in reader.inputs[0].sequence(epoch):
+            try:
+                yield [_converted(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+            except (ValueError, TypeError, OverflowError) as error:
+                raise self._refusal(error) from error
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """As the input: a batch is cast in parts."""
@@ -98,3 +116,7 @@ class Cast(OneToOne):
             source.fill_parts(epoch, index, parts[start:stop], box, reads)
             reads.run()
             self._convert(box, out.take(slice(start, stop)), stop - start)
+
+
+def _converted(leaf: Any, dtype: np.dtype[Any]) -> Any:
+    return np.asarray(leaf).astype(dtype) if dtype.itemsize else leaf

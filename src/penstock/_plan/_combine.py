@@ -1,7 +1,8 @@
 """Steps that make one dataset of several: side by side, end to end, or dealt in turn."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -9,7 +10,18 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._plan._node import Demand, Indices, Length, Node, OneToOne, Reorder, finite_length, total
+from penstock._plan._node import (
+    Access,
+    Demand,
+    Indices,
+    Leaves,
+    Length,
+    Node,
+    OneToOne,
+    Reorder,
+    finite_length,
+    total,
+)
 from penstock._spec import Spec
 
 if TYPE_CHECKING:
@@ -40,8 +52,15 @@ class Zip(OneToOne):
 
     def _find_length(self) -> Length:
         lengths = [node.length for node in self.sources]
+        if None in lengths:
+            return None
         known = [length for length in lengths if length != math.inf]
         return known[0] if known else math.inf
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """As long as all inputs have an element left."""
+        for parts in zip(*(each.sequence(epoch) for each in reader.inputs), strict=False):
+            yield [leaf for leaves in parts for leaf in leaves]
 
     def _find_spec(self) -> Spec:
         specs = [node.spec for node in self.sources]
@@ -96,7 +115,12 @@ class Concatenate(Reorder):
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """Each input's share of the positions."""
         which = np.searchsorted(self._starts, indices, side="right") - 1
-        return _shares(epoch, which, indices - self._starts[which])
+        return shares(epoch, which, indices - self._starts[which])
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """One input after the other."""
+        for each in reader.inputs:
+            yield from each.sequence(epoch)
 
     def clear_after(self, index: int) -> int:
         """As the input that the element is of, and no later than its end: inputs are taken to share nothing."""
@@ -108,14 +132,53 @@ class Concatenate(Reorder):
 @final
 @dataclass(frozen=True, eq=False)
 class Interleave(Reorder):
-    """One element of each input in turn; an input that has ended is passed over."""
+    """Some elements of each input in turn; an input that has ended is passed over.
+
+    With a cycle, so many inputs take part at a time, and the next takes the place of one that has ended.
+    """
 
     sources: tuple[Node, ...]
+    cycle: int | None = None
+    """How many inputs take part at a time; None for all."""
+    block: int = 1
+    """How many elements an input gives in its turn."""
+    reads_ahead: bool = False
+    """Whether inputs that are streams are each read in a place of its own, at the same time."""
 
     @property
     def verb(self) -> str:
         """`interleave`."""
         return "interleave"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without what was left at its default."""
+        cycle = "" if self.cycle is None else f"cycle_length={self.cycle}"
+        block = "" if self.block == 1 else f"block_length={self.block}"
+        return f"interleave({', '.join(filter(None, (cycle, block)))})"
+
+    @property
+    def access(self) -> Access:
+        """Where an element is can be computed for the plain deal; with cycles or blocks it depends on every length."""
+        return super().access if self.cycle is None and self.block == 1 else "stream"
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Deals from the inputs that take part, each of which has a place; as tf.data does."""
+        waiting = iter(reader.inputs)
+        places: list[Generator[Leaves, None, None] | None] = [None] * (self.cycle or len(reader.inputs))
+        empty_count = 0
+        for number in itertools.cycle(range(len(places))):
+            if places[number] is None and (fresh := next(waiting, None)) is not None:
+                places[number] = fresh.sequence(epoch)
+            taking, count = places[number], 0
+            for leaves in itertools.islice(taking or (), self.block):
+                yield leaves
+                count += 1
+            if count < self.block:
+                places[number] = None
+            empty_count = empty_count + 1 if taking is None else 0
+            if empty_count == len(places):
+                return
 
     def _find_length(self) -> Length:
         return total([node.length for node in self.sources])
@@ -147,7 +210,7 @@ class Interleave(Reorder):
             turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
             which[mine] = alive[stage][number]
             theirs[mine] = turn + rounds[stage]
-        return _shares(epoch, which, theirs)
+        return shares(epoch, which, theirs)
 
     def clear_after(self, index: int) -> int:
         """Behind the last element of any input that shares data with what that input has dealt so far."""
@@ -165,7 +228,7 @@ class Interleave(Reorder):
         return sum(min(finite_length(node), turn) for node, turn in zip(self.sources, turns, strict=True))
 
 
-def _shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
+def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
     """Splits positions by the input they fall to; even spacing stays a slice, which costs nothing to write."""
     shares = []
     for number in np.unique(which):

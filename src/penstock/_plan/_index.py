@@ -1,13 +1,17 @@
 """Steps that choose elements by position: slices of every kind, and a given list of them."""
 
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._plan._node import Demand, Indices, Length, Node, Reorder, finite_length
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Reader
 
 
 @final
@@ -39,11 +43,32 @@ class Slice(Reorder):
         return {"start": self.start, "step": self.step, "count": self.count}
 
     def _find_length(self) -> Length:
-        return self.count
+        """No more than there are: the input may be a stream that ends earlier than was thought."""
+        there = self.source.length
+        if there is None or self.step < 0:
+            return None if there is None else self.count
+        most = math.inf if there == math.inf else len(range(self.start, int(there), self.step))
+        return most if self.count is None or self.count > most else self.count
+
+    @property
+    def is_parallel(self) -> bool:
+        """Positions are enough, where elements follow each other."""
+        return self.step == 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Those that were chosen, of a stream from its start."""
+        if self.count == 0:
+            return
+        last = None if self.count in (None, math.inf) else self.start + (int(self.count or 0) - 1) * self.step
+        for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+            if number >= self.start and (number - self.start) % self.step == 0:
+                yield leaves
+            if number == last:
+                return
 
     def clear_after(self, index: int) -> int:
         """As the input, seen through the slice; a slice that runs backwards is looked at from its other end."""
@@ -102,12 +127,15 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
         ValueError: `step` is zero, or an infinite dataset was sliced from its end.
     """
     length = source.length
+    if source.access == "stream" and step is not None and operator.index(step) < 0:
+        raise ValueError("a stream cannot be read backwards")
     if isinstance(length, int):
         first, last, stride = slice(start, stop, step).indices(length)
         return Slice(source, name, text, first, stride, len(range(first, last, stride)))
     first, stride = operator.index(start or 0), 1 if step is None else operator.index(step)
     if first < 0 or stride < 1 or (stop is not None and stop < 0):
-        raise ValueError("a dataset without an end cannot be counted from its end")
+        what = "without an end" if length == math.inf else "of unknown length"
+        raise ValueError(f"a dataset {what} cannot be counted from its end")
     count: Length = length if stop is None else len(range(first, stop, stride))
     return Slice(source, name, text, first, stride, count)
 

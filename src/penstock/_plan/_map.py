@@ -5,7 +5,7 @@ into the slot of the batch. Everything that can go wrong in it is told with the 
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -14,11 +14,22 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import ElementError, PenstockError, SpecError, type_of
-from penstock._plan._node import Indices, Node, OneToOne, walk
-from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, chunk_count, chunk_nbytes, pieces
+from penstock._plan._conform import MisfitError, conformed, observed, text_of
+from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
+from penstock._plan._reader import (
+    Gather,
+    OpenSources,
+    Reader,
+    Rows,
+    Trace,
+    chunk_count,
+    chunk_nbytes,
+    copied,
+    pieces,
+)
 from penstock._plan._text import origins
 from penstock._random import ElementRng, seeded_globals
-from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
+from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
     from penstock._tree import Tree
@@ -53,6 +64,13 @@ def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
     return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """What a user calls a function."""
+    # A partial or a callable object has no name of its own; that of what it wraps says most.
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
+
+
 @final
 class Traits:
     """What was learnt about a function by running it. It is the one thing about a plan that may change."""
@@ -77,19 +95,21 @@ class Map(OneToOne):
     """For `random_map`; None for `map`, whose function gets no random numbers."""
     where: str
     """The user's line: `train.py:41`."""
+    verdict: str | None = None
+    """The dtype of what the function says of an element, if the step gives pairs of the element and that; else None."""
     traits: Traits = field(default_factory=Traits, repr=False)
 
     @property
     def verb(self) -> str:
-        """`map` or `random_map`."""
+        """`map` or `random_map`; or that of the step which asks for verdicts."""
+        if self.verdict is not None:
+            return "filter" if self.verdict == "bool" else "bucket_by_length"
         return "map" if self.seed is None else "random_map"
 
     @property
     def function_name(self) -> str:
         """The function's qualified name, or that of its type."""
-        # A partial or a callable object has no name of its own; that of what it wraps says most.
-        inner = getattr(self.function, "func", self.function)
-        return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
+        return function_name(self.function)
 
     @property
     def label(self) -> str:
@@ -107,8 +127,20 @@ class Map(OneToOne):
         return self.source.random_depth + (self.seed is not None)
 
     @property
+    def is_hidden(self) -> bool:
+        """The step that asks for verdicts shows it."""
+        return self.verdict is not None
+
+    @property
+    def is_parallel(self) -> bool:
+        """A function is what workers are for."""
+        return True
+
+    @property
     def known_spec(self) -> Spec | None:
         """What was declared or found; None before."""
+        if self.verdict is not None:
+            return self.spec if self.source.known_spec else None
         return self.declared or self.__dict__.get("spec")
 
     @property
@@ -117,6 +149,8 @@ class Map(OneToOne):
         return chunk_nbytes(self.source.spec)
 
     def _find_spec(self) -> Spec:
+        if self.verdict is not None:
+            return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(self.verdict))))
         if self.declared is not None:
             return self.declared
         if self.length == 0:
@@ -128,7 +162,7 @@ class Map(OneToOne):
 
     def uses_globals(self) -> bool:
         """Whether the function draws from `np.random` or `random`; runs it on element 0, if nothing has yet."""
-        if self.length:
+        if self.length != 0:
             # A spec that was declared says nothing of that. What fails here fails again in its place.
             with contextlib.suppress(Exception):
                 self._probed  # noqa: B018  # asked for what it does, once
@@ -150,17 +184,11 @@ class Map(OneToOne):
             globals_.seed(0, self.random_depth, 0, 0)
             value = self._call(self._arguments(ElementRng(self.seed or 0, self.random_depth), 0, 0, element), 0, 0)
             self.traits.uses_globals |= globals_.used()
-        leaves, structure = _tree.flatten(value)
-        if not leaves:
-            raise self._misfit("no array at all", 0)
-        places = _tree.paths(structure)
-        specs = []
-        for leaf, place in zip(leaves, places, strict=True):
-            try:
-                specs.append(spec_of_leaf(leaf_of(leaf)))
-            except SpecError as error:
-                raise self._misfit(f"a leaf{place} that is {error}", 0) from None
-        return Spec(tuple(_varying(spec, short) for spec in specs), structure)
+        try:
+            spec = observed(value)
+        except MisfitError as found:
+            raise self._misfit(found, 0) from None
+        return Spec(tuple(_varying(leaf, short) for leaf in spec.leaves), spec.structure)
 
     def _short_axes(self, element: "Tree") -> dict[int, int]:
         """For each first axis that varies, its size in this element and the largest that it can have."""
@@ -201,11 +229,17 @@ class Map(OneToOne):
         trace[0], trace[1] = reader.number + 1, epoch
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
-            if globals_ is not None and self.traits.uses_globals:
-                globals_.seed(0, self.random_depth, epoch, index)
-            element = structure.unflatten(box.leaf_values(place))
-            self._put(self._call(self._arguments(rng, epoch, index, element), epoch, index), out, row, index)
+            element = structure.unflatten(self._given(box.leaf_values(place)))
+            out.put(row, self._run(element, rng, globals_, epoch, index))
             del element  # or the scratch memory looks as if the function had kept it
+
+    def _given(self, leaves: Leaves) -> Leaves:
+        """What the function gets: its own to change, unless it is only to judge."""
+        if self.verdict is not None:
+            for leaf in leaves:
+                if isinstance(leaf, np.ndarray):
+                    leaf.flags.writeable = False
+        return leaves
 
     def _new_rng(self) -> ElementRng:
         return ElementRng(self.seed or 0, self.random_depth)
@@ -224,39 +258,52 @@ class Map(OneToOne):
                 f"{origins(self, epoch, index)}: {type(error).__name__}: {error}"
             ) from error
 
-    def _put(self, value: "Tree", out: Rows, row: int, index: int) -> None:
-        spec = self.spec
+    def _leaves(self, value: "Tree", element: "Tree", index: int) -> Leaves:
+        """The leaves of what the function made of an element."""
+        if self.verdict is not None:
+            value = element, self._judged(value, index)
         try:
-            leaves = _tree.flatten_like(spec.structure, value)
-        except ValueError:
-            raise self._misfit(f"the structure {_tree.flatten(value)[1]}", index) from None
-        for leaf, want, array, extent in zip(leaves, spec.leaves, out.arrays, out.extents, strict=True):
-            try:
-                found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
-            except SpecError as error:
-                raise self._misfit(f"a leaf that is {error}", index) from None
-            if isinstance(found, np.ndarray):
-                if not want.admits(found.shape, found.dtype):
-                    raise self._misfit(f"an array of {spec_of_leaf(found)}", index)
-                if extent is not None:
-                    extent[row] = len(found)
-                    array[row, : len(found)] = found
-                elif want.is_bounded:
-                    array[row] = found
-                else:
-                    array[row] = found.copy()  # a leaf without a place of its own must not alias scratch
-            elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
-                # Plain text: an enumeration of the user's is text too, but none that others know.
-                array[row] = str.__str__(found) if isinstance(found, str) else bytes(found)
-            else:
-                raise self._misfit(f"{type_of(found)}", index)
+            return conformed(self.spec, value)
+        except MisfitError as found:
+            raise self._misfit(found, index) from None
 
-    def _misfit(self, found: str, index: int) -> SpecError:
-        known = self.known_spec
-        expected = "" if known is None else f", but its element_spec is {known}"
-        if known is not None:
-            expected += " (as declared)" if self.declared else " (as found on element 0)"
+    def _judged(self, value: Any, index: int) -> Any:
+        try:
+            found = np.asarray(value)
+            if found.shape != () or found.dtype.kind not in "biu":
+                raise TypeError
+            return found.astype(self.verdict)
+        except (TypeError, ValueError):
+            want = "True or False" if self.verdict == "bool" else "an integer"
+            raise SpecError(
+                f"{self.label} at {self.where} needs a function that returns {want}, but it returned "
+                f"{type_of(value)} for element {index}: {value!r:.80}."
+            ) from None
+
+    def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(
-            f"{self.label} at {self.where} returned {found} for element {index}{expected}. "
+            f"{self.label} at {self.where} returned {found} for element {index}"
+            f"{text_of(self.known_spec, is_declared=self.declared is not None)}. "
             "Every element of a dataset has one structure, shape and dtype: make the function return it."
         )
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Runs the function on each element of a stream."""
+        source, rng = reader.inputs[0], None if self.seed is None else self._new_rng()
+        structure, trace = source.spec.structure, reader.trace.words
+        for index, leaves in enumerate(source.sequence(epoch)):
+            trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
+            leaves = self._given([copied(leaf) for leaf in leaves])
+            with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
+                value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+                if globals_ is not None and not self.traits.uses_globals and globals_.used():
+                    self.traits.uses_globals = True
+                    value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+            yield value
+
+    def _run(
+        self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
+    ) -> Leaves:
+        if globals_ is not None and self.traits.uses_globals:
+            globals_.seed(0, self.random_depth, epoch, index)
+        return self._leaves(self._call(self._arguments(rng, epoch, index, element), epoch, index), element, index)

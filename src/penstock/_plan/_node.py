@@ -7,7 +7,7 @@ checkpoint that is a position, and work that can be done again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -25,6 +25,8 @@ Access = Literal["random", "stream"]
 Indices = npt.NDArray[np.int64]
 Length = int | float | None
 """An int, `math.inf`, or None where nobody knows."""
+Leaves = list[Any]
+"""The leaves of an element, without its structure."""
 
 
 class Demand(NamedTuple):
@@ -92,7 +94,23 @@ class Node(ABC):
         """Writes the given parts of one element into rows of `out`, where a row is one part."""
         raise NotImplementedError(f"{self.verb} has no parts")
 
+    def sequence(self, reader: "Reader", epoch: int) -> Generator["Leaves", None, None]:
+        """Gives the elements of an epoch one after the other, as lists of leaves; asked of streams alone.
+
+        What it gives is good until the next one is asked for, and must be copied by whoever keeps it.
+        """
+        raise NotImplementedError(f"{self.verb} of a stream")
+
     # What a plan is asked about itself.
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether, over a stream, workers run this step side by side.
+
+        Such a step needs to know positions alone, and elements that follow each other. Other steps see a stream's
+        elements in one place, one after the other.
+        """
+        return False
 
     @property
     def access(self) -> Access:
@@ -117,6 +135,11 @@ class Node(ABC):
             for field in fields(self)  # type: ignore[arg-type]  # every concrete node is a dataclass
             if field.name not in ("source", "sources")
         }
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether this is a part of the step after it, of which a user knows nothing."""
+        return False
 
     @property
     def random_depth(self) -> int:

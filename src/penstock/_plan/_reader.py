@@ -10,14 +10,14 @@ import itertools
 import math
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import PenstockError
-from penstock._plan._node import Indices, Node, walk
+from penstock._errors import PenstockError, SpecError
+from penstock._plan._node import Indices, Leaves, Node, walk
 from penstock._plan._source import Read, Source, SourceNode
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
@@ -73,10 +73,27 @@ class Rows:
         arrays = [array.reshape(len(array) * size, *array.shape[2:]) for array in self.arrays]
         return Rows(arrays, rows, (None,) * len(arrays))
 
+    def cut(self, start: int, stop: int) -> "Rows":
+        """Some neighbouring rows, as places of their own."""
+        arrays = [_owned(array[start:stop]) for array in self.arrays]
+        extents = [None if extent is None else extent[start:stop] for extent in self.extents]
+        return Rows(arrays, slice(0, stop - start), extents)
+
     def parts(self) -> "Rows":
         """The parts of the one element that these rows are a place for, as rows."""
         assert len(self.arrays[0]) == 1
         return Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
+
+    def put(self, row: int, leaves: Sequence[Any]) -> None:
+        """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays."""
+        for leaf, places, extent in zip(leaves, self.arrays, self.extents, strict=True):
+            if extent is not None:
+                extent[row] = len(leaf)
+                places[row, : len(leaf)] = leaf
+            elif places.dtype == object and isinstance(leaf, np.ndarray):
+                places[row] = leaf.copy()  # an array of its own: what was given may be used again
+            else:
+                places[row] = leaf
 
     def leaf_values(self, row: int) -> list[Any]:
         """The leaves of the element in a row of the arrays: views, NumPy scalars, text."""
@@ -202,10 +219,59 @@ def place_of(words: tuple[int, int, int], plan: Node) -> str:
 
 
 @final
+class Window:
+    """Elements of a stream that are there, in spans of `size` elements each; as one worker sees them.
+
+    Args:
+        spans: The places of the elements of each span. Span number `n` lies in place `n % len(spans)`.
+        size: How many elements a span has.
+        fetch: `fetch(number, start, stop)` has the Python objects of some elements of a span in their places.
+    """
+
+    __slots__ = ("_fetch", "_size", "_spans", "base")
+
+    def __init__(self, spans: Sequence[Rows], size: int, fetch: Callable[[int, int, int], None] | None = None) -> None:
+        self._spans = spans
+        self._size = size
+        self._fetch = fetch
+        self.base = 0
+        """What is added to the number of an element of this epoch to have its place among all spans."""
+
+    def read(self, indices: Indices, out: Rows) -> None:
+        """Copies elements into the rows of `out`."""
+        places = indices + self.base
+        start = 0
+        while start < len(places):
+            first = int(places[start])
+            number, row = divmod(first, self._size)
+            count = min(self._size - row, len(places) - start)
+            if int(places[start + count - 1]) != first + count - 1:
+                count = 1  # they do not follow each other
+            if self._fetch is not None:
+                self._fetch(number, row, row + count)
+            span = self._spans[number % len(self._spans)]
+            out.take(slice(start, start + count)).copy_from(span.cut(row, row + count), count)
+            start += count
+
+
+@final
 class Reader:
     """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
 
-    __slots__ = ("_memo", "_node", "_sources", "inputs", "isolation", "number", "source", "trace")
+    __slots__ = (
+        "_memo",
+        "_node",
+        "_sources",
+        "consumed",
+        "inputs",
+        "isolation",
+        "number",
+        "origin",
+        "source",
+        "stage",
+        "trace",
+        "window",
+    )
 
     def __init__(
         self,
@@ -214,9 +280,12 @@ class Reader:
         *,
         isolation: type[seeded_globals] | None,
         trace: Trace | None = None,
+        window: "Window | None" = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
         self.trace = trace or Trace()
+        self.window = window
+        """Where an `Inlet` reads."""
         numbers = numbers or itertools.count()
         self.number = next(numbers)
         """The node's place in the order of `walk`."""
@@ -225,10 +294,21 @@ class Reader:
         self._node = node
         self._sources = sources  # which close themselves when nobody reads any more
         self.inputs = [
-            Reader(each, sources, isolation=isolation, trace=self.trace, numbers=numbers) for each in node.inputs
+            Reader(each, sources, isolation=isolation, trace=self.trace, window=window, numbers=numbers)
+            for each in node.inputs
         ]
         self.source = sources[node.data] if isinstance(node, SourceNode) else None
+        self.stage: Callable[[int, int], Generator[Leaves, None, None]] | None = None
+        """Gives the elements of an epoch from one on, where others make them in parallel."""
+        self.consumed = -1
+        """Of a sequence that can begin in the middle: how far its input was read for the last element."""
+        self.origin = (0, 0)
+        """An element, and what `consumed` was before it: where such a sequence is to begin."""
         self._memo: dict[str, Any] = {}
+
+    def over(self, node: Node) -> "Reader":
+        """A reader of another plan, by the same worker."""
+        return Reader(node, self._sources, isolation=self.isolation, trace=self.trace, window=self.window)
 
     @property
     def spec(self) -> Spec:
@@ -253,8 +333,37 @@ class Reader:
         """See `Node.fill_parts`."""
         self._node.fill_parts(self, epoch, index, parts, out, gather)
 
+    def sequence(self, epoch: int, start: int = 0) -> Generator[Leaves, None, None]:
+        """Gives the elements of an epoch one after the other; see `Node.sequence`.
+
+        Args:
+            epoch: The epoch.
+            start: Which element to begin with, where there is random access.
+        """
+        if self.stage is not None:
+            return self.stage(epoch, start)
+        if self._node.access == "stream":
+            return self._node.sequence(self, epoch)
+        return self._read_from(epoch, start)
+
+    def _read_from(self, epoch: int, index: int) -> Generator[Leaves, None, None]:
+        box = Rows.allocate(self.spec, 1)
+        while index < (self._node.length or 0):
+            gather = Gather()
+            self.fill(epoch, np.array([index], np.int64), box, gather)
+            gather.run()
+            yield box.leaf_values(0)
+            index += 1
+
     def element(self, epoch: int, index: int) -> Tree:
-        """Reads one element into memory of its own."""
+        """Reads one element into memory of its own; of a stream, from its beginning."""
+        if self._node.access == "stream":
+            for leaves in itertools.islice(self.sequence(epoch), index, None):
+                return self.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            raise SpecError(
+                f"{self._node.label} gave no element {index}, so what it looks like is unknown. Say it: element_spec="
+                "penstock.ArraySpec(shape, dtype), or a tree of them."
+            )
         box = Rows.allocate(self.spec, 1)
         gather = Gather()
         self.fill(epoch, np.array([index], np.int64), box, gather)
@@ -310,6 +419,11 @@ class Reader:
         return box.take(slice(0, count))
 
 
+def copied(leaf: Any) -> Any:
+    """A leaf in memory of its own."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
 def pieces(count: int, step: int) -> Iterator[tuple[int, int]]:
     """Cuts `range(count)` into pieces of at most `step`."""
     for start in range(0, count, step):
@@ -334,6 +448,16 @@ def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
     if leaf.max_shape is None:
         return np.empty(count, object)
     return np.empty((count, *leaf.max_shape), leaf.dtype if leaf.dtype.itemsize else object)
+
+
+def _owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Ragged arrays, which whoever gets them may change, as copies; other values as they are."""
+    if values.dtype != object or values.ndim != 1 or not any(isinstance(value, np.ndarray) for value in values):
+        return values
+    copies = np.empty_like(values)
+    for number, value in enumerate(values):
+        copies[number] = value.copy()
+    return copies
 
 
 def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | None) -> Any:

@@ -1,11 +1,19 @@
 """Shuffling as arithmetic: a position is mapped to an index by a keyed bijection. Nothing is stored."""
 
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from penstock._plan._node import Demand, Indices, Length, Node, Reorder, finite_length, walk
+import numpy as np
+
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length, walk
+from penstock._plan._reader import copied
 from penstock._random import local_permute, permute
+
+if TYPE_CHECKING:
+    from penstock._plan._reader import Reader
 
 
 @final
@@ -46,6 +54,30 @@ class Shuffle(Reorder):
         images = local_permute(indices, count, seed=self.seed, epoch=order, window=self.window)
         return [Demand(0, epoch, images)]
 
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Keeps a window of a stream, gives it in an order of its own, and goes on to the next.
+
+        The first window is shorter by chance, so that its ends are elsewhere in another epoch.
+        """
+        assert self.window is not None
+        source, order = reader.inputs[0].sequence(epoch), epoch if self.reshuffle else 0
+        shift = int(permute(np.zeros(1, np.int64), self.window, seed=self.seed, epoch=order)[0])
+        for number in itertools.count():
+            size = self.window if number else self.window - shift
+            window = [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, size)]
+            if window:
+                # A window's order has a seed of its own, far from those that a user gives.
+                seed = self.seed + ((number + 1) << 64)
+                places = permute(np.arange(len(window), dtype=np.int64), len(window), seed=seed, epoch=order)
+                yield from (window[place] for place in places.tolist())
+            if len(window) < size:
+                return
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """The window of a stream; positions alone need none."""
+        return self.window * self.spec.nbytes if self.window and self.access == "stream" else 0
+
     def clear_after(self, index: int) -> int:
         """The next, or none where elements share data: those that do may be anywhere."""
         return finite_length(self.source) if self.source.overlaps else index + 1
@@ -70,7 +102,7 @@ class Repeat(Reorder):
 
     def _find_length(self) -> Length:
         if self.count is None:
-            return float("inf") if self.source.length else self.source.length
+            return math.inf if self.source.length != 0 else 0
         return None if self.source.length is None else self.source.length * self.count
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
@@ -86,6 +118,17 @@ class Repeat(Reorder):
             rows = (rounds == number).nonzero()[0]
             needs.append(Demand(0, first + number, indices[rows] - number * count, rows))
         return needs
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """One round after the other."""
+        first = epoch * (self.count or ENDLESS_ROUND_COUNT)
+        for number in itertools.count() if self.count is None else range(self.count):
+            is_empty = True
+            for leaves in reader.inputs[0].sequence(first + number):
+                is_empty = False
+                yield leaves
+            if is_empty and self.count is None:
+                return  # or it would look for an element for ever
 
     def clear_after(self, index: int) -> int:
         """As the input, within a round; that the next round is of the same data is not looked at."""

@@ -22,6 +22,10 @@ def describe(node: "Node") -> str:
 
 
 def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
+    if node.is_hidden:
+        (source,) = node.inputs
+        yield from _lines(source, first, rest)
+        return
     try:
         spec = node.known_spec
         length = length_text(None if _waits_for_function(node) else node.length)
@@ -68,7 +72,14 @@ def identity(node: "Node") -> str:
 
 
 def _identity(node: "Node") -> str:
-    digest = hashlib.blake2b(repr(sorted(node.settings().items())).encode(), digest_size=3).hexdigest()
+    if node.is_hidden:
+        (source,) = node.inputs
+        return _identity(source)
+    settings = node.settings()
+    for each in node.inputs:
+        if each.is_hidden:
+            settings |= each.settings()
+    digest = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=3).hexdigest()
     step = f"{node.verb}#{digest}"
     if not node.inputs:
         return step
@@ -91,6 +102,8 @@ def difference(saved: str, ours: str) -> str:
 
 def origins(node: "Node", epoch: int, index: int) -> str:
     """Says from which elements of which sources an element is made, as `, made of ds.npy[777]`."""
+    if not node.inputs and node.access == "stream":
+        return ""  # that has been said
     found: list[str] = []
     stack = [(node, epoch, index)]
     while stack and len(found) < 4:

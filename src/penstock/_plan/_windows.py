@@ -1,13 +1,15 @@
 """Windows of neighbouring elements, as an index view: time series, video, and whatever has an order."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from penstock._plan._batch import require_one_shape
-from penstock._plan._node import Demand, Indices, Length, Node
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node
+from penstock._plan._reader import copied
 from penstock._spec import Spec
 
 if TYPE_CHECKING:
@@ -87,6 +89,20 @@ class Windows(Node):
         members = self._members(indices)
         places = np.arange(len(members), dtype=np.int64)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Keeps as many elements of a stream as a window spans."""
+        kept: deque[Leaves] = deque(maxlen=self.span)
+        for number, leaves in enumerate(reader.inputs[0].sequence(epoch), 1):
+            kept.append([copied(leaf) for leaf in leaves])
+            if number >= self.span and (number - self.span) % self.shift == 0:
+                members = [kept[place] for place in range(0, self.span, self.stride)]
+                yield [np.stack(leaf) for leaf in zip(*members, strict=True)]
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """What a window of a stream spans; positions alone need none."""
+        return (self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0
 
     def part_count(self, epoch: int, index: int) -> int:
         """The number of elements in a window."""

@@ -37,7 +37,7 @@ MAX_WORKER_COUNT: Final = 1024
 FREE, QUEUED, CLAIMED, DONE, TOLD = range(5)
 
 _BYTES = [bytes([state]) for state in range(5)]
-_ENTRY = struct.Struct("=10q")  # the number of the plan, and the integers of a unit
+_ENTRY = struct.Struct("=14q")  # the number of the plan, and the integers of a unit
 _LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, process
 _STATES: Final = 64
 _OWNERS: Final = _STATES + PLACE_COUNT
@@ -102,10 +102,11 @@ class Board:
 
     def entry(self, place: int) -> Entry:
         """What is to be done at a place that is claimed."""
-        plan, epoch, index, start, stop, slot, ticket, *to_come = _ENTRY.unpack_from(
+        plan, epoch, index, start, stop, slot, ticket, *rest = _ENTRY.unpack_from(
             self._memory, _ENTRIES + place * _ENTRY.size
         )
-        return Entry(plan, Unit(epoch, index, start, stop, slot, ticket, (to_come[0], to_come[1], to_come[2])))
+        to_come, base, length, origin = (rest[0], rest[1], rest[2]), rest[3], rest[4], (rest[5], rest[6])
+        return Entry(plan, Unit(epoch, index, start, stop, slot, ticket, to_come, base, length, origin))
 
     def finish(self, place: int, state: int, words: "memoryview[int]", slot: int) -> bool:
         """Makes a claimed place DONE or TOLD, and counts it off its slot.
@@ -157,7 +158,8 @@ class Board:
         if place < 0:
             return None
         unit = entry.unit
-        numbers = (entry.plan, unit.epoch, unit.index, unit.start, unit.stop, unit.slot, unit.ticket, *unit.announce)
+        where = (entry.plan, unit.epoch, unit.index, unit.start, unit.stop, unit.slot, unit.ticket)
+        numbers = (*where, *unit.announce, unit.base, unit.length, *unit.origin)
         _ENTRY.pack_into(self._memory, _ENTRIES + place * _ENTRY.size, *numbers)
         self._states[place] = QUEUED
         self._tail = (place + 1) % PLACE_COUNT

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
@@ -80,7 +80,7 @@ class Child:
         self.seen: object = None
         """What it was doing when it was last looked at."""
         self.seen_at = 0.0
-        self._outbox: deque[tuple[bytes, MemoryFile | None]] = deque()
+        self._outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = (number, os.getpid(), theirs.fileno(), *channels)
@@ -107,9 +107,9 @@ class Child:
     def __str__(self) -> str:
         return f"Worker {self.number} (pid {self.pid})"
 
-    def tell(self, message: Opening | Closing, file: MemoryFile | None = None) -> None:
-        """Sends a message and the descriptor of a file, now or as soon as `flush` finds room."""
-        self._outbox.append((pickle.dumps(message), file))
+    def tell(self, message: Opening | Closing, files: Sequence[MemoryFile] = ()) -> None:
+        """Sends a message and the descriptors of files, now or as soon as `flush` finds room."""
+        self._outbox.append((pickle.dumps(message), files))
         self.flush()
 
     def flush(self) -> bool:
@@ -118,9 +118,9 @@ class Child:
             self._outbox.clear()
         try:
             while self._outbox:
-                data, file = self._outbox[0]
-                if file is None or file.descriptor >= 0:  # else it was closed meanwhile, and a closing follows
-                    socket.send_fds(self.socket, [data], [] if file is None else [file.descriptor])
+                data, files = self._outbox[0]
+                if all(file.descriptor >= 0 for file in files):  # else closed meanwhile, and a closing follows
+                    socket.send_fds(self.socket, [data], [file.descriptor for file in files])
                 self._outbox.popleft()
         except BlockingIOError:
             return False

@@ -4,19 +4,21 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
 
 from penstock._errors import ArgumentError, DeadlineError, TravelError
 from penstock._plan._map import Map, adopt_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import place_of
+from penstock._plan._stream import Generate
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._executor import Client, Executor
+from penstock._run._feed_program import FeedProgram
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import Parcel, pack
-from penstock._run._pool import join
+from penstock._run._pool import join, join_alone
 from penstock._run._processes import ProcessesExecutor, pool_patience_s
 from penstock._run._remote_error import unpickled
 from penstock._run._tenant import Tenant
@@ -44,14 +46,18 @@ class Choice:
         worker_count: Its workers; 0 for `inline`.
         timeout_s: How long a worker may stand still.
         note: What there is to say about the choice.
+        is_alone: Whether its worker process is to be given nothing else to do.
     """
 
-    def __init__(self, executor: str, worker_count: int, timeout_s: float, note: str) -> None:
+    def __init__(
+        self, executor: str, worker_count: int, timeout_s: float, note: str, *, is_alone: bool = False
+    ) -> None:
         self.executor = executor
         self.worker_count = worker_count
         self.note = note
         self._incidents: list[str] = []
         self._timeout_s = timeout_s
+        self._is_alone = is_alone
         self._parcel: Parcel | None = None
         self._tenant: Tenant | None = None
 
@@ -86,7 +92,7 @@ class Choice:
         adopt_specs(node, unpickled(answer.wait(pool_patience_s(self._timeout_s))))
         tenant.close(plan)
 
-    def pack(self, program: Program) -> None:
+    def pack(self, program: Program | FeedProgram) -> None:
         """Gets a program ready to travel, if it has to.
 
         Raises:
@@ -118,7 +124,7 @@ class Choice:
         return self._tenant
 
     def _join(self) -> None:
-        tenant = join(self.worker_count, self._incidents)
+        tenant = join_alone(self._incidents) if self._is_alone else join(self.worker_count, self._incidents)
         weakref.finalize(self, tenant.leave).atexit = False
         self._tenant = tenant
 
@@ -182,11 +188,21 @@ class _Answer:
         self._payload = payload
 
 
-def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s: float) -> Choice:
+def choose(
+    node: Node, executor: str, workers: int | Literal["auto"], timeout_s: float, functions: Sequence[Map] | None = None
+) -> Choice:
     """Chooses how to run a plan.
 
     `auto`: a user's Python function means processes, for it may hold the GIL; threads if it cannot travel to
     another process. Without such a function, threads: what we do ourselves lets go of the GIL.
+
+    Args:
+        node: The plan.
+        executor: What the user asked for.
+        workers: How many.
+        timeout_s: How long a worker may stand still.
+        functions: The steps with functions, as they stand in the whole plan, where they can be asked for a first
+            element; by default those of `node`.
 
     Raises:
         ArgumentError: The executor cannot run this plan, or takes no workers.
@@ -201,7 +217,8 @@ def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s:
             f"executor='processes' runs on Linux so far, and this is {sys.platform}. Use executor='threads'."
         )
     count = usable_cpu_count() if workers == "auto" else workers
-    functions = [each for each in walk(node) if isinstance(each, Map)]
+    if functions is None:
+        functions = [each for each in walk(node) if isinstance(each, Map)]
     note = ""
     if executor == "processes" or (executor == "auto" and functions and HAS_PROCESSES):
         choice = Choice("processes", count, timeout_s, "")
@@ -233,3 +250,28 @@ def choose(node: Node, executor: str, workers: int | Literal["auto"], timeout_s:
         "share in an order that nobody controls. Use random_map(fn), whose fn(element, rng) gets numbers of its own, "
         "or executor='processes', or 'inline'."
     )
+
+
+def choose_feed(program: FeedProgram, executor: str, choice: Choice, timeout_s: float) -> Choice:
+    """Chooses where a stream is read: in a worker process of its own, on a thread, or by the consumer.
+
+    In a process, a generator's Python does not stand in the way of the training's. It stays on a thread where it cannot
+    travel, as an iterator of another library, and where it takes batches of its stages.
+
+    Args:
+        program: The feed.
+        executor: What the user asked for.
+        choice: What runs the steps over it.
+        timeout_s: How long it may stand still.
+    """
+    if choice.executor == "inline":
+        return Choice("inline", 0, timeout_s, "")
+    generates = [node for node in walk(program.node) if isinstance(node, Generate)]
+    if executor == "threads" or not HAS_PROCESSES or program.stages or not all(each.data.travels for each in generates):
+        return Choice("threads", 1, timeout_s, "")
+    feed = Choice("processes", 1, timeout_s, "", is_alone=True)
+    try:
+        feed.pack(program)
+    except TravelError as error:
+        return Choice("threads", 1, timeout_s, f"{program.node.label} is read on a thread of this process: {error}")
+    return feed

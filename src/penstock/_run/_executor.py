@@ -1,10 +1,14 @@
 """All that an executor has to be: something that runs units, in any order, and says when each is done."""
 
+import contextlib
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock._memory._ring import Ring
+from penstock._memory._shared import SharedFile
+from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit
 
 
@@ -36,11 +40,19 @@ class Executor(ABC):
     """Batches are issued while fewer units than this are unfinished."""
     is_elsewhere = False
     """Whether units run in other processes, which the ring's memory has to be shared with."""
+    shared: SharedFile | None = None
+    """Where other processes that run units find what has no place in the ring; None if there are none."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
 
-    def begin(self, program: Program, ring: Ring) -> None:
-        """Is told once, before the first unit, what the units are of and where they go."""
+    def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
+        """Is told once, before the first unit, what the units are of and where they go.
+
+        Args:
+            program: What the units are of.
+            ring: Where they go.
+            spans: Of a plan over a stream: where they read.
+        """
 
     @abstractmethod
     def submit(self, units: Sequence[Unit]) -> None:
@@ -73,3 +85,20 @@ class Executor(ABC):
     @abstractmethod
     def join(self, timeout_s: float) -> bool:
         """Waits for the workers to end after `request_stop`, no longer than this. Returns whether they did."""
+
+
+def clear_own_frames(error: BaseException) -> None:
+    """Lets go of what our frames of a traceback hold: rows of the ring, scratch memory.
+
+    Somebody may keep the error for long, an interactive interpreter does. Frames of the user's functions stay
+    as they are, for a debugger.
+    """
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
+        seen.add(id(one))
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+                with contextlib.suppress(RuntimeError):  # it still runs
+                    frame.clear()
+        one = one.__cause__

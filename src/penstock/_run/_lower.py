@@ -6,6 +6,7 @@ run anywhere, in any order, and again.
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ElementError
+from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
-from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
+from penstock._plan._stream import closed
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
 from penstock._spec import Spec
@@ -55,6 +58,12 @@ class Unit:
     announce: tuple[int, int, int] = (0, 0, 0)
     """Batches to come that this unit tells the sources about when it is done: `(epoch, index)` of the first, and
     how many."""
+    base: int = 0
+    """Of a stream: where the epoch's elements lie, see `Window.base`."""
+    length: int = -1
+    """Of a stream: how many elements its epoch has, if that was known when this unit was made; else -1."""
+    origin: tuple[int, int] = (0, 0)
+    """Of a feed: where to begin, if it has to begin anew; see `Reader.origin`."""
 
 
 @final
@@ -65,19 +74,24 @@ class Program:
         node: The plan. Its elements are what the loader delivers, called batches here.
         shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each.
         same_epoch: Every epoch is epoch 0 again, for evaluation.
+        spans: Of a plan over a stream: where its elements lie.
     """
 
-    def __init__(self, node: Node, shard: tuple[int, int], *, same_epoch: bool = False) -> None:
+    def __init__(
+        self, node: Node, shard: tuple[int, int], *, same_epoch: bool = False, spans: SpanLayout | None = None
+    ) -> None:
         self.node = node
+        self.spans = spans
         self.shard = shard
         self.same_epoch = same_epoch
+        self._closed: dict[int, Node] = {}
         self.sources = OpenSources(node)
         if shard[1] > 1:
             self._check_shard()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Sources are opened again where this arrives.
-        return functools.partial(Program, same_epoch=self.same_epoch), (self.node, self.shard)
+        return functools.partial(Program, same_epoch=self.same_epoch, spans=self.spans), (self.node, self.shard)
 
     @property
     def batch_count(self) -> int | None:
@@ -98,6 +112,11 @@ class Program:
                 f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
                 f"{self.node.spec}, without a common first axis. Put batch() last."
             )
+        if self.node.length == math.inf and any(leaf.varies for leaf in self.node.spec.leaves):
+            raise ArgumentError(
+                f"Of a stream of unknown length the last batch may have any number of elements, which {count} shards "
+                "cannot share evenly. Use drop_remainder=True."
+            )
         short = remainders(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else set()
         for rows, which in ((size, "A batch"), *((rows, "The last batch") for rows in sorted(short))):
             if rows % count:
@@ -106,14 +125,26 @@ class Program:
                     f"that {count} divides{' and drop_remainder=True' if which != 'A batch' else ''}."
                 )
 
+    def at(self, length: int) -> Node:
+        """The plan for an epoch of a stream that has so many elements; -1 while that is not known.
+
+        To the arithmetic of a plan, a stream whose end has not been seen is endless. What it says of elements that
+        are there holds when the end is seen.
+        """
+        if length < 0:
+            return self.node
+        if length not in self._closed:
+            self._closed = {length: closed(self.node, length)}  # replaced as a whole: other threads may be reading it
+        return self._closed.get(length) or closed(self.node, length)
+
     def shard_rows(self, row_count: int) -> tuple[int, int]:
         """The rows of a batch of `row_count` that this shard delivers."""
         index, count = self.shard
         return index * row_count // count, (index + 1) * row_count // count
 
-    def row_count(self, epoch: int, index: int) -> int | None:
+    def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
         """How many rows a batch can be cut along; None if it is made in one piece."""
-        return self.node.part_count(epoch, index)
+        return self.at(length).part_count(epoch, index)
 
     def units(
         self,
@@ -124,6 +155,8 @@ class Program:
         worker_count: int,
         row_s: float = 0.0,
         announce: tuple[int, int, int] = (0, 0, 0),
+        base: int = 0,
+        length: int = -1,
     ) -> list[Unit]:
         """Cuts a batch into units, to be shared by workers. How does not change what is delivered.
 
@@ -135,15 +168,19 @@ class Program:
             worker_count: How many workers share it; 0 if nobody does.
             row_s: How long a row took so far; 0 if that is not known.
             announce: See `Unit.announce`.
+            base: See `Unit.base`.
+            length: See `Unit.length`.
         """
-        rows = self.row_count(epoch, index)
+        rows = self.row_count(epoch, index, length)
         if rows is None:
-            return [Unit(epoch, index, 0, 1, slot, ticket, announce)]
+            return [Unit(epoch, index, 0, 1, slot, ticket, announce, base, length)]
         first, last = self.shard_rows(rows)
         size = self._unit_rows(last - first, worker_count, row_s)
         return [
-            Unit(epoch, index, start, min(start + size, last), slot, ticket, announce if start == first else (0, 0, 0))
-            for start in range(first, last, size)
+            Unit(epoch, index, start, min(start + size, last), slot, ticket, told, base, length)
+            for start, told in zip(
+                range(first, last, size), itertools.chain([announce], itertools.repeat((0, 0, 0))), strict=False
+            )
         ]
 
     def _unit_rows(self, row_count: int, worker_count: int, row_s: float) -> int:
@@ -171,15 +208,17 @@ class Program:
         """How many batches ahead sources are told of."""
         return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
 
-    def next_position(self, epoch: int, index: int) -> Position:
+    def next_position(self, epoch: int, index: int, *, is_last: bool = False) -> Position:
         """What follows a batch: the next, or the first of the next epoch."""
-        if index + 1 != self.batch_count:
+        if index + 1 != self.batch_count and not is_last:
             return epoch, index + 1
         return (0 if self.same_epoch else epoch + 1), 0
 
-    def reader(self, isolation: type[seeded_globals] | None, trace: Trace | None = None) -> Reader:
+    def reader(
+        self, isolation: type[seeded_globals] | None, trace: Trace | None = None, window: Window | None = None
+    ) -> Reader:
         """Makes the readers of one worker."""
-        return Reader(self.node, self.sources, isolation=isolation, trace=trace)
+        return Reader(self.node, self.sources, isolation=isolation, trace=trace, window=window)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> None:
         """Runs a unit: fills its rows of the slot, then announces reads to come.
@@ -197,7 +236,7 @@ class Program:
 
     def describe(self, unit: Unit) -> str:
         """What a unit is of, for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
-        rows = self.row_count(unit.epoch, unit.index)
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
         part = f", elements {unit.start} to {unit.stop - 1} of it" if rows is not None and rows > 1 else ""
         return f"batch {unit.index} of epoch {unit.epoch}{part}{origins(self.node, unit.epoch, unit.index)}"
 
@@ -214,7 +253,7 @@ class Program:
         return [array for array, leaf in zip(out.arrays, self.spec.leaves, strict=True) if not leaf.is_bounded]
 
     def _rows_of(self, unit: Unit) -> Any:
-        rows = self.row_count(unit.epoch, unit.index)
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
             return 0
         first, _ = self.shard_rows(rows)
@@ -222,7 +261,8 @@ class Program:
 
     def _run(self, reader: Reader, unit: Unit, out: Rows) -> None:
         gather = Gather()
-        rows = self.row_count(unit.epoch, unit.index)
+        reader = self._reader_at(reader, unit)
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
             self._run_whole(reader, unit, out, gather)
         else:
@@ -233,6 +273,17 @@ class Program:
             gather.run()
             out.set_extents(np.array([last - first], np.int64))
         self._announce(reader, *unit.announce)
+
+    def _reader_at(self, reader: Reader, unit: Unit) -> Reader:
+        if reader.window is not None:
+            reader.window.base = unit.base
+        if unit.length < 0:
+            return reader
+        kept: dict[int, Reader] = reader.memo("closed", dict)
+        if unit.length not in kept:
+            kept.clear()
+            kept[unit.length] = reader.over(self.at(unit.length))
+        return kept[unit.length]
 
     def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
         positions = []

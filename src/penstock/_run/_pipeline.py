@@ -34,20 +34,24 @@ import os
 import queue
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 from penstock._errors import DeadlineError, LoaderError
 from penstock._memory._ring import Ring
+from penstock._memory._shared import SharedFile
 from penstock._memory._slot import note_time
 from penstock._plan._reader import Reader, place_of
 from penstock._random import seeded_globals
-from penstock._run._executor import Client, Executor
+from penstock._run._executor import Client, Executor, clear_own_frames
+from penstock._run._feed import Feed, Intake, Run
 from penstock._run._lower import Position, Program, Unit
 from penstock._tree import Tree
+
+END_OF_EPOCH: Final = object()
+"""In the place of a batch: there is none."""
 
 
 @final
@@ -63,6 +67,12 @@ class Filling:
     """Units not finished."""
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
     """What units raised, with the row at which they start."""
+    consumed: int = -1
+    """Of a stream: how far its input was read when all of this batch was there; see `Feed.consumed_before`."""
+    needs: tuple[Run, int] | None = None
+    """Of a stream: the first element that it reads, and in which epoch's reading."""
+    is_end: bool = False
+    """It is no batch: the epoch, whose length nobody knew, has ended before it."""
 
     def failed_before(self, unit: Unit) -> bool:
         """Whether an earlier row failed, so that this unit's outcome is of no interest any more."""
@@ -82,6 +92,9 @@ class Pipeline:
         slot_count: Slots in the ring.
         spare_count: Slots that a hand-out must leave unleased.
         make_executor: Makes the executor, given its client.
+        make_feed: For a plan over a stream: makes its feed, given what to call when elements have come, and where to
+            put text for other processes, if they are to see them.
+        gives_rest: Whether what a stream gave before it raised an error is delivered, as a short batch.
     """
 
     def __init__(
@@ -90,6 +103,9 @@ class Pipeline:
         slot_count: int,
         spare_count: int,
         make_executor: Callable[[Client], Executor],
+        make_feed: Callable[[Callable[[], None], SharedFile | None], Feed] | None = None,
+        *,
+        gives_rest: bool = False,
     ) -> None:
         self._program = program
         self._pid = os.getpid()
@@ -97,6 +113,8 @@ class Pipeline:
         self._readers: list[Reader] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
+        self.consumed = -1
+        """Of a stream: how far its input was read for the batch that was taken last; -1 if nobody knows."""
         self.process_ends = False
         """Why it was closed: set before `request_stop`, at the end of the process."""
         self._lock = threading.Lock()
@@ -111,16 +129,26 @@ class Pipeline:
         self._order: deque[Filling] = deque()
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
-        self.stop_workers = self._executor.request_stop
-        """For a finalizer: stops the workers, and holds neither this nor the plan."""
+        self._intake: Intake | None = None
+        self._stops = [self._executor.request_stop]
         try:
+            if make_feed is not None:
+                feed = make_feed(self._executor.wake, self._executor.shared)
+                self._stops.append(feed.stop_workers)
+                self._intake = Intake(program, feed, gives_rest=gives_rest)
             self._ring = Ring(
                 program.spec, slot_count, spare_count, self._executor.wake, is_shared=self._executor.is_elsewhere
             )
-            self._executor.begin(program, self._ring)
+            self._executor.begin(program, self._ring, self._intake.feed.ring if self._intake else None)
         except BaseException:  # no memory, no descriptor, Ctrl-C: nobody else would stop the workers
-            self._executor.request_stop()
+            self.stop_workers()
             raise
+
+    @property
+    def stop_workers(self) -> Callable[[], None]:
+        """For a finalizer: stops the workers, and holds neither this nor the plan."""
+        stops = self._stops
+        return lambda: [stop() for stop in stops]  # type: ignore[return-value]
 
     # The executor's side: see `Client`.
 
@@ -131,7 +159,10 @@ class Pipeline:
             return
         reader: Reader | None = getattr(self._local, "reader", None)
         if reader is None:
-            self._local.reader = reader = self._program.reader(seeded_globals if self._executor.isolates else None)
+            self._local.reader = reader = self._program.reader(
+                seeded_globals if self._executor.isolates else None,
+                window=self._intake.feed.window() if self._intake else None,
+            )
             self._readers.append(reader)
         began = time.perf_counter()
         self._program.run(reader, unit, self._ring.rows(unit.slot))
@@ -149,7 +180,7 @@ class Pipeline:
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Counts a unit of its batch; the last one makes the batch ready."""
         if error is not None:
-            _clear_own_frames(error)  # before the lock: what it lets go of may run code of the user
+            clear_own_frames(error)  # before the lock: what it lets go of may run code of the user
         with self._lock:
             filling = self._fillings[unit.ticket]
             if error is not None:
@@ -157,6 +188,7 @@ class Pipeline:
             filling.remaining -= 1
             if not filling.remaining:
                 del self._fillings[unit.ticket]
+                self._release_inputs()
                 if filling.ticket <= self._given_up:
                     self._ring.free.append(filling.slot)
                 elif self._is_awaited and filling is self._order[0]:
@@ -172,14 +204,58 @@ class Pipeline:
 
     def _pump(self) -> None:
         while self._cursor is not None and self._unfinished_units < self._executor.queue_target and not self._closed:
+            found = (0, -1) if self._intake is None else self._intake.look(*self._cursor)
+            if found is Intake.WAIT:
+                self._release_inputs()  # it may wait for room
+                return
+            if found is Intake.END and any(filling.is_end for filling in self._order):
+                return  # or epochs without a batch would be begun for ever
+            if not isinstance(found, tuple):
+                self._conclude(self._cursor, found)
+                continue
             try:
                 slot = self._ring.free.pop()
             except IndexError:
                 return
-            self._issue(self._cursor, slot)
+            self._issue(self._cursor, slot, *found)
 
-    def _issue(self, position: Position, slot: int) -> None:
-        self._cursor = self._program.next_position(*position)
+    def _conclude(self, position: Position, found: object) -> None:
+        """Puts the end of an epoch, or the error that its stream raised, in the place of a batch."""
+        self._ticket += 1
+        filling = Filling(*position, slot=-1, ticket=self._ticket, remaining=0, is_end=found is Intake.END)
+        if isinstance(found, BaseException):
+            filling.errors.append((0, found))
+            self._cursor = None  # until somebody seeks what follows
+        else:
+            self._go_to(self._program.next_position(*position, is_last=True))
+        self._order.append(filling)
+        if self._is_awaited and filling is self._order[0]:
+            self._is_awaited = False
+            self._bell.put(None)
+
+    def _go_to(self, position: Position) -> None:
+        self._cursor = position
+        if self._intake is not None and position[1] == 0:
+            self._intake.run = None  # another epoch, or the same again
+
+    def _needs(self, position: Position | None) -> tuple[Run, int] | None:
+        """The first element of a stream that a batch reads, and in which reading."""
+        if self._intake is None or self._intake.run is None or position is None:
+            return None
+        return self._intake.run, self._intake.first_needed(position[1])
+
+    def _release_inputs(self) -> None:
+        """Tells the feed what is not needed any more."""
+        if self._intake is None:
+            return
+        needs = [filling.needs for filling in self._fillings.values()]
+        found = [need for need in (*needs, self._needs(self._cursor)) if need is not None]
+        if found:
+            self._intake.feed.release(*min(found, key=lambda need: need[0].base + need[1]))
+
+    def _issue(self, position: Position, slot: int, base: int = 0, length: int = -1) -> None:
+        needs = self._needs(position)
+        self._go_to(self._program.next_position(*position))
         self._ticket += 1
         units = self._program.units(
             *position,
@@ -187,9 +263,14 @@ class Pipeline:
             ticket=self._ticket,
             worker_count=self._executor.worker_count,
             row_s=self._ring.words[-1] / 1e9,
-            announce=self._announcements(position),
+            announce=self._announcements(position) if self._intake is None else (0, 0, 0),
+            base=base,
+            length=length,
         )
         filling = Filling(*position, slot, self._ticket, len(units))
+        if needs is not None and self._intake is not None:
+            filling.needs = needs
+            filling.consumed = self._intake.consumed_after(needs[0], position[1])
         self._fillings[self._ticket] = filling
         self._order.append(filling)
         self._unfinished_units += len(units)
@@ -209,13 +290,18 @@ class Pipeline:
 
     # The consumer's side.
 
-    def seek(self, position: Position) -> None:
-        """Makes this the next batch to be delivered; what is in flight is kept if it leads there."""
+    def seek(self, position: Position, consumed: int = -1) -> None:
+        """Makes this the next batch to be delivered; what is in flight is kept if it leads there.
+
+        Args:
+            position: The batch.
+            consumed: Of a stream: what `consumed` was after the batch before it, in another run; -1 if nobody knows.
+        """
         self.require_open()
         with self._lock:
-            self._seek(position)
+            self._seek(position, consumed)
 
-    def _seek(self, position: Position) -> None:
+    def _seek(self, position: Position, consumed: int = -1) -> None:
         head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
         if head == position:
             return
@@ -223,12 +309,17 @@ class Pipeline:
         self._order.clear()
         self._told.clear()
         self._cursor = position
+        if self._intake is not None:
+            self._intake.begin(*position, consumed)
+            self._release_inputs()
         # Batches that were ready give their slots back now, the others when their last unit is done.
         self._ring.reclaim({filling.slot for filling in self._fillings.values()})
         self._executor.wake()
 
     def take(self, position: Position, timeout_s: float) -> Tree:
         """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
+
+        Returns `END_OF_EPOCH` if the epoch, whose length nobody knew, has no such batch.
 
         Args:
             position: The batch: the one that follows the last one taken, or was sought since.
@@ -240,11 +331,16 @@ class Pipeline:
             Exception: What a unit of this batch raised.
         """
         while (filling := self._head_if_ready(position)) is None:
-            if not self._executor.drive():
+            if not self._drive():
                 self._wait(timeout_s)
+        if filling.is_end:
+            self._executor.wake()  # what comes after the next end may be looked at now
+            return END_OF_EPOCH
         if not filling.errors:
+            self.consumed = filling.consumed
             return self._ring.hand_out(filling.slot)
-        self._ring.give_back(filling.slot)
+        if filling.slot >= 0:
+            self._ring.give_back(filling.slot)
         error = filling.first_error()
         try:
             raise error
@@ -267,13 +363,12 @@ class Pipeline:
     def _wait(self, timeout_s: float) -> None:
         # The bell rings for the batch. The silence between is listened to in quarters of the deadline, for a
         # slow batch is no error as long as somebody gets on with it.
-        before, silence = self._progress(), 0
-        patience_s = self._executor.patience_s(timeout_s)
+        before, silence = self.progress(), 0
         while True:
             try:
-                return self._bell.get(timeout=min(patience_s / 4, threading.TIMEOUT_MAX))
+                return self._bell.get(timeout=min(self.patience_s(timeout_s) / 4, threading.TIMEOUT_MAX))
             except queue.Empty:
-                now = self._progress()
+                now = self.progress()
                 silence = silence + 1 if now == before else 0
                 before = now
                 if silence >= 4:  # counted, not clocked: the whole process may have been stopped meanwhile
@@ -282,18 +377,36 @@ class Pipeline:
                     finally:
                         self.request_stop()
 
-    def _progress(self) -> object:
-        return self._executor.progress(), [reader.trace.read() for reader in list(self._readers)]
+    def _drive(self) -> bool:
+        """Runs one unit on the calling thread, where there are no workers; of the feed, if nothing else can be done."""
+        return self._executor.drive() or (self._intake is not None and self._intake.feed.drive())
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long nobody may get on before this gives up: as long as those take who are waited for."""
+        own = self._executor.patience_s(timeout_s)
+        if self._intake is None:
+            return own
+        feed = self._intake.feed.patience_s(timeout_s)
+        return max(own, feed) if self._unfinished_units else feed
+
+    def progress(self) -> object:
+        """A value that changes whenever anybody gets on."""
+        traces = [reader.trace.read() for reader in list(self._readers)]
+        return self._executor.progress(), traces, self._intake and self._intake.feed.progress()
 
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
             running = [(filling.epoch, filling.index) for filling in self._order if filling.remaining]
         epoch, index = running[0] if running else (0, 0)
         places = [place_of(reader.trace.read(), self._program.node) for reader in list(self._readers)]
+        stacks = self._executor.stuck()
+        if self._intake is not None:
+            places.append(self._intake.feed.place())
+            stacks += self._intake.feed.stuck()
         at = "; ".join(places) or "the sources"
         return DeadlineError(
             f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
-            f"for. They are at: {at}.\n{''.join(self._executor.stuck())}If that is how long it takes, raise "
+            f"for. They are at: {at}.\n{''.join(stacks)}If that is how long it takes, raise "
             "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
         )
 
@@ -326,7 +439,9 @@ class Pipeline:
         if self._pid != os.getpid():
             return
         self._closed = True  # and the rest again, if it was: Ctrl-C may have struck here
-        self._executor.request_stop()
+        self.stop_workers()
+        if self._intake is not None:
+            self._intake.feed.request_stop()
         self._bell.put(None)
 
     def close(self, timeout_s: float) -> bool:
@@ -337,25 +452,10 @@ class Pipeline:
         """
         self.request_stop()
         ended = self._executor.join(timeout_s)
+        if self._intake is not None:
+            ended &= self._intake.feed.close(timeout_s)
         if ended:
             self._program.sources.close()
             self._ring.release()
             self._readers.clear()
         return ended
-
-
-def _clear_own_frames(error: BaseException) -> None:
-    """Lets go of what our frames of a traceback hold: rows of the ring, scratch memory.
-
-    Somebody may keep the error for long, an interactive interpreter does. Frames of the user's functions stay
-    as they are, for a debugger.
-    """
-    one: BaseException | None = error
-    seen: set[int] = set()
-    while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
-        seen.add(id(one))
-        for frame, _ in traceback.walk_tb(one.__traceback__):
-            if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
-                with contextlib.suppress(RuntimeError):  # it still runs
-                    frame.clear()
-        one = one.__cause__

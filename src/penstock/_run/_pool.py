@@ -208,7 +208,7 @@ class Pool:
         """Tells every worker of a plan."""
         self._plans[plan.number] = plan
         for child in self._children.values():
-            child.tell(plan.opening, plan.file)
+            child.tell(plan.opening, plan.files)
 
     def queue(self, jobs: list[Job]) -> None:
         """Queues units, in order."""
@@ -233,7 +233,7 @@ class Pool:
             child.tell(Closing(plan.number))
         for place in plan.places:
             self.shared.release(place)
-        plan.words, plan.file = own_words(), None
+        plan.words, plan.files = own_words(), ()
 
     def _see_off(self) -> None:
         """Lets tenants go of which nothing runs any more."""
@@ -358,7 +358,7 @@ class Pool:
         if child.pidfd is not None:
             self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._end_noticed(child))
         for plan in self._plans.values():
-            child.tell(plan.opening, plan.file)
+            child.tell(plan.opening, plan.files)
 
     def _take_messages(self, child: Child) -> None:
         for message in child.messages():
@@ -599,4 +599,11 @@ def join(worker_count: int, incidents: list[str]) -> Tenant:
     """
     tenant = Tenant(_registry.join(), incidents)
     tenant.pool.post(lambda: tenant.pool.require(worker_count))
+    return tenant
+
+
+def join_alone(incidents: list[str]) -> Tenant:
+    """Gets a right to a worker that nobody else gives anything to do."""
+    tenant = Tenant(Pool(), incidents)
+    tenant.pool.post(lambda: tenant.pool.require(1))
     return tenant

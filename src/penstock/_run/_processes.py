@@ -14,6 +14,7 @@ from typing import Any, final
 from penstock._memory._ring import Ring
 from penstock._run._blame import HANG_COUNT
 from penstock._run._executor import Client, Executor
+from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import Parcel
 from penstock._run._pool import START_S
@@ -40,14 +41,15 @@ class ProcessesExecutor(Executor):
         self.queue_target = 1 << 30  # as many batches as there are slots, so that workers need not wait for us
         self._client = weakref.ref(client)
         self._tenant = tenant
+        self.shared = tenant.pool.shared
         self._parcel: Parcel | None = parcel
         self._timeout_s = timeout_s
         self._plan: Plan | None = None
 
-    def begin(self, program: Program, ring: Ring) -> None:
+    def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
         """Has the workers learn of the program."""
         assert self._parcel is not None
-        self._plan = self._tenant.open(self._parcel, ring, self._timeout_s, _Receiver(self._client))
+        self._plan = self._tenant.open(self._parcel, ring, self._timeout_s, _Receiver(self._client), spans)
         self._parcel = None  # it holds the arrays that are shared now
 
     def submit(self, units: Sequence[Unit]) -> None:

@@ -59,6 +59,7 @@ class Plan:
         tenant: Whose it is.
         parcel: The pickled plan.
         ring: Where its units write; None for a plan without.
+        spans: Where they read, if it is a plan over a stream.
         timeout_s: How long a worker may stand still.
         receiver: Takes the outcomes.
     """
@@ -70,6 +71,7 @@ class Plan:
         ring: Ring | None,
         timeout_s: float,
         receiver: Receiver,
+        spans: Ring | None = None,
     ) -> None:
         self.timeout_s = timeout_s
         self.receiver = receiver
@@ -79,7 +81,8 @@ class Plan:
         self._tenant = tenant
         self._pool = tenant.pool
         self.words = own_words() if ring is None else ring.words
-        self.file = None if ring is None else ring.file
+        self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
+        """Memory that workers map: of the ring, then of the spans."""
         self.places: list[Place] = []
         """What it has in the pool's shared file: itself, then its arrays."""
         shared = self._pool.shared
@@ -97,7 +100,7 @@ class Plan:
             data=self.places[0],
             arrays=tuple(self.places[1:]),
             slot_count=1 if ring is None else ring.slot_count,
-            ring_nbytes=0 if self.file is None else self.file.nbytes,
+            file_nbytes=tuple(file.nbytes for file in self.files),
             directory=os.getcwd(),
             path=tuple(path for path in sys.path if type(path) is str),
         )
@@ -134,9 +137,11 @@ class Tenant:
         self._has_left = False
         self._pid = os.getpid()
 
-    def open(self, parcel: Parcel, ring: Ring | None, timeout_s: float, receiver: Receiver) -> Plan:
-        """Has the workers learn of a plan."""
-        plan = Plan(self, parcel, ring, timeout_s, receiver)
+    def open(
+        self, parcel: Parcel, ring: Ring | None, timeout_s: float, receiver: Receiver, spans: Ring | None = None
+    ) -> Plan:
+        """Has the workers learn of a plan; see `Plan`."""
+        plan = Plan(self, parcel, ring, timeout_s, receiver, spans)
         self.plans.append(plan)
         return plan
 

@@ -40,6 +40,7 @@ from penstock._plan._node import Node, walk
 from penstock._plan._reader import Trace
 from penstock._random import owned_globals
 from penstock._run._board import DONE, TOLD, Board
+from penstock._run._feed_program import FeedProgram
 from penstock._run._gil import GilClock
 from penstock._run._lower import Program, Unit
 from penstock._run._parcel import unpack
@@ -54,17 +55,17 @@ _FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
 
 
 class Opening(NamedTuple):
-    """What opens a plan in a worker. With it comes the descriptor of the ring, if there is one."""
+    """What opens a plan in a worker. With it come the descriptors of the ring, and of the spans of a stream."""
 
     plan: int
     data: Place
-    """The pickled plan, in the pool's shared file: a `Program`, or a `Node` whose specs are asked for."""
+    """The pickled plan, in the pool's shared file: a program, or a `Node` whose specs are asked for."""
     arrays: tuple[Place, ...]
     """Arrays that it refers to."""
     slot_count: int
     """Of the ring."""
-    ring_nbytes: int
-    """0 for a plan without a ring."""
+    file_nbytes: tuple[int, ...]
+    """Of the memory behind the descriptors; none for a plan without a ring."""
     directory: str
     """Where the parent was, for functions that open files by relative paths."""
     path: tuple[str, ...]
@@ -162,7 +163,7 @@ class _Worker:
         return True
 
     def _take_message(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 1)  # which drops flags (CPython 3.11)
+        data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 2)  # which drops flags (CPython 3.11)
         if not data:
             return False
         message = pickle.loads(data)
@@ -248,11 +249,11 @@ class _Plan:
 
     def __init__(self, opening: Opening, descriptors: list[int]) -> None:
         self._opening = opening
-        self._memory: mmap.mmap | None = None
-        for descriptor in descriptors:
-            self._memory = map_shared(descriptor, opening.ring_nbytes)
+        self._memories: list[mmap.mmap] = []
+        for descriptor, nbytes in zip(descriptors, opening.file_nbytes, strict=True):
+            self._memories.append(map_shared(descriptor, nbytes))
             os.close(descriptor)
-        self.words = ring_words(self._memory, opening.slot_count) if self._memory else own_words()
+        self.words = ring_words(self._memories[0], opening.slot_count) if self._memories else own_words()
         self.is_loaded = False
         self._value: Any = None
 
@@ -261,18 +262,19 @@ class _Plan:
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
-        if isinstance(self._value, Program) and self._memory is not None:
-            layout = RingLayout(self._value.spec, self._opening.slot_count)
-            self._reader = self._value.reader(owned_globals, trace)
-            roots = [layout.root(self._memory, slot) for slot in range(self._opening.slot_count)]
+        if isinstance(self._value, (Program, FeedProgram)):
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
-            self._slots = [layout.slot.rows(root) for root in roots]
+            self._slots = RingLayout(self._value.spec, self._opening.slot_count).slots(self._memories[0])
+            window = None
+            if isinstance(self._value, Program) and (spans := self._value.spans) is not None:
+                window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
+            self._reader = self._value.reader(owned_globals, trace, window)
         self.is_loaded = True
 
     @property
     def runs_functions(self) -> bool:
         """Whether it delivers batches that take functions of the user."""
-        return isinstance(self._value, Program) and self._value.runs_functions
+        return not isinstance(self._value, Node) and self._value.runs_functions
 
     @property
     def uses_globals(self) -> bool:
@@ -285,7 +287,7 @@ class _Plan:
         if isinstance(self._value, Node):
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
-        program: Program = self._value
+        program: Program | FeedProgram = self._value
         rows = self._slots[unit.slot]
         began = time.perf_counter()
         program.run(self._reader, unit, rows)

@@ -1,4 +1,4 @@
-"""Contract suites for those who add to penstock: a source, an executor, a step.
+"""Contract suites for those who add to penstock: a source, an executor, an adapter, a step.
 
     class TestMySource(penstock.testing.SourceTests):
         @pytest.fixture
@@ -6,11 +6,11 @@
         @pytest.fixture
         def expected(self): ...
 
-`SourceTests`, `ExecutorTests` and `WorkerDeathTests` are subclassed; `assert_resumes_exactly` is called;
-`CountingSource`, `FailingSource`, `GatedSource` and `LethalSource` wrap a source in a test of anything else, on every
-executor, and `LethalFunction` is one for `map`. `penstock.testing.strategies` makes random plans together with a
-perfect model of each, and is imported by name, for it alone needs Hypothesis. The rest needs pytest; `import penstock`
-brings neither.
+`SourceTests`, `ExecutorTests`, `WorkerDeathTests`, `AdapterTests` and `AdapterMemoryTests` are subclassed;
+`assert_resumes_exactly` is called; `CountingSource`, `FailingSource`, `GatedSource` and `LethalSource` wrap a source in
+a test of anything else, on every executor, and `LethalFunction` is one for `map`. `penstock.testing.strategies` makes
+random plans together with a perfect model of each, and is imported by name, for it alone needs Hypothesis. The rest
+needs pytest; `import penstock` brings neither.
 """
 
 import importlib
@@ -27,6 +27,7 @@ from penstock.testing._fakes import (
 )
 
 if TYPE_CHECKING:
+    from penstock.testing._adapter import AdapterMemoryTests as AdapterMemoryTests, AdapterTests as AdapterTests
     from penstock.testing._compare import (
         assert_fits as assert_fits,
         assert_same as assert_same,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from penstock.testing._worker_deaths import WorkerDeathTests as WorkerDeathTests
 
 _HOMES = {
+    "AdapterMemoryTests": "_adapter",
+    "AdapterTests": "_adapter",
     "ExecutorTests": "_executor",
     "SourceTests": "_source",
     "WorkerDeathTests": "_worker_deaths",
@@ -48,6 +51,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdapterMemoryTests",
+    "AdapterTests",
     "CountingSource",
     "ExecutorTests",
     "FailingSource",

@@ -1,0 +1,72 @@
+"""Whether what a function of the user returned is an element of a spec."""
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import SpecError, type_of
+from penstock._spec import Spec, leaf_of, spec_of_leaf
+
+if TYPE_CHECKING:
+    from penstock._plan._node import Leaves
+    from penstock._tree import Tree
+
+
+@final
+class MisfitError(Exception):
+    """An element is not as its spec says. The message is what was found instead: `an array of (3,) int64`."""
+
+
+def conformed(spec: Spec, value: "Tree") -> "Leaves":
+    """Returns the leaves of an element, each an array or text, after looking at each.
+
+    Raises:
+        MisfitError: Structure, shape or dtype are not those of the spec.
+    """
+    try:
+        leaves = _tree.flatten_like(spec.structure, value)
+    except ValueError:
+        raise MisfitError(f"the structure {_tree.flatten(value)[1]}") from None
+    for number, want in enumerate(spec.leaves):
+        leaf = leaves[number]
+        try:
+            found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
+        except SpecError as error:
+            raise MisfitError(f"a leaf that is {error}") from None
+        if isinstance(found, np.ndarray):
+            if not want.admits(found.shape, found.dtype):
+                raise MisfitError(f"an array of {spec_of_leaf(found)}")
+            leaves[number] = found
+        elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
+            # Plain text: an enumeration of the user's is text too, but none that others know.
+            leaves[number] = str.__str__(found) if isinstance(found, str) else bytes(found)
+        else:
+            raise MisfitError(type_of(found))
+    return leaves
+
+
+def observed(value: "Tree") -> Spec:
+    """Returns the spec of an element that a function returned.
+
+    Raises:
+        MisfitError: It has no leaves, or a leaf that is none.
+    """
+    leaves, structure = _tree.flatten(value)
+    if not leaves:
+        raise MisfitError("no array at all")
+    places = _tree.paths(structure)
+    specs = []
+    for leaf, place in zip(leaves, places, strict=True):
+        try:
+            specs.append(spec_of_leaf(leaf_of(leaf)))
+        except SpecError as error:
+            raise MisfitError(f"a leaf{place} that is {error}") from None
+    return Spec(tuple(specs), structure)
+
+
+def text_of(spec: Spec | None, *, is_declared: bool) -> str:
+    """The end of a message about a misfit: what was expected."""
+    if spec is None:
+        return ""
+    return f", but its element_spec is {spec} (as {'declared' if is_declared else 'found on element 0'})"

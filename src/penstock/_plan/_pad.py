@@ -1,0 +1,241 @@
+"""Batches of elements whose sizes differ: padded, and gathered by length."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import ElementError, SpecError
+from penstock._plan._batch import Batch
+from penstock._plan._filter import Sequential
+from penstock._plan._map import Map
+from penstock._plan._node import Indices, Leaves, Length, Node
+from penstock._plan._reader import Gather, copied
+from penstock._spec import ArraySpec, Spec
+from penstock._tree import Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock._plan._node import Demand
+    from penstock._plan._reader import Reader, Rows
+
+
+@final
+@dataclass(frozen=True)
+class Padding:
+    """How elements are brought to one size: a size for each axis of each leaf, and what fills the rest."""
+
+    shapes: tuple[tuple[int | None, ...] | None, ...] | None
+    """For each leaf: its padded shape, where None is the largest of the batch; None for a leaf whose own varying
+    axes are padded to that. None altogether: for all leaves."""
+    values: tuple[Any, ...]
+    """For each leaf what fills it; or a single one for all."""
+    structure: Structure | None
+    """How shapes were given, which must be how elements are."""
+
+    def target(self, label: str, spec: Spec) -> list[tuple[int | None, ...]]:
+        """The padded shape of each leaf of an element.
+
+        Raises:
+            SpecError: Shapes were given in another structure, or with other axes, or text has axes to pad.
+        """
+        shapes = self.shapes or (None,) * len(spec.leaves)
+        if self.shapes is not None and (self.structure != spec.structure or len(shapes) != len(spec.leaves)):
+            raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.")
+        found = []
+        for place, shape, leaf in zip(_tree.paths(spec.structure), shapes, spec.leaves, strict=True):
+            wanted = leaf.shape if shape is None else shape
+            if len(wanted) != len(leaf.shape):
+                raise SpecError(f"{label}: padded_shapes{place} is {wanted}, but element{place} is {leaf}.")
+            short = [
+                (have, want) for have, want in zip(leaf.shape, wanted, strict=True) if have and want and want < have
+            ]
+            if short:
+                raise SpecError(f"{label}: padded_shapes{place} is {wanted}, smaller than element{place}, {leaf}.")
+            if leaf.dtype.itemsize == 0 and (None in leaf.shape or wanted != leaf.shape):
+                raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
+            found.append(wanted)
+        return found
+
+    def value(self, number: int) -> Any:
+        """What fills a leaf."""
+        return self.values[number if len(self.values) > 1 else 0]
+
+    def stack(self, label: str, spec: Spec, members: "Sequence[Sequence[Any]]", first: int) -> Leaves:
+        """Stacks elements, given as leaves, padded to one size.
+
+        Raises:
+            ElementError: An element is larger than it is to become.
+        """
+        stacked = []
+        for number, (leaf, shape) in enumerate(zip(spec.leaves, self.target(label, spec), strict=True)):
+            values = [np.asarray(leaves[number]) for leaves in members]
+            if leaf.dtype.itemsize == 0:
+                stacked.append(np.array([value.tolist() for value in values], leaf.dtype.kind))
+                continue
+            largest = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
+            size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
+            place = np.full((len(values), *size), self.value(number), leaf.dtype)
+            for row, value in enumerate(values):
+                if any(have > want for have, want in zip(value.shape, size, strict=True)):
+                    raise ElementError(
+                        f"{label}: element {first + row} is {value.shape}, larger than its padded shape {size}. Cut it "
+                        "with map(), or give a larger shape."
+                    )
+                corner: tuple[int | slice, ...] = (row, *(slice(have) for have in value.shape))
+                place[corner] = value
+            stacked.append(place)
+        return stacked
+
+    def spec(self, label: str, spec: Spec, size: int | None) -> Spec:
+        """What batches of up to `size` elements look like; exactly so many if the size is known."""
+        leaves = []
+        for leaf, shape in zip(spec.leaves, self.target(label, spec), strict=True):
+            leaves.append(ArraySpec((size, *shape), leaf.dtype))
+        return Spec(tuple(leaves), spec.structure)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PaddedBatch(Node):
+    """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
+
+    source: Node
+    size: int
+    drop_remainder: bool
+    padding: Padding
+
+    @property
+    def verb(self) -> str:
+        """`padded_batch`."""
+        return "padded_batch"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without the padding."""
+        return f"padded_batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
+
+    @property
+    def _plain(self) -> Batch:
+        """The batch without padding, whose numbers are the same."""
+        return Batch(self.source, self.size, self.drop_remainder)
+
+    @property
+    def is_parallel(self) -> bool:
+        """A batch is elements that follow each other."""
+        return True
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments."""
+        padding = (self.padding.shapes, [str(value) for value in self.padding.values])
+        return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
+
+    def _find_length(self) -> Length:
+        return self._plain.length
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        is_exact = self._plain.remainder == 0 and self.source.length is not None
+        spec = self.padding.spec(self.label, self.source.spec, self.size)
+        if is_exact or self.drop_remainder:
+            return spec
+        leaves = [
+            ArraySpec((None, *leaf.shape[1:]), leaf.dtype, None if None in leaf.shape else leaf.shape)  # type: ignore[arg-type]
+            for leaf in spec.leaves
+        ]
+        return Spec(tuple(leaves), spec.structure)
+
+    def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
+        """The elements of each batch, in order."""
+        return self._plain.demand(epoch, indices)
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Reads the elements of one batch after the other, and pads them into it."""
+        source = reader.inputs[0]
+        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+            count = self._plain.part_count(epoch, index)
+            members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
+            box, reads = source.scratch(count), Gather()
+            source.fill(epoch, members, box, reads)
+            reads.run()
+            leaves = [box.leaf_values(number) for number in range(count)]
+            out.put(row, self.padding.stack(self.label, source.spec, leaves, index * self.size))
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Stacks elements of a stream as they come."""
+        members: list[Leaves] = []
+        done = 0
+        for leaves in reader.inputs[0].sequence(epoch):
+            members.append([copied(leaf) for leaf in leaves])
+            if len(members) == self.size:
+                yield self.padding.stack(self.label, self.source.spec, members, done)
+                done += self.size
+                members = []
+        if members and not self.drop_remainder:
+            yield self.padding.stack(self.label, self.source.spec, members, done)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """The elements of one batch; those of unknown size count as nothing."""
+        return self.size * self.source.spec.nbytes
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BucketByLength(Sequential):
+    """Batches of elements of similar length. The input gives pairs of an element and its length."""
+
+    source: Map
+    boundaries: tuple[int, ...]
+    sizes: tuple[int, ...]
+    drop_remainder: bool
+    padding: Padding
+
+    @property
+    def verb(self) -> str:
+        """`bucket_by_length`."""
+        return "bucket_by_length"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it: `bucket_by_length(len, [10, 20])`."""
+        return f"bucket_by_length({self.source.function_name}, {list(self.boundaries)})"
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments; the input knows the function."""
+        return {"boundaries": self.boundaries, "sizes": self.sizes, "drop_remainder": self.drop_remainder}
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with that of the elements before it."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        is_exact = self.drop_remainder and len(set(self.sizes)) == 1
+        return self.padding.spec(self.label, self.source.source.spec, self.sizes[0] if is_exact else None)
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """A batch of a bucket when it is full; at the end what is left, shortest first."""
+        spec = self.source.source.spec
+        buckets: list[list[Leaves]] = [[] for _ in self.sizes]
+        for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+            which = int(np.searchsorted(self.boundaries, leaves[-1], side="right"))
+            bucket = buckets[which]
+            bucket.append([copied(leaf) for leaf in leaves[:-1]])
+            if len(bucket) == self.sizes[which]:
+                yield self.padding.stack(self.label, spec, bucket, number + 1 - len(bucket))
+                bucket.clear()
+        if not self.drop_remainder:
+            yield from (self.padding.stack(self.label, spec, bucket, 0) for bucket in buckets if bucket)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Buckets that are not full; elements of unknown size count as nothing."""
+        return sum(self.sizes) * self.source.source.spec.nbytes

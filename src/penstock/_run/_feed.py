@@ -1,0 +1,387 @@
+"""A stream's beginning: what has to be read in one place, one element after the other, ahead of the workers.
+
+A plan over a stream is cut in two (`_plan/_stream.cut`). What is below runs here, on one worker of its own, which
+writes elements into *spans*, slots of `size` elements each. What is above is an ordinary program, whose units read
+their elements from the spans: any worker, in any order, and again after a failure.
+
+Spans are numbered from the first to the last that this feed ever fills; number `n` lies in slot `n % slot_count`. So a
+worker knows where element `i` of an epoch is from one integer, `Run.base`. Spans come free in the order of their
+numbers, when the pipeline needs nothing of them any more and nobody writes to them.
+
+Who writes what. Everything below `_lock` is written with that lock held. The pipeline calls in with its own lock held;
+so a feed never calls the pipeline with `_lock` held: it wakes the pipeline's executor.
+
+Each wait, and what ends it. None in this file. The worker may wait in the user's generator, which nobody can end (a
+thread is left behind, see `DeadlineError`), or for a batch of a stage, see `_stage.py`.
+"""
+
+import contextlib
+import functools
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from penstock._memory._ring import Ring
+from penstock._memory._shared import Place, SharedFile
+from penstock._memory._slot import note_time
+from penstock._plan._reader import Reader, Window, place_of
+from penstock._plan._stream import needed
+from penstock._random import seeded_globals
+from penstock._run._executor import Client, Executor, clear_own_frames
+from penstock._run._feed_program import FeedProgram, Parallel
+from penstock._run._lower import FIRST_UNIT_ROWS, UNIT_S, Program, Unit
+
+AHEAD_COUNT: Final = 2
+"""Units that wait for the feed's worker or are at it, so that it need not wait for us."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Run:
+    """An epoch of the stream, or the rest of one, being read."""
+
+    epoch: int
+    base: int
+    """See `Window.base`."""
+    filled: int
+    """Elements up to here are there, in this epoch's numbers; those before the first span never were."""
+    count: int = -1
+    """How many elements the epoch has; -1 until its end was seen."""
+    origin: tuple[int, int] = (0, 0)
+    """See `Unit.origin`."""
+    error: BaseException | None = None
+    """What element `filled` raised."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self.count >= 0 or self.error is not None
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Span:
+    number: int
+    run: Run
+    index: int
+    """Among the spans of its epoch."""
+    issued: int = 0
+    """Rows up to here were given to the worker."""
+    pending: int = 0
+    """Units of it that are not finished."""
+    places: list[Place] = field(default_factory=list)
+    """Where text and ragged arrays of it lie for other processes."""
+
+
+@final
+class Feed(Client):
+    """Fills spans on one worker, in order, as far as there is room.
+
+    Args:
+        program: What it reads.
+        make_executor: Makes the executor, of one worker, given its client.
+        wake: Called when elements have come, or the end, or an error. Takes no lock.
+        shared: Where other processes that are to see the spans find text and ragged arrays; None if there are none.
+    """
+
+    def __init__(
+        self,
+        program: FeedProgram,
+        make_executor: Callable[[Client], Executor],
+        wake: Callable[[], None],
+        shared: SharedFile | None,
+    ) -> None:
+        self._program = program
+        self._shared = shared
+        self._wake = wake
+        self._pid = os.getpid()
+        self._closed = False
+        self._reader: Reader | None = None
+        self._lock = threading.Lock()
+        self._run: Run | None = None
+        self._spans: deque[_Span] = deque()
+        self._next_number = 0
+        self._wanted_from = 0
+        """The number of the first span of which something is needed."""
+        self._units: dict[int, _Span] = {}
+        """By ticket."""
+        self._ticket = 0
+        self._executor = make_executor(self)
+        self.stop_workers = functools.partial(
+            _stop, self._executor.request_stop, [weakref.ref(stage) for stage in program.stages.values()]
+        )
+        """For a finalizer: stops the worker, and holds neither this nor the plan."""
+        try:
+            self.ring = Ring(
+                program.spec,
+                program.layout.slot_count,
+                1,
+                _ignore,
+                is_shared=shared is not None or self._executor.is_elsewhere,
+            )
+            self._executor.begin(program, self.ring)
+        except BaseException:
+            self._executor.request_stop()
+            raise
+
+    # The executor's side: see `Client`.
+
+    def run(self, unit: Unit) -> None:
+        """Runs a unit on the calling thread, unless nobody wants it any more."""
+        if self._closed or not self._is_wanted(unit):
+            return
+        if self._reader is None:
+            self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
+        began = time.perf_counter()
+        self._program.run(self._reader, unit, self.ring.rows(unit.slot))
+        with contextlib.suppress(IndexError):  # the ring was released
+            note_time(self.ring.words, unit.stop - unit.start, time.perf_counter() - began)
+
+    def _is_wanted(self, unit: Unit) -> bool:
+        with self._lock:
+            span = self._units[unit.ticket]
+            return span.run is self._run and not span.run.is_over
+
+    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
+        """What a worker was at that had a unit, for messages."""
+        return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
+
+    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+        """Takes text and ragged arrays, which came from another process."""
+        self._program.put_objects(unit, self.ring.rows(unit.slot), objects)
+
+    def finished(self, unit: Unit, error: BaseException | None) -> None:
+        """Notes how far the span is, and what follows from that."""
+        if error is not None:
+            clear_own_frames(error)
+        with self._lock:
+            span = self._units.pop(unit.ticket)
+            span.pending -= 1
+            run = span.run
+            if run is self._run and not run.is_over and not self._closed:
+                marks = self._program.layout.marks(self.ring.rows(unit.slot))
+                # In another process, the worker may be at the next unit of this span by now.
+                stop, ended = int(marks[0]), bool(marks[1])
+                ended &= stop < unit.stop
+                stop = min(stop, unit.stop)
+                try:
+                    self._share(span, unit.start, stop)
+                except OSError as failure:  # no memory
+                    error, stop = error or failure, unit.start
+                run.filled = max(run.filled, span.index * self._program.layout.size + stop)
+                if error is not None:
+                    run.error = error
+                elif ended:
+                    run.count = run.filled
+                if ended or error is not None:
+                    self.ring.words[0] = self._ticket  # units that wait are not wanted any more
+            self._issue()
+        self._wake()
+
+    def _share(self, span: _Span, start: int, stop: int) -> None:
+        """Puts text and ragged arrays where other processes find them."""
+        if self._shared is None or not self._program.layout.has_objects or start >= stop:
+            return
+        slot = self.ring.rows(span.number % self._program.layout.slot_count)
+        data = self._program.layout.packed(slot, start, stop)
+        place = self._shared.put_bytes(data)
+        span.places.append(place)
+        self._program.layout.note_place(slot, start, stop, place)
+
+    def pump(self) -> None:
+        """Gives the worker what there is to do."""
+        with self._lock:
+            self._issue()
+
+    def _issue(self) -> None:
+        while self._run is not None and not self._run.is_over and not self._closed and len(self._units) < AHEAD_COUNT:
+            span = self._spans[-1] if self._spans else None
+            if span is None or span.run is not self._run or span.issued == self._program.layout.size:
+                span = self._new_span(self._run)
+                if span is None:
+                    return
+            stop = min(self._program.layout.size, span.issued + self._unit_rows())
+            self._ticket += 1
+            slot = span.number % self._program.layout.slot_count
+            unit = Unit(span.run.epoch, span.index, span.issued, stop, slot, self._ticket, origin=span.run.origin)
+            span.issued, span.pending = stop, span.pending + 1
+            self._units[self._ticket] = span
+            self._executor.submit([unit])
+
+    def _unit_rows(self) -> int:
+        row_s = self.ring.words[-1] / 1e9
+        return max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS
+
+    def _new_span(self, run: Run) -> _Span | None:
+        while self._spans and self._spans[0].number < self._wanted_from and not self._spans[0].pending:
+            self._forget(self._spans.popleft())
+        oldest = self._spans[0].number if self._spans else self._next_number
+        if self._next_number - oldest >= self._program.layout.slot_count:
+            return None
+        size = self._program.layout.size
+        span = _Span(self._next_number, run, self._next_number - run.base // size)
+        span.issued = max(0, run.filled - span.index * size) if run.filled < (span.index + 1) * size else 0
+        self._next_number += 1
+        self._spans.append(span)
+        return span
+
+    def _forget(self, span: _Span) -> None:
+        for place in span.places if self._shared is not None else ():
+            self._shared.release(place)  # type: ignore[union-attr]
+        span.places.clear()
+
+    # The pipeline's side, with its lock held.
+
+    def begin(self, epoch: int, element: int, consumed: int = -1) -> Run:
+        """Begins an epoch at an element, and gives up what was being read before.
+
+        Args:
+            epoch: The epoch.
+            element: The first that is needed.
+            consumed: See `consumed_before`, which said so of this element in an earlier run; -1 to read all before it.
+        """
+        with self._lock:
+            size = self._program.layout.size
+            index = element // size
+            run = Run(epoch, (self._next_number - index) * size, element)
+            if consumed >= 0:
+                run.origin = element, consumed
+            self._run = run
+            self.ring.words[0] = self._ticket  # what is under way is not wanted any more
+        self._executor.wake()
+        return run
+
+    def release(self, run: Run, element: int) -> None:
+        """Says that of all spans, nothing before this element of a run is needed any more."""
+        with self._lock:
+            number = (element + run.base) // self._program.layout.size
+            if number <= self._wanted_from:
+                return
+            self._wanted_from = number
+        self._executor.wake()
+
+    def consumed_before(self, run: Run, element: int) -> int:
+        """How far the stream's input was read when the elements before this one were there; -1 if nobody knows."""
+        if not element:
+            return -1
+        number, row = divmod(element - 1 + run.base, self._program.layout.size)
+        slot = self.ring.rows(number % self._program.layout.slot_count)
+        return int(self._program.layout.consumed(slot)[row])
+
+    def window(self) -> Window:
+        """What a worker of this process reads from."""
+        layout = self._program.layout
+        return layout.window([self.ring.rows(slot) for slot in range(layout.slot_count)])
+
+    # The consumer's.
+
+    def drive(self) -> bool:
+        """Runs one unit on the calling thread, if the executor has no worker. Returns whether it did."""
+        return self._executor.drive()
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long nothing may come before the pipeline gives up: longer than a stage takes to give up."""
+        own = self._executor.patience_s(timeout_s)
+        stages = [stage.patience_s(timeout_s) for stage in self._program.stages.values()]
+        return 1.5 * max(own, *stages) if stages else own
+
+    def progress(self) -> object:
+        """A value that changes whenever the worker gets on."""
+        reader = self._reader
+        inner = [stage.progress() for stage in self._program.stages.values()]
+        return self._executor.progress(), None if reader is None else reader.trace.read(), inner
+
+    def place(self) -> str:
+        """Where the worker is, for the message of a deadline."""
+        reader = self._reader
+        return place_of(reader.trace.read(), self._program.node) if reader else self._program.node.label
+
+    def stuck(self) -> list[str]:
+        """The stack of the worker, if it is at something."""
+        return self._executor.stuck()
+
+    def request_stop(self) -> None:
+        """Has the worker stop soon. Takes no lock, so a finalizer may call it."""
+        if self._pid == os.getpid():
+            self._closed = True
+            self.stop_workers()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, waits for the worker to end, and frees the memory. Returns whether it ended."""
+        self.request_stop()
+        ended = self._executor.join(timeout_s)
+        for stage in self._program.stages.values():
+            ended &= stage.close(timeout_s)
+        if ended:
+            self._reader = None
+            for span in self._spans:
+                self._forget(span)
+            self.ring.release()
+        return ended
+
+
+def _stop(stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[Parallel]]") -> None:
+    stop_worker()
+    for each in stages:
+        if (stage := each()) is not None:
+            stage.request_stop()
+
+
+def _ignore() -> None:
+    """Spans do not come back by themselves."""
+
+
+@final
+class Intake:
+    """What a pipeline over a stream knows of its feed. Everything is called with the pipeline's lock held.
+
+    Args:
+        program: The steps over the feed.
+        feed: The feed.
+        gives_rest: Whether what is there before an error makes a last, short batch.
+    """
+
+    WAIT: Final = "wait"
+    END: Final = "end"
+
+    def __init__(self, program: Program, feed: Feed, *, gives_rest: bool) -> None:
+        self._program = program
+        self._gives_rest = gives_rest
+        self.feed = feed
+        self.run: Run | None = None
+
+    def begin(self, epoch: int, index: int, consumed: int = -1) -> None:
+        """Makes a batch the next that is looked for; see `Feed.begin`."""
+        self.run = self.feed.begin(epoch, needed(self._program.node, index)[0], consumed)
+
+    def look(self, epoch: int, index: int) -> object:
+        """Whether a batch can be made: `WAIT`, `END` if the epoch has no such batch, an error, or `(base, length)`."""
+        if self.run is None or self.run.epoch != epoch:
+            self.begin(epoch, index)
+        run = self.run
+        assert run is not None
+        node = self._program.at(run.count)
+        if node.length != math.inf and index >= (node.length or 0):
+            return self.END
+        if needed(node, index)[1] <= run.filled:
+            return run.base, run.count
+        if run.error is None:
+            return self.WAIT
+        if self._gives_rest and needed(node, index)[0] < run.filled:
+            return run.base, run.filled
+        return run.error
+
+    def first_needed(self, index: int) -> int:
+        """The first element that a batch, and all after it, needs."""
+        return needed(self._program.node, index)[0]
+
+    def consumed_after(self, run: Run, index: int) -> int:
+        """See `Feed.consumed_before`, of the element behind those of a batch."""
+        first, stop = needed(self._program.at(run.count), index)
+        return self.feed.consumed_before(run, stop) if stop > first else -1

@@ -1,0 +1,143 @@
+"""What a feed runs: elements of a stream, one after the other, into the rows of spans.
+
+A unit is rows `[start, stop)` of a span, and the span's number in its epoch: a pure function of the plan and these
+integers, as all units are, if what the stream gives depends on the epoch alone. So it can be done again: whoever does
+it begins the epoch anew, and skips what was there before. Done in order by one worker, it goes on where it was.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Protocol, final
+
+from penstock._memory._spans import SpanLayout
+from penstock._plan._node import Leaves, Node
+from penstock._plan._reader import OpenSources, Reader, Rows, Trace, Window
+from penstock._random import seeded_globals
+from penstock._run._lower import Unit
+from penstock._spec import Spec
+
+
+class Parallel(Protocol):
+    """A part of what a feed reads that workers make; see `_stage.py`."""
+
+    def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
+        """Gives the elements of an epoch, one after the other, from one on where there is random access."""
+
+    def progress(self) -> object:
+        """A value that changes whenever its workers get on."""
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long it waits for its workers before it gives up."""
+
+    def request_stop(self) -> None:
+        """Has its workers stop soon, and whoever waits for them. Takes no lock."""
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, and waits for its workers. Returns whether they ended."""
+
+
+@final
+class FeedProgram:
+    """What runs in one place, made ready: the counterpart of `Program`.
+
+    Args:
+        node: The part of the plan that is read one element after the other.
+        size: Elements in a span.
+        slot_count: Spans.
+        stages: Parts of it that are made in parallel, by the numbers of their nodes.
+    """
+
+    runs_functions = False
+
+    def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, Parallel]) -> None:
+        self.node = node
+        self.layout = SpanLayout(node.spec, size, slot_count)
+        self.stages = stages
+
+    @property
+    def spec(self) -> Spec:
+        """What a slot holds."""
+        return self.layout.spec
+
+    def reader(
+        self, isolation: type[seeded_globals] | None, trace: Trace | None = None, window: Window | None = None
+    ) -> Reader:
+        """Makes the reader of the worker; it has no window, being the one who fills it."""
+        reader = Reader(self.node, OpenSources(self.node), isolation=isolation, trace=trace)
+        for each in _readers(reader):
+            if each.number in self.stages:
+                each.stage = self.stages[each.number].sequence
+        return reader
+
+    def run(self, reader: Reader, unit: Unit, out: Rows) -> None:
+        """Writes rows `[start, stop)` of a span, as far as there are elements; begins anew if it has to.
+
+        Raises:
+            Exception: What the stream raised. The elements before are there.
+        """
+        rows, consumed, marks = self.layout.rows(out), self.layout.consumed(out), self.layout.marks(out)
+        origin = unit.index * self.layout.size
+        cursor: _Cursor = reader.memo("cursor", lambda: _Cursor(reader))
+        marks[1] = 0
+        cursor.seek(unit.epoch, origin + unit.start, unit.origin)
+        # Where it ended may be before this unit: the one before, of the same span, may not have been looked at yet.
+        marks[0] = max(0, cursor.index - origin)
+        for row in range(unit.start, unit.stop):
+            leaves = cursor.next()
+            if leaves is None:
+                marks[1] = 1
+                return
+            rows.put(row, leaves)
+            consumed[row] = reader.consumed
+            marks[0] = row + 1
+
+    def objects(self, unit: Unit, out: Rows) -> list[Any]:
+        """What a unit wrote of leaves that have no place in the slot, text and ragged arrays: a list of values each."""
+        return [array[unit.start : unit.stop] for array in self.layout.objects(out)]
+
+    def put_objects(self, unit: Unit, out: Rows, objects: Sequence[Any]) -> None:
+        """Puts what `objects` returned, in another process, where it belongs."""
+        for array, values in zip(self.layout.objects(out), objects, strict=True):
+            array[unit.start : unit.stop] = values
+
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages."""
+        first = unit.index * self.layout.size + unit.start
+        return f"elements from {first} on of {self.node.label}, in epoch {unit.epoch}"
+
+
+def _readers(reader: Reader) -> Iterator[Reader]:
+    yield reader
+    for each in reader.inputs:
+        yield from _readers(each)
+
+
+@final
+class _Cursor:
+    """A stream that is being read, and where it is."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._epoch = -1
+        self._elements: Generator[Leaves, None, None] | None = None
+        self.index = 0
+
+    def seek(self, epoch: int, index: int, origin: tuple[int, int]) -> None:
+        """Goes to an element, or as far as there are any: on from where it is, or from the origin."""
+        if self._elements is None or epoch != self._epoch or index < self.index or self.index < origin[0]:
+            if self._elements is not None:
+                self._elements.close()
+            self._reader.origin = origin
+            self._elements, self._epoch, self.index = self._reader.sequence(epoch), epoch, origin[0]
+        while self.index < index and self.next() is not None:
+            pass
+
+    def next(self) -> Leaves | None:
+        """The next element, or None behind the last."""
+        assert self._elements is not None
+        try:
+            leaves = next(self._elements, None)
+        except BaseException:
+            self._elements = None  # it is at its end now, which is not that of the epoch
+            raise
+        self.index += leaves is not None
+        return leaves

@@ -1,0 +1,282 @@
+"""A plan as what runs it: one pipeline, or a chain of them where the plan is a stream.
+
+A plan with random access is one pipeline. Of a stream, the steps from the end down to the last that has to see elements
+one after the other are a pipeline over a feed (`_feed.py`). If a step of the feed reads what functions made, as
+`filter` does, that input is a stage again: a pipeline of its own on the same kind of executor, whose batches the feed
+takes. So functions always run on all workers, and order is kept in one place each.
+
+Each wait, and what ends it. A feed's worker waits for a stage's batch (`Pipeline.take`): ended by the batch, by an
+error, by the deadline, or by `request_stop`, which the stages get with the feed.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Literal, final
+
+from penstock._memory._budget import Budget, budget
+from penstock._memory._shared import SharedFile
+from penstock._plan._batch import Batch
+from penstock._plan._combine import Interleave
+from penstock._plan._map import Map
+from penstock._plan._node import Leaves, Node, walk
+from penstock._plan._stream import cut, needed
+from penstock._run._choice import Choice, choose, choose_feed
+from penstock._run._feed import Feed
+from penstock._run._feed_program import FeedProgram
+from penstock._run._lower import Position, Program
+from penstock._run._pipeline import END_OF_EPOCH, Pipeline
+
+SPAN_NBYTES = 4 << 20
+"""A span that holds what a batch needs is no larger than this."""
+STAGE_NBYTES = 1 << 20
+"""A batch of a stage is about so large, and no more than `STAGE_COUNT` elements."""
+STAGE_COUNT = 32
+
+
+@final
+class Stage:
+    """What it takes to run a plan; nothing runs before `start`.
+
+    Args:
+        node: The plan.
+        executor: `"auto"`, or the executor's name.
+        workers: How many, or `"auto"`.
+        prefetch: Batches ready or being filled while the consumer has one.
+        timeout_s: How long a worker may stand still.
+        shard: `(index, count)` of the rows of each batch.
+        same_epoch: Every epoch is epoch 0 again.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        executor: str,
+        workers: int | Literal["auto"],
+        prefetch: int,
+        timeout_s: float,
+        shard: tuple[int, int] = (0, 1),
+        *,
+        same_epoch: bool = False,
+    ) -> None:
+        self._prefetch = prefetch
+        self._timeout_s = timeout_s
+        self._stages: dict[int, _Parallel] = {}
+        self._below: FeedProgram | None = None
+        self._choices: list[Choice] = []
+        self._probes: list[Choice] = []
+        """Made to find specs; they keep worker processes until those are needed."""
+        try:
+            above, below, functions = node, None, None
+            if node.access == "stream":
+                for each in _random_parts(node):  # their functions may crash, so that a worker is asked for the specs
+                    self._probes.append(choose(each, executor, workers, timeout_s))
+                above, below = _cut(node)
+                functions = [each for each in _until(node, below) if isinstance(each, Map)]
+            self.choice = choose(above, executor, workers, timeout_s, functions)
+            self._choices.append(self.choice)
+            if below is not None:
+                for number, each in _inner(below):
+                    self._stages[number] = _Parallel(each, executor, workers, timeout_s, same_epoch=same_epoch)
+                self._below = _feed_program(above, below, self._stages)
+                self._feed_choice = choose_feed(self._below, executor, self.choice, timeout_s)
+                self._choices.append(self._feed_choice)
+            layout = self._below.layout if self._below else None
+            self.program = Program(above, shard, same_epoch=same_epoch, spans=layout)
+            self.choice.pack(self.program)
+            self.budget: Budget = budget(
+                above,
+                self.program.spec,
+                slot_count=prefetch + 2,
+                worker_count=self.choice.worker_count,
+                shared_nbytes=self.choice.shared_nbytes,
+                spans_nbytes=0 if below is None else self._spans_nbytes(below),
+            )
+        except BaseException:
+            self.leave()
+            raise
+
+    @property
+    def remarks(self) -> str:
+        """What there is to say about the choice of executors, and what happened to worker processes so far."""
+        found = [choice.remarks for choice in self._choices]
+        found += [stage.remarks for stage in self._stages.values()]
+        return "\n".join(dict.fromkeys(text for text in found if text))
+
+    def _spans_nbytes(self, below: Node) -> int:
+        """What the part that runs in one place takes, and the stages in it."""
+        assert self._below is not None
+        staged = {id(stage.node): stage.nbytes for stage in self._stages.values()}
+        return self._below.layout.nbytes + _held_nbytes(below, staged)
+
+    def start(self, *, gives_rest: bool = False) -> Pipeline:
+        """Starts the workers; see `Pipeline`."""
+        # A slot in the consumer's hand, one asked for meanwhile, and `prefetch` ready or being filled. With
+        # fewer than two left the workers would stand still while the consumer works.
+        pipeline = Pipeline(
+            self.program,
+            slot_count=self.budget.slot_count,
+            spare_count=min(2, self._prefetch),
+            make_executor=self.choice.make_executor,
+            make_feed=self._make_feed if self._below else None,
+            gives_rest=gives_rest,
+        )
+        for probe in self._probes:
+            probe.leave()
+        return pipeline
+
+    def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None) -> Feed:
+        assert self._below is not None
+        return Feed(self._below, self._feed_choice.make_executor, wake, shared)
+
+    def leave(self) -> None:
+        """Lets go of workers that were started to find specs, if nothing was started."""
+        for choice in (*self._probes, *self._choices):
+            choice.leave()
+        for stage in self._stages.values():
+            stage.leave()
+
+    def close(self) -> None:
+        """Frees what was opened, if nothing was started."""
+        self.leave()
+        self.program.sources.close()
+
+
+def _cut(node: Node) -> tuple[Node, Node]:
+    above, below = cut(node, math.inf)
+    return cut(node, below.length) if isinstance(below.length, int) else (above, below)
+
+
+def _until(node: Node, below: Node) -> Iterator[Node]:
+    """The steps from the end of a stream's plan to where it was cut."""
+    while node is not below:
+        yield node
+        (node,) = node.inputs
+
+
+def _random_parts(node: Node) -> Iterator[Node]:
+    """The parts of a stream's plan that have random access, and functions."""
+    for each in node.inputs:
+        if each.access == "stream":
+            yield from _random_parts(each)
+        elif any(isinstance(inner, Map) for inner in walk(each)):
+            yield each
+
+
+def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> FeedProgram:
+    """Chooses how large spans are, and how many: together they hold what two batches need, and two spans more.
+
+    Small spans cost time, each a unit of its own at least, and large ones memory.
+    """
+    first, stop = needed(above, 0)
+    count, nbytes = max(1, stop - first), max(1, below.spec.nbytes)
+    size = max(count, min(64, SPAN_NBYTES // 16 // nbytes)) if count * nbytes <= SPAN_NBYTES else -(-count // 4)
+    return FeedProgram(below, size, -(-2 * count // size) + 2, stages)
+
+
+def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
+    if id(node) in staged:
+        return staged[id(node)]
+    return node.scratch_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
+
+
+def _inner(node: Node) -> Iterator[tuple[int, Node]]:
+    """The inputs of a feed that workers make: those with functions; with their numbers in the order of `walk`."""
+    number = 1
+    for each in node.inputs:
+        count = len(list(walk(each)))
+        apart = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
+        if apart or (any(isinstance(inner, Map) for inner in walk(each)) and _is_topmost(each)):
+            yield number, each
+        else:
+            for inner_number, inner in _inner(each):
+                yield number + inner_number, inner
+        number += count
+
+
+def _is_topmost(node: Node) -> bool:
+    """Whether a function is to be run here, and not only somewhere below a step that has to see elements in order."""
+    if node.access == "random":
+        return True
+    while node.is_parallel and not isinstance(node, Map):
+        (node,) = node.inputs
+    return isinstance(node, Map)
+
+
+@final
+class _Parallel:
+    """An input of a feed that is made in parallel, some elements at a time, and given one after the other."""
+
+    def __init__(
+        self, node: Node, executor: str, workers: int | Literal["auto"], timeout_s: float, *, same_epoch: bool
+    ) -> None:
+        self.node = node
+        self._size = size = max(1, min(STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
+        self._is_stacked = size > 1 and not any(None in leaf.shape for leaf in node.spec.leaves)
+        self._structure = node.spec.structure
+        self._timeout_s = timeout_s
+        plan = Batch(node, size, drop_remainder=False) if self._is_stacked else node
+        prefetch = 4 if self._is_stacked else STAGE_COUNT
+        self._stage = Stage(plan, executor, workers, prefetch, timeout_s, same_epoch=same_epoch)
+        self._pipeline: Pipeline | None = None
+        self._is_closed = False
+
+    @property
+    def nbytes(self) -> int:
+        """Its projected memory."""
+        return self._stage.budget.projected_nbytes
+
+    def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
+        """Gives the elements of an epoch from one on; each is good until the next one is asked for."""
+        if self._pipeline is None:
+            self._pipeline = self._stage.start(gives_rest=self._is_stacked)
+            if self._is_closed:
+                self.request_stop()
+        pipeline, program = self._pipeline, self._stage.program
+        number, skipped = divmod(start, self._size if self._is_stacked else 1)
+        position: Position = (epoch, number)
+        pipeline.seek(position)
+        while position[1] != program.batch_count:
+            batch: Any = pipeline.take(position, self._timeout_s)
+            if batch is END_OF_EPOCH:
+                return
+            leaves = self._structure.flatten_up_to(batch)
+            del batch
+            if self._is_stacked:
+                for row in range(skipped, len(leaves[0])):
+                    yield [leaf[row] for leaf in leaves]
+            else:
+                yield leaves
+            del leaves
+            skipped = 0
+            position = (epoch, position[1] + 1)
+
+    @property
+    def remarks(self) -> str:
+        """See `Stage.remarks`."""
+        return self._stage.remarks
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long it waits for its workers before it gives up."""
+        return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
+
+    def request_stop(self) -> None:
+        """Has its workers stop soon, and whoever waits for them. Takes no lock."""
+        self._is_closed = True
+        if self._pipeline is not None:
+            self._pipeline.request_stop()
+
+    def progress(self) -> object:
+        """A value that changes whenever its workers get on."""
+        return self._pipeline and self._pipeline.progress()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, and waits for its workers."""
+        self.request_stop()
+        if self._pipeline is None:
+            self._stage.close()
+            return True
+        return self._pipeline.close(timeout_s)
+
+    def leave(self) -> None:
+        """Lets go of workers that were started to find specs."""
+        self._stage.leave()

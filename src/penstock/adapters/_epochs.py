@@ -1,0 +1,152 @@
+"""What adapters share whose users iterate them: an epoch of the loader at each `iter`, moved ahead where that helps.
+
+Who counts. The state of the loader is the position after the batches that the *user* got. What was drawn to move it
+to a device ahead of time is not among them, so it comes again after `set_state(get_state())`.
+
+Guarantees.
+- An error, of the pipeline or of a move, is raised in its batch's place, after the batches before it.
+- Nothing is moved ahead before the user has the first batch, which therefore comes as soon as it can.
+- One iterator lives at a time, as of the loader: an older one delivers nothing more, not even what it has moved.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Self, TypeVar, final
+
+from penstock._errors import LoaderError
+from penstock._loader import Loader
+from penstock._tree import Tree
+
+Moving = TypeVar("Moving")
+
+
+class EpochAdapter(ABC):
+    """A loader whose batches arrive as a framework's own arrays.
+
+    Args:
+        loader: What delivers the batches. The adapter is the one that iterates it.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        """The loader: `get_state`, `set_state`, `report`."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Tree]:
+        """Begins the loader's next epoch, or the rest of one after `loader.set_state`."""
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        """True: an adapter is a thing, also one without a `len`."""
+        return True
+
+    @property
+    def length(self) -> int | float | None:
+        """The number of batches in an epoch: an int, `math.inf`, or None where nobody knows."""
+        return self.loader.length
+
+    @property
+    def element_spec(self) -> Tree:
+        """The tree of `ArraySpec` of what arrives."""
+        return self.loader.element_spec
+
+    def close(self) -> None:
+        """Closes the loader: its workers end. Batches that you hold stay yours. Closing again does nothing."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@final
+class Epoch(Iterator[Tree], Generic[Moving]):
+    """One epoch of a loader, or the rest of one, on its way to where the user wants it.
+
+    Args:
+        loader: Where batches come from; its next epoch begins now.
+        begin: Begins to move a batch. What it returns must keep the batch as long as it is read.
+        finish: Waits until that is done and returns the batch where it belongs.
+        ahead_count: How many batches are being moved while the user works on one.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        begin: Callable[[Tree], Moving],
+        finish: Callable[[Moving], Tree],
+        ahead_count: int = 0,
+    ) -> None:
+        self._batches = iter(loader)
+        self._number = loader._iterator_count
+        # What is drawn for later is not yet worked on, whoever asks and on whatever thread.
+        loader._worked_at = self._drawn_to = loader._at
+        self._loader: Loader | None = loader
+        self._begin = begin
+        self._finish = finish
+        self._ahead_count = ahead_count
+        self._moving: deque[tuple[Moving, Any]] = deque()
+        self._is_first = True
+        self._last: Exception | None = None
+        """What follows the batches that were drawn: an error, or StopIteration."""
+
+    def __next__(self) -> Tree:
+        loader = self._loader
+        if loader is None:
+            raise StopIteration
+        self._require_current(loader)
+        ahead_count = 0 if self._is_first else self._ahead_count
+        while self._last is None and len(self._moving) <= ahead_count:
+            self._draw(loader)
+        if not self._moving:
+            raise self._end(loader)
+        moving, after = self._moving[0]
+        try:
+            batch = self._finish(moving)
+        except Exception:
+            self._loader = None
+            raise
+        self._is_first = False
+        loader._worked_at = after
+        self._moving.popleft()  # at last: an interrupt before it has the batch come again
+        return batch
+
+    def _draw(self, loader: Loader) -> None:
+        if loader._at != self._drawn_to:
+            raise LoaderError(
+                "An interrupt struck while a batch was being moved ahead, and this iterator lost it. To go on with "
+                "that batch: loader.set_state(loader.get_state()), and iterate again."
+            )
+        try:
+            batch = next(self._batches)
+            moving = self._begin(batch)
+        except Exception as error:
+            self._last = error
+            return
+        self._moving.append((moving, loader._at))
+        self._drawn_to = loader._at
+
+    def _end(self, loader: Loader) -> Exception:
+        last, self._last, self._loader = self._last, None, None
+        assert last is not None
+        if isinstance(last, StopIteration):  # so what came last is worked on, too
+            loader._worked_at = None
+        try:
+            return last
+        finally:
+            # The traceback of an error holds frames of ours; one that holds the error would keep both.
+            del last
+
+    def _require_current(self, loader: Loader) -> None:
+        if self._number != loader._iterator_count:
+            raise LoaderError(
+                "A newer iterator, or set_state(), has taken over this adapter: one iterator lives at a time. "
+                "Make a second adapter to iterate twice at once."
+            )
+        loader._running()  # which says so if it is closed

@@ -1,0 +1,306 @@
+"""Datasets for JAX: an iterable of trees of `jax.Array`, on their devices before they are asked for.
+
+How a batch gets from a slot to a device. JAX is given NumPy's views of the slot, and holds on to them as long as it
+reads them: on a CPU, where it takes aligned memory over as it is, as long as the array lives, and otherwise until the
+transfer is done. So a batch that is kept never changes, and the slot comes back when JAX lets go, at one of its next
+calls.
+
+Several processes. A sharding over devices of several processes makes global arrays, of which each process holds the
+rows of its own devices. Which rows these are is asked of the sharding, not assumed from the number of the process,
+and the loader is given that share; so the global batch is the dataset's, row by row, for any mesh.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
+from penstock._loader import Loader, LoaderOptions
+from penstock._plan._batch import remainders
+from penstock._plan._node import Node
+from penstock._spec import ArraySpec, Spec
+from penstock._tree import Tree
+from penstock.adapters._epochs import Epoch, EpochAdapter
+
+Share = tuple[int, int]
+"""Which part of the rows of every batch, of how many: what `loader(shard=)` takes."""
+
+
+@final
+class JaxAdapter(EpochAdapter):
+    """Iterates batches of `jax.Array`; one iteration is one epoch of its `loader`.
+
+    `dataset.to_jax()` makes one. A batch is a tree as the dataset's, and `element_spec` says what its arrays are: with
+    a sharding over several processes the shapes are those of the global arrays, and while JAX's 64-bit numbers are off
+    the dtypes have 32 bits. Converting them takes a copy of the batch here; `cast` has workers do it in the slot.
+
+    Order: the loader's. Memory: on a CPU the loader's slots. On a device `ahead_count` batches and the one in use; no
+    more slots than that are held by transfers.
+
+    Args:
+        loader: What delivers the batches. The adapter is the one that iterates it.
+        spec: What arrives, but for its dtypes.
+        places: Where each leaf goes: a device, a sharding, or None for JAX's default.
+        share: The rows of global arrays that the loader delivers; None for arrays of this process alone.
+        ahead_count: Batches that are on their way while the user works on one.
+    """
+
+    def __init__(
+        self, loader: Loader, spec: Spec, places: Sequence[Any], *, share: Share | None, ahead_count: int
+    ) -> None:
+        super().__init__(loader)
+        self._spec = Spec(tuple(map(_arriving, spec.leaves)), spec.structure)
+        self._names = _tree.paths(spec.structure)
+        self._places = list(places)
+        self._share = share
+        self._ahead_count = ahead_count
+
+    @property
+    def element_spec(self) -> Tree:
+        """The tree of `ArraySpec` of what arrives."""
+        return self._spec.tree
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Begins the loader's next epoch, or the rest of one after `loader.set_state`."""
+        return Epoch(self.loader, self._put, self._arrived, self._ahead_count)
+
+    def _put(self, batch: Tree) -> list[Any]:
+        leaves = [
+            _fitting(leaf, spec.dtype, name)
+            for leaf, spec, name in zip(
+                _tree.flatten_like(self._spec.structure, batch), self._spec.leaves, self._names, strict=True
+            )
+        ]
+        if self._share is None:
+            arrays: list[Any] = jax.device_put(leaves, self._places)
+            return arrays
+        return [_global(leaf, place, self._share) for leaf, place in zip(leaves, self._places, strict=True)]
+
+    def _arrived(self, arrays: list[Any]) -> Tree:
+        if self._ahead_count:
+            # It was sent a step ago and is about to be computed with. Waiting here keeps a loop that only queues work
+            # from queueing transfers without end, each with a slot in its hand.
+            jax.block_until_ready(arrays)
+        return self._spec.structure.unflatten(arrays)
+
+    def __repr__(self) -> str:
+        rows = "" if self._share is None else f", rows {self._share[0]} of {self._share[1]} from here"
+        return f"<penstock JaxAdapter of {self._spec}{rows}, of {self.loader!r}>"
+
+
+def adapt(
+    node: Node,
+    options: LoaderOptions,
+    *,
+    device: Any,
+    sharding: Any,
+    prefetch_to_device: int | None,
+    training: bool,
+    has_shard: bool,
+) -> JaxAdapter:
+    """Makes the adapter, and its loader with the share of the rows that this process's devices hold.
+
+    Args:
+        node: The dataset.
+        options: Of the loader.
+        device: See `Dataset.to_jax`.
+        sharding: See there.
+        prefetch_to_device: See there.
+        training: See there.
+        has_shard: Whether the user gave the `shard` in the options.
+
+    Raises:
+        SpecError: See `Dataset.to_jax`.
+        ArgumentError: See there.
+        ArgumentTypeError: An argument is none of JAX's things.
+    """
+    if device is not None and sharding is not None:
+        raise ArgumentError("to_jax() takes device= or sharding=, not both: a sharding names its devices.")
+    if device is not None and not isinstance(device, jax.Device):
+        raise ArgumentTypeError(f"device={device!r} is no jax.Device. Take one of jax.devices().")
+    if prefetch_to_device is not None and (type(prefetch_to_device) is not int or prefetch_to_device < 0):
+        raise ArgumentError(f"prefetch_to_device={prefetch_to_device!r} is not a number of batches, 0 or more.")
+    spec = node.spec
+    _require_dtypes(spec)
+    if prefetch_to_device is None:
+        prefetch_to_device = 0 if _is_cpu(device, sharding) else 1
+    if sharding is None:
+        loader = Loader(node, options, same_epoch=not training)
+        places = [device] * len(spec.leaves)
+        return JaxAdapter(loader, Spec.of(loader.element_spec), places, share=None, ahead_count=prefetch_to_device)
+    places = _shardings(spec, sharding)
+    share = None
+    if not all(each.is_fully_addressable for each in places):
+        _require_divisible(spec, places, remainders(node))
+        share = _common_share(spec, places)
+        if has_shard and options.shard != share:
+            raise ArgumentError(
+                f"shard={options.shard} does not fit the sharding, by which the devices of this process hold part "
+                f"{share[0]} of {share[1]} of the rows. Leave shard= out: it follows from the sharding."
+            )
+        options = replace(options, shard=share)
+    loader = Loader(node, options, same_epoch=not training)
+    if share is None:
+        spec = Spec.of(loader.element_spec)
+        _require_divisible(spec, places, {count // options.shard[1] for count in remainders(node)})
+    return JaxAdapter(loader, spec, places, share=share, ahead_count=prefetch_to_device)
+
+
+def _is_cpu(device: Any, sharding: Any) -> bool:
+    if sharding is not None:
+        devices = [device for each in _tree.flatten(sharding)[0] for device in getattr(each, "device_set", ())]
+        return all(each.platform == "cpu" for each in devices)
+    platform: str = jax.default_backend() if device is None else device.platform
+    return platform == "cpu"
+
+
+# Leaves and arrays.
+
+
+def _arriving(leaf: ArraySpec) -> ArraySpec:
+    return ArraySpec(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.max_shape)
+
+
+def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    """The leaf itself, or a copy in the dtype of 32 bits that JAX would make of it without looking at the values.
+
+    Raises:
+        SpecError: An integer does not fit.
+    """
+    array = np.asarray(leaf)
+    if array.dtype == dtype:
+        return array
+    if dtype.kind in "iu" and array.size:
+        bounds = np.iinfo(dtype)
+        low, high = int(array.min()), int(array.max())
+        if low < bounds.min or high > bounds.max:
+            raise SpecError(
+                f"batch{name} has values from {low} to {high}, which do not fit {dtype}, and JAX's 64-bit numbers are "
+                "off. Turn them on before to_jax(): jax.config.update('jax_enable_x64', True)."
+            )
+    return array.astype(dtype)
+
+
+def _global(leaf: npt.NDArray[Any], sharding: Any, share: Share) -> Any:
+    """The array over all processes of which `leaf` is this one's share of the rows."""
+    index, count = share
+    first = index * len(leaf)
+    shape = (count * len(leaf), *leaf.shape[1:])
+
+    def part(where: tuple[slice, ...]) -> npt.NDArray[Any]:
+        start, stop, _ = where[0].indices(shape[0])
+        return leaf[(slice(start - first, stop - first), *where[1:])]
+
+    return jax.make_array_from_callback(shape, sharding, part)
+
+
+def _require_dtypes(spec: Spec) -> None:
+    for place, leaf in zip(_tree.paths(spec.structure), spec.leaves, strict=True):
+        dtype = leaf.dtype
+        if not dtype.isnative:
+            cure = f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
+        elif not _has_dtype(dtype):
+            cure = "Use cast('float32')" if dtype.kind == "f" else "Leave it out, or make numbers of it, with map()"
+        else:
+            continue
+        raise SpecError(f"JAX has no arrays for element{place}, which is {leaf}. {cure}.")
+
+
+def _has_dtype(dtype: np.dtype[Any]) -> bool:
+    try:
+        jax.eval_shape(lambda array: array, np.empty(0, dtype))
+    except TypeError:
+        return False
+    return True
+
+
+# Shardings.
+
+
+def _shardings(spec: Spec, sharding: Any) -> list[Any]:
+    """One for each leaf.
+
+    Raises:
+        ArgumentTypeError: Something else than shardings, or not in a tree like the element.
+    """
+    leaves, structure = _tree.flatten(sharding)
+    other = next((leaf for leaf in leaves if not isinstance(leaf, jax.sharding.Sharding)), None)
+    if other is not None:
+        raise ArgumentTypeError(
+            f"sharding= holds {other!r}, which is no jax.sharding.Sharding. A PartitionSpec needs its mesh: "
+            "NamedSharding(mesh, spec)."
+        )
+    if structure.is_leaf():
+        return leaves * len(spec.leaves)
+    if structure != spec.structure:
+        raise ArgumentTypeError(
+            f"sharding= is a tree of another structure than the element, which is {spec}. Give one sharding for all "
+            "leaves, or one for each."
+        )
+    return leaves
+
+
+def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[int]) -> None:
+    """Refuses batches that their sharding does not divide, before anything is read.
+
+    Args:
+        spec: Of the arrays that arrive.
+        shardings: One for each leaf.
+        short_counts: How many rows short batches have; empty where there are none, or nobody knows.
+    """
+    for place, leaf, sharding in zip(_tree.paths(spec.structure), spec.leaves, shardings, strict=True):
+        shape = leaf.max_shape
+        if shape is None:
+            raise SpecError(f"element{place} is {leaf}: without a size it cannot be shared out to devices.")
+        try:
+            part_shape = sharding.shard_shape(shape)
+        except ValueError as error:
+            raise SpecError(f"element{place} is {leaf}, which the sharding does not divide: {error}") from None
+        if not leaf.varies or part_shape[0] == shape[0]:
+            continue
+        parts = shape[0] // part_shape[0]
+        uneven = [count for count in sorted(short_counts) if count % parts]
+        if uneven or not short_counts:
+            rows = f"{uneven[0]} rows" if uneven else "any number of rows"
+            raise SpecError(
+                f"element{place} is {leaf}: a short batch has {rows}, and the sharding makes {parts} parts. Use "
+                f"batch({shape[0]}, drop_remainder=True)."
+            )
+
+
+def _common_share(spec: Spec, shardings: Sequence[Any]) -> Share:
+    """The part of the rows that the devices of this process hold; the same for every leaf.
+
+    Raises:
+        SpecError: It is no such part, or not one for all leaves.
+    """
+    shares = {_share(leaf, sharding) for leaf, sharding in zip(spec.leaves, shardings, strict=True)}
+    share = shares.pop()
+    if shares or share is None:
+        raise SpecError(
+            f"By this sharding, the devices of process {jax.process_index()} do not hold one even part of the rows of "
+            f"each batch, the same for all leaves of {spec}. Order the devices of the mesh by process along the axis "
+            "of the batch, as jax.make_mesh does, and shard the first axis of every leaf by it."
+        )
+    return share
+
+
+def _share(leaf: ArraySpec, sharding: Any) -> Share | None:
+    """The part of a leaf's rows that this process holds; None if it is not one piece, or not one of equal parts."""
+    shape = leaf.max_shape
+    if not shape:
+        return None
+    rows = shape[0]
+    held = np.zeros(rows, bool)
+    for where in sharding.addressable_devices_indices_map(shape).values():
+        held[where[0]] = True
+    count = int(held.sum())
+    first = int(held.argmax())
+    if not held[first : first + count].all() or rows % count or first % count:
+        return None
+    return first // count, rows // count

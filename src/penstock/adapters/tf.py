@@ -1,0 +1,143 @@
+"""A loader as a `tf.data.Dataset`.
+
+How a batch gets from a slot into a tensor. `Dataset.from_generator` calls `next` on the loader's iterator on a thread
+of TensorFlow, and makes tensors of the arrays that it gets. Where an array begins at a multiple of 64 bytes, as every
+leaf of a slot does, the tensor is the array's own memory and keeps the array, and so the lease on the slot, until
+TensorFlow has no more use for it; no batch is copied. TensorFlow computes nothing in place in memory that it
+does not own.
+
+What would go wrong by itself.
+- tf.data adds a prefetch of a length of its own choice to a dataset that ends as ours does, and makes a `map` after it
+  parallel. Batches then wait in TensorFlow, not in the loader: slots run out, batches are copied, and nobody knows
+  which batch the model is at. Options of the dataset turn that off. A `prefetch` that the user writes stays, and so
+  does `map(num_parallel_calls=)`.
+- TensorFlow never forgets a Python function that a dataset calls. So that function does not hold the loader: the
+  dataset does, and what is made of it (`map`, an iterator, a distributed dataset) holds the dataset.
+- `assert_cardinality` fails at the end of an epoch that is the rest of one. See `_counted`.
+- A thread of TensorFlow that reads ahead, and asks for a batch while the interpreter is torn down, never comes back,
+  and the process waits for it. So at the end of the process every epoch ends. See `_end_epochs`.
+"""
+
+import atexit
+import math
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+import tensorflow as tf
+
+from penstock._errors import LoaderError, SpecError
+from penstock._loader import Loader
+from penstock._spec import ArraySpec, Spec
+from penstock._tree import Tree
+
+
+def to_dataset(loader: Loader) -> Any:
+    """Makes a `tf.data.Dataset` of what a loader delivers; each iteration of it is the loader's next epoch.
+
+    Args:
+        loader: Its attribute `loader`. The dataset is the one that iterates it.
+
+    Raises:
+        SpecError: A leaf has a dtype that TensorFlow does not know.
+    """
+    signature = _signature(Spec.of(loader.element_spec))
+    # Weak: see above.
+    reference = weakref.ref(loader)
+
+    def epoch() -> Iterator[Tree]:
+        loader = reference()
+        if loader is None:
+            raise LoaderError("The dataset that to_tf() made is gone, and its loader with it. Keep what it returned.")
+        return iter(()) if _Epoch.process_ends else _Epoch(loader)
+
+    dataset = _counted(tf.data.Dataset.from_generator(epoch, output_signature=signature), loader.length)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    dataset = dataset.with_options(options)
+    dataset.loader = loader
+    return dataset
+
+
+def _counted(batches: Any, length: int | float | None) -> Any:
+    """Tells tf.data how many batches an epoch has, without a check of it: the first may be the rest of an epoch.
+
+    tf.data works cardinality out from the steps of a dataset. What is repeated without end is endless, even if there is
+    nothing in it; so is what it is appended to; and the first `n` of that are `n`.
+    """
+    if length is None:
+        return batches
+    if length == math.inf:
+        return batches.repeat()
+    nothing = tf.data.Dataset.from_generator(tuple, output_signature=batches.element_spec)
+    return batches.concatenate(nothing.repeat()).take(length)
+
+
+def _signature(spec: Spec) -> Tree:
+    return spec.structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
+
+
+def _dtype(leaf: ArraySpec) -> Any:
+    if leaf.dtype.kind in "US":
+        return tf.string
+    if not leaf.dtype.isnative:
+        cure = f"cast('{leaf.dtype.newbyteorder('=')}')"
+    elif leaf.dtype.kind in "mM":
+        cure = "cast('int64')"
+    elif leaf.dtype.fields is not None:
+        cure = "map(lambda x: {name: x[name] for name in x.dtype.names}), which makes a dict of the record"
+    else:
+        cure = "cast('float32')"
+        try:
+            return tf.as_dtype(leaf.dtype)
+        except TypeError:
+            pass
+    raise SpecError(f"A leaf of this dataset is {leaf}, a dtype that TensorFlow does not have. Use {cure}.")
+
+
+EXIT_WAIT_S: Final = 0.1
+"""How long the end of the process waits for TensorFlow's threads to take note of it."""
+
+
+@final
+class _Epoch(Iterator[Tree]):
+    """An epoch that TensorFlow draws batches of. It drops this when the epoch or its own iterator ends."""
+
+    process_ends = False
+    """Set at the end of the process, for all."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._batches = iter(loader)
+        _epochs.add(self)
+
+    def __next__(self) -> Tree:
+        try:
+            return next(self._batches)
+        except BaseException:
+            if _Epoch.process_ends:  # the loader is closed; nobody is there to whom an error would say something
+                raise StopIteration from None
+            raise
+
+    def close(self) -> None:
+        """Ends what waits in `next`."""
+        self._loader.close()
+
+
+_epochs: "weakref.WeakSet[_Epoch]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_epochs() -> None:
+    """Ends all epochs, and gives threads that read ahead a moment to come for a batch, find none, and end, too.
+
+    One that waits until the batches it has are wanted does not come, and does no harm.
+    """
+    _Epoch.process_ends = True
+    for epoch in list(_epochs):
+        epoch.close()
+    deadline_s = time.monotonic() + EXIT_WAIT_S
+    while _epochs and time.monotonic() < deadline_s:
+        time.sleep(0.005)

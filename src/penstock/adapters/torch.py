@@ -1,0 +1,364 @@
+"""Datasets for PyTorch: what plain loops, `DataLoader(num_workers=0)` and Lightning iterate, and a map-style dataset.
+
+`TorchAdapter` is a loader whose batches are tensors. On a CPU a tensor is the slot's own memory, and the slot is used
+again when the last tensor that shares it is gone. To a CUDA device batches are copied on a stream of their own, one
+batch ahead, and the slot stays leased until the copy is done.
+
+`MapDataset` is for those who want torch's own sampler and workers: elements by index, made where they are asked for.
+"""
+
+import contextlib
+import multiprocessing.context
+import multiprocessing.reduction
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worker_info
+
+from penstock._dataset import Dataset
+from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, LoaderError, SpecError, TravelError
+from penstock._loader import Loader
+from penstock._memory._shared import Place, SharedFile, map_private
+from penstock._plan._node import Node, finite_length, walk
+from penstock._plan._reader import Gather, OpenSources, Reader, Rows
+from penstock._plan._text import length_text
+from penstock._random import seeded_globals
+from penstock._run._parcel import pack, unpack
+from penstock._spec import Spec
+from penstock._tree import Tree, flatten_like, paths
+from penstock.adapters._epochs import Epoch, EpochAdapter
+
+_OWN_WORKERS = (
+    "A TorchAdapter runs in the process that made it: its loader has workers of its own, and each worker of a "
+    "DataLoader would deliver every batch once more. Use DataLoader(adapter, batch_size=None, num_workers=0) and "
+    "to_torch(workers=...), or, for torch's own workers, penstock.adapters.torch.MapDataset(dataset)."
+)
+
+
+@final
+class TorchAdapter(EpochAdapter, IterableDataset):
+    """Iterates batches of torch tensors; one iteration is one epoch of its `loader`.
+
+    `dataset.to_torch()` makes one. A batch is a tree as the dataset's, its arrays as tensors of the same dtype; text
+    and bytes stay NumPy arrays, as `DataLoader` leaves them. It is an `IterableDataset`, for code that wants one:
+    `DataLoader(adapter, batch_size=None)`, without workers of torch's. `state_dict` and `load_state_dict` are the
+    loader's state, for what saves by torch's `Stateful` protocol.
+
+    Order: the loader's. Memory: on a CPU the loader's slots, nothing is copied. With `pin_memory` a copy of each batch,
+    in page-locked memory that torch reuses. On a device two batches, the one in use and the next.
+
+    Args:
+        loader: What delivers the batches.
+        pin_memory: Whether tensors lie in page-locked memory, or come by way of it.
+        device: Where tensors arrive; None for the CPU.
+
+    Raises:
+        SpecError: A leaf is of a dtype that torch does not have.
+        ArgumentError: The device is not there.
+    """
+
+    def __init__(self, loader: Loader, *, pin_memory: bool = False, device: Any = None) -> None:
+        super().__init__(loader)
+        self._spec = Spec.of(loader.element_spec)
+        _require_dtypes(self._spec)
+        self._device = _as_device(device)
+        self._pins = _can_pin(self._device) if pin_memory else False
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Begins the loader's next epoch, or the rest of one after `loader.set_state`.
+
+        Raises:
+            LoaderError: This is a worker process of a `DataLoader`.
+            ArgumentError: A `DataLoader` would stack batches into batches.
+        """
+        if get_worker_info() is not None:
+            raise LoaderError(_OWN_WORKERS)
+        _require_no_collation(sys._getframe(1), self.loader._node)
+        if self._device.type != "cuda":
+            return Epoch(self.loader, self._to_device, _as_it_is)
+        copies = _CudaCopies(self._device)
+        return Epoch(self.loader, lambda batch: copies.begin(self._tensors(batch)), self._copied, ahead_count=1)
+
+    def _tensors(self, batch: Tree) -> list[Any]:
+        """The leaves, as tensors that share their memory or, pinned, do not."""
+        leaves = map(_as_tensor, flatten_like(self._spec.structure, batch))
+        return [leaf.pin_memory() if self._pins and _is_tensor(leaf) else leaf for leaf in leaves]
+
+    def _to_device(self, batch: Tree) -> Tree:
+        return self._tree(leaf.to(self._device) if _is_tensor(leaf) else leaf for leaf in self._tensors(batch))
+
+    def _tree(self, leaves: Iterable[Any]) -> Tree:
+        return self._spec.structure.unflatten(leaves)
+
+    def _copied(self, copy: "_Copy") -> Tree:
+        return self._tree(copy.finished())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state: the position after the batches that were handed out."""
+        return self.loader.get_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Makes the next iteration the rest of a saved epoch; see `Loader.set_state`."""
+        self.loader.set_state(state_dict)
+
+    def __reduce__(self) -> Any:
+        raise TravelError(_OWN_WORKERS)
+
+    def __repr__(self) -> str:
+        pinned = ", pinned" if self._pins and self._device.type == "cpu" else ""
+        return f"<penstock TorchAdapter of {self._spec}, on {self._device}{pinned}, of {self.loader!r}>"
+
+
+@final
+class MapDataset(TorchDataset):
+    """A map-style dataset of torch: `dataset[i]` as a tree of tensors, for `DataLoader`'s own sampler and workers.
+
+    Each worker makes the elements that it is asked for, one after the other; the memory of batches is torch's. To a
+    worker that is spawned it goes by handles: files by path, large arrays through memory that all workers share,
+    functions by value. `ds.loader()` and `ds.to_torch()` have none of what that costs, and a state.
+
+    Elements are tensors of their own, writable; text and bytes stay `str`, `bytes` or NumPy arrays. Shuffle by the
+    sampler, or in the dataset. A reshuffle and `random_map` follow `set_epoch`, which reaches workers that live, too.
+
+    Args:
+        dataset: Any with random access and a known length; most often without `batch()`, which is the sampler's.
+
+    Raises:
+        ArgumentTypeError: It is no dataset.
+        ArgumentError: Its length is not known, or it has no random access.
+        SpecError: A leaf is of a dtype that torch does not have.
+
+    Example:
+        >>> import torch
+        >>> squares = MapDataset(penstock.range(10).map(lambda x: x * x))
+        >>> squares[-1], len(squares)
+        (tensor(81), 10)
+        >>> [batch.tolist() for batch in torch.utils.data.DataLoader(squares, batch_size=4)]
+        [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if not isinstance(dataset, Dataset):
+            raise ArgumentTypeError(f"MapDataset() takes a penstock.Dataset, not {dataset!r:.100}.")
+        node = dataset._node
+        if node.access != "random" or not isinstance(node.length, int):
+            raise ArgumentError(
+                f"MapDataset() needs random access and a known length, but this dataset is {length_text(node.length)}, "
+                f'access "{node.access}". Iterate dataset.to_torch(), which needs neither.'
+            )
+        _require_dtypes(node.spec)
+        self._set_up(node, _shared_number(0))
+
+    def _set_up(self, node: Node, epoch: Any) -> None:
+        self._node = node
+        self._epoch = epoch
+        self._shared: SharedFile | None = None
+        self._readers: list[Reader] = []
+        self._pid = os.getpid()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes elements those of this epoch, from now on, in every worker: their order and their random numbers."""
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        """The number of elements."""
+        return finite_length(self._node)
+
+    def __getitem__(self, index: int) -> Tree:
+        """Makes one element; a negative index counts from the end."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
+        """Makes several elements, which are read at once; `DataLoader` asks for a batch in this way.
+
+        Raises:
+            ElementIndexError: An `IndexError`; an index is outside `[-len, len)`.
+        """
+        count = len(self)
+        wanted = np.asarray(indices, np.int64)
+        if outside := [index for index in wanted.tolist() if not -count <= index < count]:
+            raise ElementIndexError(f"Index {outside[0]} is outside a dataset of {length_text(count)}.")
+        reader = self._take_reader()
+        try:
+            box, gather = Rows.allocate(reader.spec, len(wanted)), Gather()
+            reader.fill(int(self._epoch), wanted % count, box, gather)
+            gather.run()
+        finally:
+            self._readers.append(reader)
+        structure = reader.spec.structure
+        return [structure.unflatten(map(_as_tensor, box.leaf_values(row))) for row in range(len(wanted))]
+
+    def _take_reader(self) -> Reader:
+        if self._pid != os.getpid():  # a forked child opens its own files
+            self._pid, self._readers = os.getpid(), []
+        with contextlib.suppress(IndexError):
+            return self._readers.pop()
+        return Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
+
+    def __reduce__(self) -> Any:
+        parcel = pack(self._node, self._node)
+        if multiprocessing.context.get_spawning_popen() is None:  # not to a worker: a copy, or a file
+            return _unpacked, (parcel.data, parcel.arrays, int(self._epoch))
+        if self._shared is None:
+            self._shared = SharedFile()
+        places = [self._shared.put_array(array) for array in parcel.arrays]
+        handle = multiprocessing.reduction.DupFd(self._shared.descriptor)
+        return _arrived, (parcel.data, handle, places, self._epoch)
+
+    def __repr__(self) -> str:
+        return f"<penstock MapDataset of {len(self)}, each {self._node.spec}>"
+
+
+def _shared_number(value: int) -> Any:
+    """One number that all processes see, so that `set_epoch` reaches workers that torch keeps between epochs."""
+    return torch.tensor(value).share_memory_()
+
+
+def _unpacked(data: bytes, arrays: Sequence[npt.NDArray[Any]], epoch: int) -> MapDataset:
+    made = MapDataset.__new__(MapDataset)
+    memory = [np.frombuffer(bytearray(array.tobytes("A")), np.uint8) for array in arrays]
+    made._set_up(unpack(data, memory), _shared_number(epoch))
+    return made
+
+
+def _arrived(data: bytes, handle: Any, places: Sequence[Place], epoch: Any) -> MapDataset:
+    """In a worker: the memory of arrays is mapped, and private where it is written to."""
+    made, descriptor = MapDataset.__new__(MapDataset), handle.detach()
+    try:
+        made._set_up(unpack(data, [map_private(descriptor, place) for place in places]), epoch)
+    finally:
+        os.close(descriptor)
+    return made
+
+
+# To a device.
+
+
+class _Copy(NamedTuple):
+    """A batch on its way to a CUDA device."""
+
+    leaves: list[Any]
+    done: Any
+    """The event after it, on the stream of copies."""
+    host: list[Any]
+    """What is being read: it keeps the slot, or the pinned memory, until the event came."""
+    device: Any
+
+    def finished(self) -> list[Any]:
+        """Waits until the device has it, and hands it over to the stream on which the user works."""
+        self.done.synchronize()
+        current = torch.cuda.current_stream(self.device)
+        for leaf in self.leaves:
+            if _is_tensor(leaf):
+                # Its memory came from the pool of another stream, and goes back there when this one is done with it.
+                leaf.record_stream(current)
+        return self.leaves
+
+
+@final
+class _CudaCopies:
+    """A stream of its own for copies to a CUDA device, beside the one on which the user computes."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def begin(self, leaves: list[Any]) -> _Copy:
+        # From pageable memory `non_blocking` is safe, too: nobody writes to it before the event.
+        with torch.cuda.stream(self._stream):
+            copies = [leaf.to(self._device, non_blocking=True) if _is_tensor(leaf) else leaf for leaf in leaves]
+            return _Copy(copies, self._stream.record_event(), leaves, self._device)
+
+
+def _as_device(device: Any) -> Any:
+    if device is None:
+        return torch.device("cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(f"device={device!r} is no device of torch, such as 'cuda' or 'cuda:1': {reason}") from None
+    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+        raise ArgumentError(
+            f"device={device!r} is not there: torch {torch.__version__} finds {count} CUDA devices. Leave device= out "
+            "for tensors on the CPU."
+        )
+    return found
+
+
+def _can_pin(device: Any) -> bool:
+    """Whether there is a device to pin memory for; without one torch warns and goes on, and so do we."""
+    if device.type in ("cpu", "cuda") and torch.cuda.is_available():
+        return True
+    warnings.warn(
+        "to_torch(pin_memory=True) does nothing here: torch finds no CUDA device to pin memory for.", stacklevel=4
+    )
+    return False
+
+
+# Leaves and tensors.
+
+
+def _as_it_is(batch: Tree) -> Tree:
+    return batch
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """A tensor that shares the leaf's memory and keeps its lease; text and bytes as they are."""
+    if isinstance(leaf, (str, bytes)) or leaf.dtype.kind in "US":
+        return leaf
+    return torch.from_numpy(leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf))
+
+
+def _require_dtypes(spec: Spec) -> None:
+    for place, leaf in zip(paths(spec.structure), spec.leaves, strict=True):
+        if leaf.dtype.kind in "US":
+            continue
+        try:
+            torch.from_numpy(np.empty(0, leaf.dtype))
+        except (TypeError, ValueError):
+            raise SpecError(
+                f"torch {torch.__version__} has no dtype for element{place}, which is {leaf}. {_cure(leaf.dtype)}."
+            ) from None
+
+
+def _cure(dtype: np.dtype[Any]) -> str:
+    if dtype.names:
+        return f"Take its fields apart with map(), such as {{{dtype.names[0]!r}: x[{dtype.names[0]!r}]}}"
+    if not dtype.isnative:
+        return f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
+    other = {"M": "int64", "m": "int64", "u": f"int{min(64, 16 * dtype.itemsize)}", "c": "complex128"}
+    return f"Use cast({other.get(dtype.kind, 'float32')!r}), for this leaf or for all"
+
+
+# What DataLoader says in its frames alone.
+
+
+def _require_no_collation(frame: Any, node: Node) -> None:
+    """Refuses a `DataLoader` that would stack whole batches, which gives every tensor one more axis, and a copy.
+
+    Args:
+        frame: That of the caller of `iter`; what it is in another version of torch says nothing.
+        node: What is delivered.
+    """
+    stacks = frame.f_code.co_name == "__init__" and frame.f_locals.get("auto_collation")
+    steps = (each.verb for each in walk(node) if each.verb in _STACKING or each.verb == "unbatch")
+    if stacks and next(steps, None) in _STACKING:
+        raise ArgumentError(
+            "This DataLoader would stack batches into batches: what to_torch() delivers is batched by the dataset "
+            "already. Use DataLoader(adapter, batch_size=None)."
+        )
+
+
+_STACKING = {"batch", "padded_batch", "bucket_by_length"}
+"""Steps whose elements are batches."""

@@ -1,0 +1,421 @@
+"""`tf.train.Example` without TensorFlow: from records in memory to rows of arrays.
+
+An Example is a protocol buffer, a map of names to lists of float32, int64 or bytes:
+
+    Example { Features features = 1 }    Features { map<string, Feature> feature = 1 }
+    Feature { BytesList = 1 | FloatList = 2 | Int64List = 3 }    each list { repeated value = 1 }
+
+Reading it has two steps. The first finds where in the memory each feature's values lie. A walk over one record takes
+microseconds in Python; but records written by one program mostly have one layout. So a record that was walked becomes
+a *layout*: its size, and the bytes of it that are not values. Another record of that size with the same bytes in the
+same places has its values in the same places, for only those bytes tell where they are: which NumPy finds out for
+many records at once. The second step, values to arrays, is NumPy's for all records, however they were found.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._spec import ArraySpec
+from penstock.sources._features import Feature
+from penstock.sources._wire import (
+    ABSENT,
+    BYTES,
+    FLOAT,
+    INT64,
+    LISTS,
+    MANY,
+    MISSING,
+    DamagedError,
+    Found,
+    Payloads,
+    walk,
+)
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+# So many records of one size are worth a layout, and so many layouts are kept. A layout takes about as much memory as
+# the names of its features.
+_MIN_ALIKE: Final = 4
+_MAX_LAYOUTS: Final = 256
+_MAX_LAYOUTS_OF_A_SIZE: Final = 16
+# Values from this size on are copied one by one where they are not evenly spaced: all at once takes memory for a copy.
+_LARGE_NBYTES: Final = 1 << 10
+
+
+class ExampleError(Exception):
+    """A record is not what it should be. Whoever knows its file says which."""
+
+    def __init__(self, row: int, text: str, *, is_damaged: bool = False) -> None:
+        super().__init__(text)
+        self.row = row
+        """Which of the records that were given."""
+        self.is_damaged = is_damaged
+        """Whether it is no Example at all."""
+
+
+class Places(NamedTuple):
+    """Where the values of features are: arrays of shape `(records, features)`."""
+
+    kinds: npt.NDArray[np.int8]
+    starts: Integers
+    ends: Integers
+    many: dict[tuple[int, int], list[bytes]]
+    """The byte strings of a feature that is `MANY`, by record and feature."""
+
+
+class _Layout(NamedTuple):
+    """What is the same in records that are laid out alike."""
+
+    runs: list[tuple[int, Bytes]]
+    """Bytes that are not values, and where they are in the record."""
+    kinds: npt.NDArray[np.int8]
+    starts: Integers
+    ends: Integers
+
+
+@final
+class ExampleReader:
+    """Reads features of many records at once. Serves several threads.
+
+    Memory: layouts, some hundred bytes each.
+    """
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self.features = features
+        self._numbers = {feature.name.encode(): number for number, feature in enumerate(features)}
+        # Threads may both add the same layout. That costs a comparison, and locks would cost more.
+        self._layouts: dict[int, tuple[_Layout, ...]] = {}
+
+    def read(
+        self,
+        data: Bytes,
+        starts: Integers,
+        ends: Integers,
+        outs: Sequence[npt.NDArray[Any]],
+        rows: Integers | slice,
+    ) -> None:
+        """Writes the features of records to rows of arrays.
+
+        Args:
+            data: Memory with the records, shape `(any,)`.
+            starts: Where in it each record starts, shape `(n,)`.
+            ends: Where it ends.
+            outs: An array for each feature, `(count, *shape)`, C-contiguous; of objects for what has no fixed size.
+            rows: Which `n` rows of them to write.
+
+        Raises:
+            ExampleError: Names the record by its row here.
+        """
+        places, data = self._locate(data, starts, ends)
+        numbers = np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
+        for number, (feature, out) in enumerate(zip(self.features, outs, strict=True)):
+            kinds = places.kinds[:, number]
+            if len(kinds) and bool((kinds == kinds[0]).all()):
+                _Writer(feature, number, places, data, slice(None)).write(int(kinds[0]), out, rows)
+                continue
+            for kind in np.unique(kinds).tolist():
+                mine = np.flatnonzero(kinds == kind)
+                _Writer(feature, number, places, data, mine).write(kind, out, numbers[mine])
+
+    def _locate(self, data: Bytes, starts: Integers, ends: Integers) -> tuple[Places, Bytes]:
+        count, width = len(starts), len(self.features)
+        places = Places(
+            np.zeros((count, width), np.int8),
+            np.zeros((count, width), np.int64),
+            np.zeros((count, width), np.int64),
+            {},
+        )
+        spilt: list[bytes] = []  # numbers that were not packed are packed behind the data
+        spilt_at = len(data)
+        for row in self._match(data, starts, ends, places):
+            found, _ = _walked(row, data, int(starts[row]), int(ends[row]))
+            for name, number in self._numbers.items():
+                kind, start, end, values = found.get(name, ABSENT)
+                if isinstance(values, list):
+                    places.many[row, number] = values
+                elif values is not None:
+                    start, end = spilt_at, spilt_at + len(values)
+                    spilt.append(values)
+                    spilt_at = end
+                places.kinds[row, number], places.starts[row, number], places.ends[row, number] = kind, start, end
+        return places, np.concatenate([data, np.frombuffer(b"".join(spilt), np.uint8)]) if spilt else data
+
+    def _match(self, data: Bytes, starts: Integers, ends: Integers, places: Places) -> list[int]:
+        """Fills in the places of records with a known layout; returns the others."""
+        sizes = ends - starts
+        if len(sizes) and bool(np.all(sizes == sizes[0])):
+            groups = [(int(sizes[0]), np.arange(len(sizes)))]
+        else:
+            order = np.argsort(sizes, kind="stable")
+            cuts = np.flatnonzero(np.diff(sizes[order])) + 1
+            groups = [(int(sizes[rows[0]]), rows) for rows in np.split(order, cuts) if len(rows)]
+        others: list[int] = []
+        for size, rows in groups:
+            for layout in self._layouts.get(size, ()):
+                rows = _matched(layout, data, starts, rows, places)
+            while len(rows) >= _MIN_ALIKE:
+                row = int(rows[0])
+                learnt = self._learn(row, data, int(starts[row]), int(ends[row]))
+                left = rows if learnt is None else _matched(learnt, data, starts, rows, places)
+                is_worth_it = len(rows) - len(left) >= _MIN_ALIKE
+                rows = left
+                if learnt is None or not is_worth_it:  # nothing repeats here
+                    break
+                self._keep(size, learnt)
+            others += rows.tolist()
+        return others
+
+    def _keep(self, size: int, layout: _Layout) -> None:
+        if sum(map(len, self._layouts.values())) >= _MAX_LAYOUTS:
+            self._layouts.clear()
+        # Those that were found last are tried first; each costs a comparison of all records of the size.
+        self._layouts[size] = (layout, *self._layouts.get(size, ()))[:_MAX_LAYOUTS_OF_A_SIZE]
+
+    def _learn(self, row: int, data: Bytes, start: int, end: int) -> _Layout | None:
+        found, payloads = _walked(row, data, start, end)
+        wanted = [found.get(name, ABSENT) for name in self._numbers]
+        if any(each.values is not None for each in found.values()):
+            return None
+        runs, at = [], start
+        for payload_start, payload_end in [*sorted(payloads), (end, end)]:
+            if payload_start > at:
+                runs.append((at - start, data[at:payload_start].copy()))
+            at = payload_end
+        return _Layout(
+            runs,
+            np.array([each.kind for each in wanted], np.int8),
+            np.array([each.start - start for each in wanted], np.int64),
+            np.array([each.end - start for each in wanted], np.int64),
+        )
+
+
+def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, places: Places) -> Integers:
+    """Fills in the places of the records that have this layout; returns the others."""
+    if not len(rows):
+        return rows
+    at = starts[rows]
+    step = spacing(at)
+    fits = np.ones(len(rows), np.bool_)
+    for offset, wanted in layout.runs:
+        fits &= (windows(data, at + offset, len(wanted), step) == wanted).all(axis=1)
+    mine: Any = rows
+    if bool(fits.all()):
+        if len(rows) == len(starts):
+            mine = slice(None)  # rows are numbered in order then
+        rows = rows[:0]
+    else:
+        mine, at, rows = rows[fits], at[fits], rows[~fits]
+    places.kinds[mine] = layout.kinds
+    places.starts[mine] = at[:, None] + layout.starts
+    places.ends[mine] = at[:, None] + layout.ends
+    return rows
+
+
+def spacing(starts: Integers) -> int:
+    """The distance of numbers that are evenly spaced and rise; 0 for others."""
+    if len(starts) < 2:
+        return 0
+    step = int(starts[1] - starts[0])
+    # The first comparison is cheap, and says no where records differ in size.
+    if step <= 0 or int(starts[-1] - starts[0]) != step * (len(starts) - 1):
+        return 0
+    return step if bool((starts[1:] - starts[:-1] == step).all()) else 0
+
+
+def windows(data: Bytes, starts: Integers, width: int, step: int | None = None) -> Bytes:
+    """`data[start : start + width]` for each start, shape `(n, width)`; a view where the starts are evenly spaced.
+
+    Args:
+        data: Memory, shape `(any,)`.
+        starts: int64, shape `(n,)`.
+        width: Bytes of each.
+        step: What `spacing(starts)` is, where that is known.
+    """
+    count = len(starts)
+    step = spacing(starts) if step is None else step
+    if step:
+        return np.ndarray((count, width), np.uint8, data, int(starts[0]), (step, 1))
+    if not count or not width:
+        return np.empty((count, width), np.uint8)
+    # One window for each byte, of which only those that are asked for are ever looked at.
+    every: Bytes = np.ndarray((len(data) - width + 1, width), np.uint8, data, 0, (1, 1))
+    return every[starts]
+
+
+class _Writer(NamedTuple):
+    """Values of one feature, on their way to its array."""
+
+    feature: Feature
+    number: int
+    places: Places
+    data: Bytes
+    mine: Integers | slice
+    """Which of the records; a slice is all."""
+
+    def write(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
+        """Writes those of one kind to rows of an array."""
+        spec, feature = self.feature.spec, self.feature
+        if kind == MISSING:
+            self._write_default(out, rows)
+        elif feature.is_text:
+            if kind not in (BYTES, MANY):
+                raise self._error(0, f"is a {LISTS[kind]}, and {spec} is made of a bytes_list")
+            self._write_texts(out, rows)
+        elif kind == MANY:
+            count = len(self.places.many[self._record(0), self.number])
+            raise self._error(0, f"holds {count} byte strings, and {spec} is made of the bytes of one")
+        elif kind == INT64:
+            if spec.dtype != np.int64:
+                raise self._error(0, f"is an int64_list, and {spec} is another dtype. Read int64, then cast()")
+            self._write_integers(out, rows)
+        else:
+            if kind == FLOAT and spec.dtype != np.float32:
+                raise self._error(0, f"is a float_list, and {spec} is another dtype. Read float32, then cast()")
+            self._write_content(kind, out, rows)
+
+    def _record(self, k: int) -> int:
+        return k if isinstance(self.mine, slice) else int(self.mine[k])
+
+    def _starts(self) -> Integers:
+        return self.places.starts[self.mine, self.number]
+
+    def _ends(self) -> Integers:
+        return self.places.ends[self.mine, self.number]
+
+    def _error(self, k: int, text: str) -> ExampleError:
+        return ExampleError(self._record(k), f"feature {self.feature.name!r} {text}")
+
+    def _write_content(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
+        """Values whose bytes are those of the array."""
+        spec, starts, ends = self.feature.spec, self._starts(), self._ends()
+        dtype = np.dtype("<f4") if kind == FLOAT else spec.dtype
+        sizes, nbytes = ends - starts, spec.nbytes
+        if nbytes is not None:
+            wrong = np.flatnonzero(sizes != nbytes)
+            if len(wrong):
+                k = int(wrong[0])
+                raise self._error(k, _sizes_text(kind, int(sizes[k]), nbytes, spec))
+            values = windows(self.data, starts, nbytes)
+            if nbytes == 0:
+                return
+            if dtype == out.dtype:
+                out.reshape(len(out), -1).view(np.uint8)[rows] = values
+            else:
+                out[rows] = np.ascontiguousarray(values).view(dtype).reshape(-1, *out.shape[1:])
+            return
+        inner = _inner_nbytes(spec)
+        for k, (row, start, end) in enumerate(zip(_numbers(rows), starts.tolist(), ends.tolist(), strict=True)):
+            if (end - start) % inner:
+                raise self._error(k, _sizes_text(kind, end - start, inner, spec))
+            value = self.data[start:end].copy().view(dtype).reshape(-1, *spec.shape[1:])
+            out[row] = value.astype(spec.dtype, copy=False)
+
+    def _write_integers(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
+        """Varints: seven bits a byte, the lowest first; the last byte is the one below 128."""
+        spec, starts, ends = self.feature.spec, self._starts(), self._ends()
+        values, counts = self._varints(starts, ends)
+        if spec.max_shape is not None:
+            wanted = int(np.prod(spec.max_shape))
+            wrong = np.flatnonzero(counts != wanted)
+            if len(wrong):
+                k = int(wrong[0])
+                raise self._error(k, f"has {counts[k]:,} integers, and {spec} has {wanted:,}")
+            out[rows] = values.reshape(-1, *out.shape[1:])
+            return
+        inner = _inner_nbytes(spec) // 8
+        for k, (row, part) in enumerate(zip(_numbers(rows), np.split(values, np.cumsum(counts)[:-1]), strict=True)):
+            if len(part) % inner:
+                raise self._error(k, f"has {len(part):,} integers, and {spec} has a multiple of {inner:,}")
+            out[row] = part.reshape(-1, *spec.shape[1:]).copy()
+
+    def _varints(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+        sizes = ends - starts
+        if bool((sizes == sizes[0]).all()):
+            content = windows(self.data, starts, int(sizes[0])).reshape(-1)
+        else:
+            shifts = starts - np.concatenate(([0], np.cumsum(sizes)[:-1]))
+            content = self.data[np.arange(int(sizes.sum())) + np.repeat(shifts, sizes)]
+        if len(content) == len(sizes) and bool((content < 0x80).all()) and bool((sizes == 1).all()):
+            return content.astype(np.int64), sizes  # small numbers, one each, as labels are
+        bounds = np.cumsum(sizes)
+        lasts = np.flatnonzero(content < 0x80)
+        counts = np.diff(np.searchsorted(lasts, bounds), prepend=0)
+        # A record whose last byte is not the end of a number would lend one from the next.
+        unfinished = (sizes > 0) & (content[np.maximum(bounds - 1, 0)] >= 0x80) if len(content) else sizes > 0
+        firsts = np.concatenate(([0], lasts[:-1] + 1))[: len(lasts)]
+        widths = lasts - firsts + 1
+        if bool(unfinished.any()) or bool((widths > 10).any()):
+            k = int(np.argmax(unfinished)) if unfinished.any() else int(np.searchsorted(bounds, firsts[widths > 10][0]))
+            raise ExampleError(self._record(k), "an integer is cut off or too long", is_damaged=True)
+        values = (content[firsts] & 0x7F).astype(np.uint64)
+        for place in range(1, int(widths.max(initial=1))):
+            wide = np.flatnonzero(widths > place)
+            part = (content[firsts[wide] + place] & 0x7F).astype(np.uint64)
+            values[wide] |= part << np.uint64(7 * place)
+        return values.view(np.int64), counts.astype(np.int64)
+
+    def _write_texts(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
+        spec = self.feature.spec
+        is_text, size = spec.dtype.kind == "U", spec.max_shape[0] if spec.max_shape else None
+        for k, row in enumerate(_numbers(rows)):
+            record = self._record(k)
+            raw = self.places.many.get((record, self.number))
+            if raw is None:
+                start, end = self.places.starts[record, self.number], self.places.ends[record, self.number]
+                raw = [self.data[start:end].tobytes()]
+            try:
+                values: list[Any] = [each.decode() for each in raw] if is_text else raw
+            except UnicodeDecodeError as error:
+                raise self._error(k, f"is not text in UTF-8 ({error.reason} at byte {error.start})") from error
+            if len(spec.shape) == 0:
+                if len(values) != 1:
+                    raise self._error(k, f"holds {len(values)} byte strings, and {spec} is one")
+                out[row] = values[0]
+            elif size is not None and len(values) != size:
+                raise self._error(k, f"holds {len(values)} byte strings, and {spec} is {size}")
+            else:
+                out[row] = values if size is not None else np.array(values, spec.dtype)
+
+    def _write_default(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
+        default, spec = self.feature.default, self.feature.spec
+        if default is None:
+            raise self._error(0, "is missing, and has no default. Give defaults={...}, or another features=")
+        shape: Any = (-1, *spec.shape[1:]) if spec.max_shape is None else spec.max_shape
+        for row in _numbers(rows):
+            if not self.feature.is_text:
+                out[row] = np.frombuffer(default, spec.dtype).reshape(shape)[...]
+            elif spec.shape:
+                out[row] = np.array([], spec.dtype)
+            else:
+                out[row] = default.decode() if spec.dtype.kind == "U" else default
+
+
+def _numbers(rows: Integers | slice) -> list[int]:
+    if isinstance(rows, slice):
+        return list(range(rows.start, rows.stop, rows.step or 1))
+    return rows.tolist()  # type: ignore[no-any-return]
+
+
+def _inner_nbytes(spec: ArraySpec) -> int:
+    """Bytes of one step along the axis that varies."""
+    return int(np.prod([size or 0 for size in spec.shape[1:]], dtype=np.int64)) * spec.dtype.itemsize
+
+
+def _sizes_text(kind: int, found: int, wanted: int, spec: ArraySpec) -> str:
+    multiple = "a multiple of " * (spec.max_shape is None)
+    if kind == FLOAT:
+        return f"has {found / 4:,g} floats, and {spec} has {multiple}{wanted // 4:,}"
+    return f"has {found:,} bytes, and {spec} has {multiple}{wanted:,}"
+
+
+def _walked(row: int, data: Bytes, start: int, end: int) -> tuple[dict[bytes, Found], Payloads]:
+    """Returns the features of a record, and where all the values are."""
+    try:
+        return walk(data.data, start, end)
+    except DamagedError as error:
+        text = f"is no tf.train.Example: {error}. Without features= its bytes are given as they are"
+        raise ExampleError(row, text, is_damaged=True) from None

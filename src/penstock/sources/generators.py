@@ -1,0 +1,108 @@
+"""Python generators and other iterables as streams."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from penstock._errors import ArgumentTypeError, SpecError, type_of
+from penstock._plan._conform import MisfitError, observed
+from penstock._plan._map import function_name
+from penstock._plan._stream import StreamSource
+from penstock._tree import Tree
+
+
+@final
+class GeneratorSource(StreamSource):
+    """What a function yields, called anew for each epoch; or an object that can be iterated again and again.
+
+    Args:
+        function: A function that returns an iterator, or an iterable that is no iterator itself.
+        args: Its arguments.
+        element_spec: What it yields; None to begin an epoch and look at the first element.
+    """
+
+    def __init__(self, function: Any, args: tuple[Any, ...], element_spec: Tree) -> None:
+        self._function: Callable[..., Any] = function if callable(function) else _Again(function)
+        self._args = args
+        self._declared = element_spec
+        self._found: Tree = None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the user gave it."""
+        return self._declared is not None
+
+    @property
+    def element_spec(self) -> Tree:
+        """As declared, or as the first element is."""
+        if self._declared is not None:
+            return self._declared
+        if self._found is None:
+            self._found = self._look()
+        return self._found
+
+    def _look(self) -> Tree:
+        elements = self.iterate(0)
+        try:
+            for value in itertools.islice(elements, 1):
+                return observed(value).tree
+        except MisfitError as found:
+            raise SpecError(
+                f"{self} gives {found} as its first element. Elements are trees (tuples, dicts) of arrays, numbers and "
+                "text."
+            ) from None
+        finally:
+            if hasattr(elements, "close"):
+                elements.close()
+        raise SpecError(
+            f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
+            "penstock.ArraySpec(shape, dtype), or a tree of them."
+        )
+
+    def iterate(self, epoch: int) -> Iterator[Tree]:
+        """Calls the function: every epoch has the same elements, unless the function sees to it itself."""
+        made = self._function(*self._args)
+        try:
+            elements: Iterator[Tree] = iter(made)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"{self} returned {type_of(made)}, which cannot be iterated. Give a generator function (with yield), "
+                "or one that returns an iterable."
+            ) from None
+        return elements
+
+    def describe(self, index: int) -> str:
+        """The element's number."""
+        return f"element {index} of {self}"
+
+    def __str__(self) -> str:
+        return function_name(self._function)
+
+
+@final
+class _Again:
+    """An iterable as a function that returns an iterator of it."""
+
+    def __init__(self, iterable: Any) -> None:
+        self.func = iterable  # by which `function_name` knows it
+
+    def __call__(self) -> Any:
+        return self.func
+
+
+def require_again(function: Any) -> None:
+    """Refuses what can be iterated once only.
+
+    Raises:
+        ArgumentTypeError: It is an iterator, or nothing that gives elements.
+    """
+    if isinstance(function, Iterator):
+        raise ArgumentTypeError(
+            f"from_generator() needs something that can be begun again for every epoch, but {type_of(function)} can be "
+            "iterated once. Give the function that makes it, and its arguments: from_generator(read, path), not "
+            "from_generator(read(path))."
+        )
+    if not callable(function) and not hasattr(function, "__iter__"):
+        raise ArgumentTypeError(
+            f"from_generator() needs a generator function or an iterable, got {function!r:.80}, {type_of(function)}."
+        )

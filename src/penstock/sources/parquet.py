@@ -1,0 +1,283 @@
+"""Parquet files and Arrow files (Feather, version 2) as sources of random access, with `pyarrow`.
+
+Both hold rows in groups: row groups, record batches. A group is the least that can be decoded, so the last ones that
+were read are kept, decoded, for the rows that are asked for next.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock import _tree
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
+from penstock._plan._node import Indices
+from penstock._plan._source import Read, Source
+from penstock._spec import ArraySpec
+from penstock._tree import Tree
+from penstock.sources._columns import Column, NullError, column_of, spec_of
+from penstock.sources._openfile import File
+
+Kind = Literal["parquet", "arrow"]
+Integers = npt.NDArray[np.int64]
+
+KEPT_GROUPS: Final = 4
+"""So many groups are kept decoded in a process: the one that is read, and those of its neighbours' units."""
+_FOOTER_THREADS: Final = 8
+_MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
+
+
+class _Groups(NamedTuple):
+    """The groups of all files; arrays of shape `(groups,)`."""
+
+    files: Integers
+    """The file of each."""
+    numbers: Integers
+    """Its number in the file."""
+    bounds: Integers
+    """Its first row, and the number of all rows, shape `(groups + 1,)`."""
+
+
+@final
+@dataclass(frozen=True)
+class TableSource(Source):
+    """Rows of Parquet or Arrow files, one file after the other. Footers are read when the length is first needed."""
+
+    kind: Kind
+    files: tuple[File, ...]
+    columns: tuple[str, ...]
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        """A dict of the columns."""
+        return self._specs(self.files[0])
+
+    def _specs(self, file: File) -> dict[str, ArraySpec]:
+        schema = _schema(self.kind, file)
+        if missing := [name for name in self.columns if name not in schema.names]:
+            raise SpecError(f"{file.url} has no column {missing[0]!r}; it has {schema.names}.")
+        return {name: spec_of(name, schema.field(name).type) for name in self.columns}
+
+    @cached_property
+    def groups(self) -> _Groups:
+        """Where the rows are; read from the footers."""
+        spec = self.element_spec
+
+        def counts_of(file: File) -> list[int]:
+            if (found := self._specs(file)) != spec:
+                raise SpecError(f"{file.url} has the columns {found}, but {self.files[0].url} has {spec}.")
+            return _counts(self.kind, file, self.columns)
+
+        if len(self.files) == 1:
+            counts = [counts_of(self.files[0])]
+        else:
+            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self.files)), "penstock-footer") as pool:
+                counts = list(pool.map(counts_of, self.files))
+        sizes = np.array([size for each in counts for size in each], np.int64)
+        return _Groups(
+            np.repeat(np.arange(len(counts)), [len(each) for each in counts]),
+            np.array([number for each in counts for number in range(len(each))], np.int64),
+            np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return int(self.groups.bounds[-1])
+
+    def __str__(self) -> str:
+        more = len(self.files) - 1
+        return self.files[0].name + f" and {more} more" * (more > 0)
+
+    def describe(self, index: int) -> str:
+        """File, row group and the row in it."""
+        group = int(np.searchsorted(self.groups.bounds, index, "right")) - 1
+        return self.describe_row(group, index - int(self.groups.bounds[group]))
+
+    def describe_row(self, group: int, row: int) -> str:
+        """File, row group and the row in it."""
+        name = "row group" if self.kind == "parquet" else "record batch"
+        return f"{self.files[self.groups.files[group]].name} {name} {self.groups.numbers[group]} row {row}"
+
+    def open(self) -> "OpenTableSource":
+        """The form that reads."""
+        return OpenTableSource(self)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Opens, reads and closes."""
+        self.open().read_into(indices, out)
+
+
+class _Decoded:
+    """A group, decoded by the first thread that needs it while others wait."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.columns: list[Column] | None = None
+
+
+@final
+class OpenTableSource(Source):
+    """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source, self._groups = source, source.groups
+        self.element_spec = source.element_spec
+        self._lock = threading.Lock()
+        self._decoded: dict[int, _Decoded] = {}
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """File, row group and row."""
+        return self._source.describe(index)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Reads rows into consecutive rows."""
+        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Reads all requests group by group, so that each is decoded once.
+
+        Raises:
+            SourceError: A file was changed or is damaged, or a value is missing; the row and column are named.
+        """
+        bounds = self._groups.bounds
+        parts = [(read, np.searchsorted(bounds, read.indices, "right") - 1) for read in reads]
+        for group in np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups in parts)])).tolist():
+            columns = self._columns(group)
+            for read, groups in parts:
+                mine = np.flatnonzero(groups == group)
+                if len(mine):
+                    rows = _rows(read)[mine]
+                    for column, array in zip(columns, read.arrays, strict=True):
+                        column.put(read.indices[mine] - bounds[group], array, rows)
+
+    def _columns(self, group: int) -> list[Column]:
+        with self._lock:
+            decoded = self._decoded.pop(group, None) or _Decoded()
+            self._decoded[group] = decoded  # the last to go
+            while len(self._decoded) > KEPT_GROUPS:
+                self._decoded.pop(next(iter(self._decoded)))
+        with decoded.lock:
+            if decoded.columns is None:
+                decoded.columns = self._decode(group)
+            return decoded.columns
+
+    def _decode(self, group: int) -> list[Column]:
+        source = self._source
+        file = source.files[self._groups.files[group]]
+        with _told(file):
+            table = _read_group(source.kind, file, int(self._groups.numbers[group]), source.columns)
+        found = []
+        for name in source.columns:
+            try:
+                found.append(column_of(table.column(name)))
+            except NullError as error:
+                raise SourceError(
+                    f"{source.describe_row(group, error.row)} has no value in column {name!r}: it is null, and arrays "
+                    "have no such thing. Fill it where the file is written, or leave the column out with columns=[...]."
+                ) from None
+        return found
+
+    def close(self) -> None:
+        """Lets go of the groups that are kept."""
+        self._decoded.clear()
+
+
+def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> TableSource:
+    """Makes a source of what a user asked for; see `penstock.from_parquet`. Reads the footer of the first file."""
+    names = _schema(kind, files[0]).names
+    if columns is None:
+        columns = names
+    if isinstance(columns, str) or not isinstance(columns, Sequence):
+        raise ArgumentTypeError(f"{verb}(columns=) is a list of names, got {type_of(columns)}.")
+    if unknown := [name for name in columns if name not in names]:
+        raise ArgumentError(f"{verb}(columns=): {files[0].url} has no column {unknown[0]!r}; it has {names}.")
+    if not columns:
+        raise ArgumentError(f"{verb}() needs at least one column; {files[0].url} has {names}.")
+    made = TableSource(kind, files, tuple(columns))
+    assert made.element_spec  # a column that no spec can have is refused here
+    return made
+
+
+# What pyarrow does, for either format. Its readers are not made for several threads, and to open one is cheap: so each
+# call has its own.
+
+
+def _schema(kind: Kind, file: File) -> Any:
+    with _told(file), _opened(kind, file) as reader:
+        return reader.schema_arrow if kind == "parquet" else reader.schema
+
+
+def _counts(kind: Kind, file: File, columns: tuple[str, ...]) -> list[int]:
+    """Rows of each group. Of Arrow files, one column is looked at, which is decompressed if it is compressed."""
+    with _told(file), _opened(kind, file, columns[:1]) as reader:
+        if kind == "parquet":
+            return [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
+        return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+
+
+def _read_group(kind: Kind, file: File, number: int, columns: tuple[str, ...]) -> Any:
+    with _opened(kind, file, columns) as reader:
+        return reader.read_row_group(number, columns=list(columns)) if kind == "parquet" else reader.get_batch(number)
+
+
+@contextmanager
+def _opened(kind: Kind, file: File, columns: tuple[str, ...] = ()) -> Iterator[Any]:
+    file.open()  # it must be what it was
+    if kind == "parquet":
+        with pq.ParquetFile(file.url if file.is_local else file.stream(), page_checksum_verification=True) as reader:
+            yield reader
+        return
+    # Mapped: a batch that is not compressed is not copied, and only the pages of rows that are read are loaded.
+    with pa.memory_map(file.url) if file.is_local else file.stream() as data:
+        options = None
+        if columns:
+            names = pa.ipc.open_file(data).schema.names
+            options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
+        yield pa.ipc.open_file(data, options=options)
+
+
+@contextmanager
+def _told(file: File) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, (SourceError, SpecError)):
+            raise
+        raise SourceError(f"{file.url} cannot be read: {error}.") from error
+
+
+def require_kind(verb: str, kind: Kind, files: tuple[File, ...]) -> None:
+    """Looks at the first bytes of the first file, and says where it belongs if not here.
+
+    Raises:
+        SourceError: It is of another format.
+    """
+    with files[0].stream() as stream:
+        head = stream.read(4)
+    found = _MAGIC.get(head)
+    if found == kind:
+        return
+    cure = "Is it complete?"
+    if found:
+        cure = f"It is for from_{found}()."
+    elif head == b"\xff\xff\xff\xff":
+        cure = "It is a stream of Arrow, which has no random access; write it with pyarrow.ipc.new_file()."
+    elif head == b"FEA1":
+        cure = "It is Feather of version 1; write it again with pyarrow.feather.write_feather()."
+    raise SourceError(f"{verb}(): {files[0].url} starts with {head!r} and is no {kind.capitalize()} file. {cure}")
+
+
+def _rows(read: Read) -> Integers:
+    if isinstance(read.rows, slice):
+        return np.arange(*read.rows.indices(len(read.arrays[0])), dtype=np.int64)
+    return read.rows

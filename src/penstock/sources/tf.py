@@ -1,0 +1,116 @@
+"""A `tf.data.Dataset` as a stream: it is iterated afresh each epoch, in this process.
+
+A dataset of TensorFlow cannot go to another process, and has no element by index. So it runs on a thread here, with
+TensorFlow's own threads below that; the steps after it run on our workers.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from penstock import _tree
+from penstock._errors import ArgumentTypeError, SpecError, type_of
+from penstock._plan._stream import StreamSource
+from penstock._spec import ArraySpec, Spec
+from penstock._tree import Tree
+
+
+@final
+class TfSource(StreamSource):
+    """The elements of a `tf.data.Dataset`, in its order; batches, if it was batched.
+
+    Args:
+        dataset: Of tensors, or of tuples, named tuples and dicts of them.
+
+    Raises:
+        ArgumentTypeError: Not a `tf.data.Dataset`.
+        SpecError: Elements hold something else than tensors of a known rank, such as ragged ones.
+    """
+
+    travels = False
+    """Its graph and its threads are TensorFlow's, and stay in the process that has them."""
+
+    def __init__(self, dataset: Any) -> None:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ArgumentTypeError(f"from_tf() needs a tf.data.Dataset, got {type_of(dataset)}.")
+        leaves, structure = _tree.flatten(dataset.element_spec)
+        places = _tree.paths(structure)
+        self._spec = Spec(tuple(map(_array_spec, leaves, places)), structure)
+        self._dataset = dataset
+        self.length = _length(dataset)
+
+    @property
+    def element_spec(self) -> Tree:
+        """As TensorFlow says."""
+        return self._spec.tree
+
+    def iterate(self, epoch: int) -> Iterator[Tree]:
+        """Iterates over the dataset once, from its beginning; it has no epochs of its own to choose from.
+
+        Yields:
+            Trees of arrays that are read-only views of TensorFlow's memory, no copies. A string is bytes.
+        """
+        elements = self._dataset.as_numpy_iterator()
+        if all(leaf.dtype.itemsize or not leaf.shape for leaf in self._spec.leaves):
+            return iter(elements)
+        return map(self._without_objects, elements)
+
+    def _without_objects(self, element: Tree) -> Tree:
+        """Puts arrays of bytes, which TensorFlow gives as objects, into one piece of memory."""
+        structure = self._spec.structure
+        leaves = [
+            _as_bytes(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject else leaf
+            for leaf in _tree.flatten_like(structure, element)
+        ]
+        return structure.unflatten(leaves)
+
+    def describe(self, index: int) -> str:
+        """The element's number."""
+        return f"element {index} of the tf.data.Dataset"
+
+
+def _length(dataset: Any) -> int | float | None:
+    """What TensorFlow knows of it without iterating."""
+    count = int(dataset.cardinality())
+    if count == tf.data.INFINITE_CARDINALITY:
+        return math.inf
+    return None if count == tf.data.UNKNOWN_CARDINALITY else count
+
+
+def _array_spec(leaf: Any, place: str) -> ArraySpec:
+    """The spec of one tensor.
+
+    Raises:
+        SpecError: It is no tensor, or nobody knows its rank, or NumPy does not have its dtype.
+    """
+    where = f" at {place}" if place else ""
+    if not isinstance(leaf, tf.TensorSpec):
+        kind = type(leaf).__name__.removesuffix("Spec")
+        cure = {
+            "RaggedTensor": "dataset.map(lambda x: x.to_tensor())",
+            "SparseTensor": "dataset.map(tf.sparse.to_dense)",
+            "Dataset": "dataset.flat_map(lambda window: window.batch(size)), if it comes from window(size)",
+        }.get(kind, "map() of TensorFlow to make tensors of it")
+        raise SpecError(f"from_tf(): an element holds a {kind}{where}, which is no tensor. Use {cure}.")
+    if leaf.shape.rank is None:
+        raise SpecError(
+            f"from_tf(): TensorFlow does not know how many axes the tensor{where} has. Tell it: "
+            "dataset.map(lambda x: tf.ensure_shape(x, (None, None, 3)))."
+        )
+    if leaf.dtype == tf.string:
+        return ArraySpec(tuple(leaf.shape), np.dtype("S"))
+    if leaf.dtype.is_quantized or not leaf.dtype.is_numpy_compatible:
+        raise SpecError(f"from_tf(): NumPy has no {leaf.dtype.name}, which the tensor{where} is of. Use tf.cast.")
+    return ArraySpec(tuple(leaf.shape), leaf.dtype.as_numpy_dtype)
+
+
+def _as_bytes(strings: Any) -> Any:
+    if any(string.endswith(b"\0") for string in strings.flat):
+        raise SpecError(
+            "a batch of strings, one of which ends in a zero byte, which an array of NumPy would drop. Use "
+            "dataset.unbatch() of TensorFlow, and batch() after what needs the strings."
+        )
+    return strings.astype("S")

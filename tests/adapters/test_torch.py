@@ -1,0 +1,356 @@
+"""What is particular to torch; the contract of all adapters is tested in `tests/contract/test_adapters.py`."""
+
+import contextlib
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources.arrays import RangeSource
+from penstock.testing import CountingSource
+
+pytestmark = [pytest.mark.framework, pytest.mark.usefixtures("leaves_nothing_behind")]
+
+X = np.arange(40, dtype=np.float32).reshape(20, 2)
+Y = np.arange(20)
+
+
+def pairs(batch_size=8):
+    return ps.from_arrays({"x": X, "y": Y}).shuffle(1).batch(batch_size)
+
+
+def labels(batches):
+    return [batch["y"].tolist() for batch in batches]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch_is_imported():
+    import gc
+    from multiprocessing import resource_tracker
+
+    import torch  # noqa: F401
+
+    resource_tracker.ensure_running()  # which the first worker of torch's would start, for the life of this process
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+# The adapter.
+
+
+def test_tensors_are_the_slots_memory_and_the_last_of_them_gives_it_back():
+    with pairs().to_torch(executor="inline") as adapter:
+        batch = next(iter(adapter))
+        ring = adapter.loader._pipeline._ring
+        slot = next(slot for slot, _ in ring._leases.values())
+        part, places = batch["x"][1:, 0], [array.ctypes.data for array in ring.rows(slot).arrays]
+        assert [tensor.data_ptr() for tensor in batch.values()] == places
+        del batch
+        assert ring.leased_count == 1
+        del part
+        assert ring.leased_count == 0
+
+
+def test_tensors_can_be_written_to_and_nobody_else_sees_it():
+    with pairs().to_torch(executor="inline") as adapter:
+        for batch in adapter:
+            batch["x"].zero_()
+        assert labels(adapter) != []
+    assert X[-1].tolist() == [38.0, 39.0]
+
+
+def test_single_elements_are_tensors_too():
+    with ps.zip((ps.from_arrays(X), ps.range(20))).to_torch() as adapter:
+        x, number = list(adapter)[3]
+    assert (x.tolist(), number.item(), tuple(number.shape)) == ([6.0, 7.0], 3, ())
+
+
+def test_text_stays_as_it_is():
+    names = np.array(["a", "bc", "d"])
+    ds = ps.from_arrays({"n": np.arange(3), "name": names}).map(lambda e: {**e, "any": str(e["name"]) * 2}).batch(2)
+    with ds.to_torch(executor="inline") as adapter:
+        batches = list(adapter)
+    assert [batch["name"].tolist() for batch in batches] == [["a", "bc"], ["d"]]
+    assert [batch["any"].tolist() for batch in batches] == [["aa", "bcbc"], ["dd"]]
+    assert [type(batch["n"]).__name__ for batch in batches] == ["Tensor", "Tensor"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        (">f4", r"no dtype for element['bad'], which is (4,) >f4. Its bytes are in the order of another machine: use"),
+        ("datetime64[s]", "which is (4,) datetime64[s]. Use cast('int64')"),
+        ("longdouble", "Use cast('float32')"),
+        ([("r", "u1"), ("g", "u1")], "Take its fields apart with map(), such as {'r': x['r']}"),
+    ],
+    ids=str,
+)
+def test_dtypes_that_torch_lacks_are_refused_with_the_leaf_and_a_cure(dtype, message):
+    ds = ps.from_arrays({"good": np.zeros(8), "bad": np.zeros(8, dtype)})
+    with pytest.raises(ps.SpecError, match=re.escape(message)):
+        ds.batch(4).to_torch()
+
+
+def test_what_is_refused_leaves_no_worker_behind():
+    ds = ps.range(8).map(lambda x: x.astype("datetime64[s]")).batch(4)
+    with pytest.raises(ps.SpecError, match="datetime64"):
+        ds.to_torch(executor="processes", workers=1)
+
+
+def test_state_dict_is_the_loaders_state():
+    ds = pairs()
+    with ds.to_torch() as first, ds.to_torch() as second:
+        batches = iter(first)
+        before = labels([next(batches)])
+        second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+        assert before + labels(second) == labels(ds)
+
+
+def test_says_what_it_is():
+    with pairs().to_torch(executor="inline") as adapter:
+        assert repr(adapter) == (
+            "<penstock TorchAdapter of {'x': (None, 2) float32, 'y': (None,) int64}, on cpu, "
+            "of <penstock.Loader of 3 elements, inline, epoch 0, position 0>>"
+        )
+
+
+# Devices.
+
+
+def test_batches_arrive_on_the_device_that_was_named():
+    with pairs().to_torch(device="meta") as adapter:
+        assert [(batch["x"].device.type, tuple(batch["x"].shape)) for batch in adapter] == [
+            ("meta", (8, 2)),
+            ("meta", (8, 2)),
+            ("meta", (4, 2)),
+        ]
+
+
+def test_devices_that_are_not_there_are_refused():
+    with pytest.raises(ps.ArgumentError, match=r"device='gpu' is no device of torch, such as 'cuda' or 'cuda:1'"):
+        pairs().to_torch(device="gpu")
+    with pytest.raises(ps.ArgumentError, match=r"device='cuda:64' is not there: torch .* finds \d CUDA devices"):
+        pairs().to_torch(device="cuda:64")
+
+
+def test_pinning_without_a_device_to_pin_for_warns_as_torch_does():
+    _without_cuda()
+    with pytest.warns(UserWarning, match=r"to_torch\(pin_memory=True\) does nothing here") as warned:
+        adapter = pairs().to_torch(pin_memory=True)
+    assert warned[0].filename == __file__
+    with adapter:
+        assert labels(adapter) == labels(pairs())
+
+
+def test_a_slot_stays_leased_until_its_copy_to_cuda_is_done(monkeypatch):
+    # Without a device: streams and events of the test's own, and copies to nowhere.
+    import torch
+
+    from penstock.adapters._epochs import Epoch
+    from penstock.adapters.torch import _CudaCopies
+
+    leased, handed_over = [], []
+
+    class Stream:
+        def __init__(self, device):
+            pass
+
+        def record_event(self):
+            return self
+
+        def synchronize(self):
+            leased.append(ring.leased_count)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the user's")
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: handed_over.append(stream))
+    with pairs(4).to_torch(executor="inline") as adapter:
+        copies = _CudaCopies(torch.device("meta"))
+        batches = Epoch(
+            adapter.loader, lambda batch: copies.begin(adapter._tensors(batch)), adapter._copied, ahead_count=1
+        )
+        ring = adapter.loader._running()._ring
+        shapes = [tuple(batch["x"].shape) for batch in batches]
+        # The first is handed out alone; later the one in hand and the next are on their way; the last is alone again.
+        assert (shapes, leased) == ([(4, 2)] * 5, [1, 2, 2, 2, 1])
+        assert handed_over == ["the user's"] * 10
+        assert ring.leased_count == 0
+        assert adapter.loader.report().copied == 0
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_batches_on_cuda_are_those_of_the_loader_and_give_slots_back(pin_memory):
+    _with_cuda()
+    ds = ps.from_arrays(np.random.default_rng(0).normal(size=(256, 64, 64)).astype("float32")).shuffle(1).batch(16)
+    with ds.to_torch(device="cuda", pin_memory=pin_memory) as adapter:
+        kept = []
+        for _ in range(4):
+            for batch in adapter:
+                assert batch.is_cuda
+                kept.append((batch, (batch * 2).sum(0)))
+                del batch
+        with ds.loader(executor="inline") as oracle:
+            wanted = [batch.copy() for _ in range(4) for batch in oracle]
+        for (batch, doubled), want in zip(kept, wanted, strict=True):
+            assert np.array_equal(batch.cpu().numpy(), want)
+            np.testing.assert_allclose(doubled.cpu().numpy(), 2 * want.sum(0), rtol=1e-3, atol=1e-3)
+        assert adapter.loader.report().copied == 0
+
+
+def test_pinned_batches_are_pinned():
+    _with_cuda()
+    with pairs().to_torch(pin_memory=True) as adapter:
+        assert all(tensor.is_pinned() for batch in adapter for tensor in batch.values())
+
+
+def _with_cuda():
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+def _without_cuda():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a CUDA device")
+
+
+# DataLoader.
+
+
+def test_a_data_loader_in_this_process_delivers_the_batches_as_they_are():
+    from torch.utils.data import DataLoader
+
+    with pairs().to_torch() as adapter:
+        loader = DataLoader(adapter, batch_size=None)
+        assert len(loader) == 3
+        assert labels(loader) == labels(pairs())
+        assert adapter.state_dict()["epoch"] == 1
+    with ps.range(4).repeat().batch(2).to_torch() as adapter, pytest.raises(TypeError, match="endless"):
+        len(DataLoader(adapter, batch_size=None))
+
+
+def test_a_data_loader_that_would_stack_batches_is_refused():
+    from torch.utils.data import DataLoader
+
+    with pairs().to_torch() as adapter, pytest.raises(ps.ArgumentError, match=r"Use DataLoader\(adapter, batch_size=N"):
+        next(iter(DataLoader(adapter)))
+    with ps.range(20).to_torch() as adapter:  # what is not batched it may stack
+        assert [batch.tolist() for batch in DataLoader(adapter, batch_size=10)] == np.arange(20).reshape(2, 10).tolist()
+
+
+NO_WORKERS = r"num_workers=0\) and to_torch\(workers=...\), or, .*MapDataset\(dataset\)"
+
+
+def test_a_worker_that_is_spawned_is_refused_with_the_cure():
+    import warnings
+
+    from torch.utils.data import DataLoader
+
+    with pairs().to_torch() as adapter, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what does not pickle; newer versions of torch say that, too
+        loader = DataLoader(adapter, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+        with pytest.raises(ps.TravelError, match=NO_WORKERS):
+            iter(loader)
+
+
+def test_a_worker_that_was_forked_is_refused_with_the_cure(monkeypatch):
+    # A real one takes five seconds to end, which is torch's, for any dataset whose `iter` raises.
+    monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", object())
+    with pairs().to_torch() as adapter, pytest.raises(ps.LoaderError, match=NO_WORKERS):
+        iter(adapter)
+
+
+# The map-style dataset.
+
+
+def mapped(ds):
+    from penstock.adapters.torch import MapDataset
+
+    return MapDataset(ds)
+
+
+def test_elements_come_by_index_and_are_writable_tensors():
+    dataset = mapped(ps.from_arrays({"x": X, "y": Y, "name": Y.astype("U")}))
+    assert len(dataset) == 20
+    element = dataset[-2]
+    assert (element["x"].tolist(), element["y"].item(), element["name"]) == ([36.0, 37.0], 18, "18")
+    element["x"].zero_()
+    assert dataset[18]["x"].tolist() == [36.0, 37.0]
+    assert [each["y"].item() for each in dataset.__getitems__([3, -1, 3])] == [3, 19, 3]
+    for index in (20, -21):
+        with pytest.raises(ps.ElementIndexError, match=rf"Index {index} is outside a dataset of 20 elements"):
+            dataset[index]
+    assert [element["y"].item() for element in dataset] == list(range(20))
+
+
+def test_several_elements_are_read_at_once():
+    source = CountingSource(RangeSource(9))
+    dataset = mapped(ps.from_source(source))
+    assert [int(x) for x in dataset.__getitems__([8, 0, 4])] == [8, 0, 4]
+    assert source.reads == {8: 1, 0: 1, 4: 1}
+
+
+def test_only_what_can_be_indexed_is_taken():
+    with pytest.raises(ps.ArgumentTypeError, match=r"MapDataset\(\) takes a penstock\.Dataset"):
+        mapped(X)
+    with pytest.raises(ps.ArgumentError, match=r"needs random access and a known length, but this dataset is endless"):
+        mapped(ps.range(4).repeat())
+    with pytest.raises(ps.SpecError, match="no dtype for element, which is"):
+        mapped(ps.from_arrays(np.zeros(3, "m8[s]")))
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_torchs_own_workers_make_the_same_elements(start_method, tmp_path):
+    import warnings
+
+    from torch.utils.data import DataLoader
+
+    np.save(tmp_path / "x.npy", X)
+    large = np.arange(1 << 19, dtype=np.int64).reshape(-1, 1 << 14)  # 4 MiB: through shared memory
+    offset = len(X)  # a variable of a function that only travels by value
+    ds = ps.zip((ps.from_npy(tmp_path / "x.npy"), ps.from_arrays(large).take(20).map(lambda row: row[:2] + offset)))
+    dataset = mapped(ds)
+    dataset[0]  # what this opened in the parent is no worker's
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of processes with threads that fork
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=start_method)
+        found = [(x.numpy(), row.numpy()) for x, row in loader]
+    for (x, row), (want_x, want_row) in zip(found, ds.batch(4), strict=True):
+        assert np.array_equal(x, want_x)
+        assert np.array_equal(row, want_row)
+
+
+def test_set_epoch_reaches_workers_that_live():
+    import warnings
+
+    from torch.utils.data import DataLoader
+
+    ds = ps.range(6).shuffle(1).random_map(lambda x, rng: x + rng.random())
+    dataset = mapped(ds)
+    with warnings.catch_warnings(), ds.loader(executor="inline") as oracle:
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loader = DataLoader(
+            dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+        )
+        for epoch in range(2):
+            dataset.set_epoch(epoch)
+            assert [float(x) for x in loader] == [float(x) for x in oracle]
+        loader._iterator._shutdown_workers()
+
+
+def test_a_pickled_dataset_is_a_copy():
+    large = np.arange(1 << 18, dtype=np.float64).reshape(4, -1)  # 2 MiB
+    dataset = mapped(ps.from_arrays(large).map(lambda row: row[-3:]))
+    dataset.set_epoch(3)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert [each.tolist() for each in copy] == [each.tolist() for each in dataset]
+    copy.set_epoch(4)
+    assert int(dataset._epoch) == 3

@@ -1,0 +1,98 @@
+import itertools
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import penstock as ps
+from penstock.sources import _openfile
+
+CONTENTS = [np.random.default_rng(n).bytes(3000 * n + 1) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    for number, content in enumerate(CONTENTS):
+        (folder / str(number)).write_bytes(content)
+    return _openfile.find("test", f"{folder}/*")
+
+
+@st.composite
+def ranges(draw):
+    """Ranges of one file do not overlap, or are equal; so are those of records."""
+    number = draw(st.integers(0, 2))
+    cuts = sorted(draw(st.lists(st.integers(0, len(CONTENTS[number])), min_size=2, max_size=9)))
+    k = draw(st.integers(0, len(cuts) - 2))
+    return [(number, a, b - a) for a, b in itertools.pairwise(cuts)][k:]
+
+
+@settings(max_examples=30)
+@given(st.lists(ranges(), max_size=4), st.randoms(), st.sampled_from([1, 100, 5000]), st.sampled_from([0, 50, 4096]))
+def test_ranges_are_what_the_files_hold(files, lists, random, chunk_nbytes, gap_nbytes):
+    wanted = [each for part in lists for each in part]
+    wanted += wanted[:3]
+    random.shuffle(wanted)
+    numbers, offsets, sizes = np.array(wanted, np.int64).reshape(-1, 3).T
+    before = _openfile._CHUNK_NBYTES, _openfile._GAP_NBYTES
+    _openfile._CHUNK_NBYTES, _openfile._GAP_NBYTES = chunk_nbytes, gap_nbytes
+    try:
+        opened, found = _openfile.OpenFiles(files), {}
+        opened.advise(numbers, offsets, sizes)
+        for members, data, starts in opened.chunks(numbers, offsets, sizes):
+            for member, start in zip(members.tolist(), starts.tolist(), strict=True):
+                assert member not in found
+                found[member] = data[start : start + int(sizes[member])].tobytes()
+            assert len(data) <= chunk_nbytes + max(size + gap_nbytes for _, _, size in wanted)
+    finally:
+        _openfile._CHUNK_NBYTES, _openfile._GAP_NBYTES = before
+        opened.close()
+    assert [found[k] for k in range(len(wanted))] == [CONTENTS[n][at : at + size] for n, at, size in wanted]
+
+
+def test_neighbours_come_in_one_read(files, monkeypatch):
+    reads = []
+    opened = _openfile.OpenFiles(files)
+    original = _openfile._LocalFile.read_into
+    monkeypatch.setattr(
+        _openfile._LocalFile,
+        "read_into",
+        lambda self, at, place: reads.append((at, len(place))) or original(self, at, place),
+    )
+    order = np.random.default_rng(0).permutation(50)
+    list(opened.chunks(np.full(50, 2), order * 100, np.full(50, 90)))
+    assert reads == [(0, 4990)]
+
+
+def test_large_range_does_not_keep_its_memory(files, monkeypatch):
+    monkeypatch.setattr(_openfile, "_KEPT_NBYTES", 1000)
+    monkeypatch.setattr(_openfile, "_CHUNK_NBYTES", 500)
+    opened = _openfile.OpenFiles(files)
+    for size in (300, 5000, 300):
+        for _ in opened.chunks(np.array([2]), np.array([0]), np.array([size])):
+            pass
+        assert opened._own.memory is None or len(opened._own.memory) <= 1000
+
+
+def test_read_beyond_the_end_names_file_and_byte(files):
+    opened = _openfile.OpenFiles(files)
+    with pytest.raises(
+        ps.SourceError, match=r"1 ends at byte 3,001 now, in the middle of what is wanted; it had 3,001"
+    ):
+        list(opened.chunks(np.array([1]), np.array([2990]), np.array([100])))
+
+
+def test_order_is_that_given_and_of_names_within_a_pattern(tmp_path):
+    for name in ("b1", "a2", "a10", "c"):
+        (tmp_path / name).touch()
+    (tmp_path / "a_folder").mkdir()
+    found = _openfile.find("test", [f"{tmp_path}/c", f"{tmp_path}/a*", tmp_path / "b1"])
+    assert [file.name for file in found] == ["c", "a10", "a2", "b1"]
+
+
+def test_name_with_brackets_is_a_name_where_there_is_one(tmp_path, monkeypatch):
+    (tmp_path / "a[1]").touch()
+    monkeypatch.chdir(tmp_path)
+    (found,) = _openfile.find("test", "a[1]")
+    assert found.url == os.path.join(tmp_path, "a[1]")

@@ -1,0 +1,239 @@
+import datetime as dt
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import SourceTests
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+RNG = np.random.default_rng(0)
+COUNT = 23
+VECTORS = RNG.random((COUNT, 2, 3), "float32")
+
+
+def tensors(array):
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(array)
+
+
+def table():
+    flat = pa.array(VECTORS.reshape(-1))
+    return pa.table(
+        {
+            "u1": pa.array(np.arange(COUNT, dtype="u1")),
+            "f8": pa.array(RNG.random(COUNT)),
+            "truth": pa.array([i % 3 == 0 for i in range(COUNT)]),
+            "day": pa.array(np.arange(COUNT).astype("M8[D]")),
+            "time": pa.array(np.arange(COUNT).astype("M8[us]")),
+            "name": pa.array([f"ä{i}" for i in range(COUNT)]),
+            "kind": pa.array([f"k{i % 3}" for i in range(COUNT)]).dictionary_encode(),
+            "matrix": pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(flat, 3), 2),
+            "tensor": tensors(VECTORS),
+            "digest": pa.array([bytes([i] * 4) for i in range(COUNT)], pa.binary(4)),
+        }
+    )
+
+
+def saved(path, content, rows_in_a_group=5):
+    if path.suffix == ".parquet":
+        pq.write_table(content, path, row_group_size=rows_in_a_group, write_page_checksum=True)
+        return path
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if "lz4" in path.name else None)
+    with pa.ipc.new_file(path, content.schema, options=options) as writer:
+        writer.write_table(content, rows_in_a_group)
+    return path
+
+
+def dataset(paths, **options):
+    first = paths if not isinstance(paths, list) else paths[0]
+    return (ps.from_parquet if str(first).endswith("parquet") else ps.from_arrow)(paths, **options)
+
+
+class TestTables(SourceTests):
+    @pytest.fixture(params=["a.parquet", "a.arrow", "lz4.arrow", "two.parquet"])
+    def source(self, request, tmp_path, content):
+        path = tmp_path / request.param
+        if "two" not in request.param:
+            return dataset(saved(path, content))._node.data
+        saved(tmp_path / "0.parquet", content[:9])
+        saved(tmp_path / "1.parquet", content[9:])
+        return dataset(f"{tmp_path}/*.parquet")._node.data
+
+    @pytest.fixture
+    def content(self):
+        return table()
+
+    @pytest.fixture
+    def expected(self, content):
+        return {
+            **{name: content[name].to_numpy() for name in ("u1", "f8", "truth", "day", "time")},
+            **{name: np.array(content[name].to_pylist(), object) for name in ("name", "kind")},
+            "matrix": VECTORS,
+            "tensor": VECTORS,
+            "digest": np.repeat(np.arange(COUNT, dtype="u1"), 4).reshape(COUNT, 4),
+        }
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.list_(pa.uint8()), pa.large_list(pa.uint8())])
+def test_values_of_any_size(tmp_path, name, kind):
+    values = [RNG.bytes(n) for n in (3, 0, 1000, 7, 7, 0, 2)]
+    made = pa.array([list(each) if "list" in str(kind) else each for each in values], kind)
+    ds = dataset(saved(tmp_path / name, pa.table({"x": made}), 3))
+    assert ds.element_spec == {"x": ps.ArraySpec((None,), "uint8")}
+    assert [ds[i]["x"].tobytes() for i in (6, 5, 2, 0, 1, 3, 4)] == [values[i] for i in (6, 5, 2, 0, 1, 3, 4)]
+
+
+def test_lists_of_vectors(tmp_path):
+    rows = [[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]]
+    ds = dataset(saved(tmp_path / "a.parquet", pa.table({"x": pa.array(rows, pa.list_(pa.list_(pa.float32(), 2)))}), 2))
+    assert ds.element_spec == {"x": ps.ArraySpec((None, 2), "float32")}
+    assert [ds[i]["x"].tolist() for i in range(3)] == rows
+
+
+def test_columns_are_those_asked_for_in_their_order(tmp_path):
+    ds = dataset(saved(tmp_path / "a.parquet", table()), columns=["f8", "u1"])
+    assert list(ds[3]) == ["f8", "u1"]
+    ds = dataset(saved(tmp_path / "a.arrow", table()), columns=["name", "u1"])
+    assert ds[7] == {"name": "ä7", "u1": 7}
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_each_row_group_is_decoded_once_in_order(tmp_path, monkeypatch):
+    from penstock.sources import parquet
+
+    decoded = []
+    read_group = parquet._read_group
+    monkeypatch.setattr(parquet, "_read_group", lambda *what: decoded.append(what[2]) or read_group(*what))
+    ds = dataset(saved(tmp_path / "small.parquet", table()), columns=["u1"])
+    assert np.concatenate([batch["u1"] for batch in ds.batch(3)]).tolist() == list(range(COUNT))
+    assert decoded == [0, 1, 2, 3, 4]
+    ds = dataset(saved(tmp_path / "large.parquet", table(), COUNT), columns=["u1"])
+    with ds.batch(3).loader(executor="threads", workers=2) as loader:
+        assert np.concatenate([batch["u1"] for batch in loader]).tolist() == list(range(COUNT))
+    assert decoded[5:] == [0]  # threads that need it at once wait for the one that decodes it
+
+
+def test_no_more_groups_are_kept_than_said(tmp_path):
+    from penstock.sources import parquet
+
+    opened = dataset(saved(tmp_path / "a.parquet", table(), 2), columns=["u1"])._node.data.open()
+    out = {"u1": np.empty(COUNT, "u1")}
+    opened.read_into(np.arange(COUNT), out)
+    assert out["u1"].tolist() == list(range(COUNT))
+    assert len(opened._decoded) == parquet.KEPT_GROUPS
+    opened.close()
+    assert not opened._decoded
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_null_is_an_error_that_names_row_and_column(tmp_path, name):
+    group = "row group" if name == "a.parquet" else "record batch"
+    for column in (
+        pa.array([1, 2, 3, 4, None]),
+        pa.array(["a", "b", "c", "d", None]),
+        pa.array([[1], [2], [3], [4], None]),
+        pa.array([b"a", b"b", b"c", b"d", None]),
+        pa.array(["a", "b", "c", "d", None]).dictionary_encode(),
+    ):
+        ds = dataset(saved(tmp_path / name, pa.table({"y": np.arange(5), "x": column}), 3))
+        assert ds[2]["y"] == 2
+        text = rf"{name} {group} 1 row 1 has no value in column 'x': it is null, .* columns=\[\.\.\.\]"
+        with pytest.raises(ps.SourceError, match=text):
+            ds[3]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (pa.array([{"a": 1}]), r"column 'x' is struct<a: int64>, which is no array .* Leave it out with columns="),
+        (pa.array([["a"]]), r"column 'x' is list<.*string>, which is no array"),
+        (pa.array([dt.time(1)]), r"column 'x' is time64"),
+    ],
+)
+def test_columns_that_are_no_arrays_are_refused(tmp_path, column, text):
+    saved(tmp_path / "a.parquet", pa.table({"y": [1], "x": column}))
+    with pytest.raises(ps.SpecError, match=text):
+        ps.from_parquet(tmp_path / "a.parquet")
+    assert ps.from_parquet(tmp_path / "a.parquet", columns=["y"])[0] == {"y": 1}
+
+
+def test_files_that_differ_are_refused(tmp_path):
+    saved(tmp_path / "0.parquet", pa.table({"x": [1]}))
+    saved(tmp_path / "1.parquet", pa.table({"x": [1.0]}))
+    with pytest.raises(ps.SpecError, match=r"1\.parquet has the columns .*float64.*, but .*0\.parquet has .*int64"):
+        len(ps.from_parquet(f"{tmp_path}/*"))
+    saved(tmp_path / "1.parquet", pa.table({"y": [1.0]}))
+    with pytest.raises(ps.SpecError, match=r"1\.parquet has no column 'x'; it has \['y'\]"):
+        len(ps.from_parquet(f"{tmp_path}/*"))
+
+
+def test_wrong_columns_are_refused(tmp_path):
+    saved(tmp_path / "a.parquet", pa.table({"x": [1]}))
+    with pytest.raises(ps.ArgumentError, match=r"from_parquet\(columns=\): .* has no column 'y'; it has \['x'\]"):
+        ps.from_parquet(tmp_path / "a.parquet", columns=["y"])
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_parquet\(columns=\) is a list of names, got a str"):
+        ps.from_parquet(tmp_path / "a.parquet", columns="x")
+    with pytest.raises(ps.ArgumentError, match=r"needs at least one column"):
+        ps.from_parquet(tmp_path / "a.parquet", columns=[])
+
+
+def test_other_formats_are_told_apart(tmp_path):
+    saved(tmp_path / "a.parquet", pa.table({"x": [1]}))
+    saved(tmp_path / "a.arrow", pa.table({"x": [1]}))
+    with pytest.raises(ps.SourceError, match=r"from_arrow\(\): .*no Arrow file\. It is for from_parquet\(\)"):
+        ps.from_arrow(tmp_path / "a.parquet")
+    with pytest.raises(ps.SourceError, match=r"no Parquet file\. It is for from_arrow\(\)"):
+        ps.from_parquet(tmp_path / "a.arrow")
+    with pa.ipc.new_stream(tmp_path / "stream", pa.schema([("x", pa.int64())])) as writer:
+        writer.write_table(pa.table({"x": [1]}))
+    with pytest.raises(ps.SourceError, match=r"a stream of Arrow, which has no random access; write it with"):
+        ps.from_arrow(tmp_path / "stream")
+    (tmp_path / "text").write_text("a,b\n")
+    with pytest.raises(ps.SourceError, match=r"starts with b'a,b\\n' and is no Parquet file"):
+        ps.from_parquet(tmp_path / "text")
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_damage_is_an_error_that_names_the_file(tmp_path):
+    path = saved(tmp_path / "a.parquet", pa.table({"x": RNG.random(1000)}), 500)
+    whole = bytearray(path.read_bytes())
+    path.write_bytes(whole[:-20])
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: "):
+        ps.from_parquet(path)
+    whole[len(whole) // 3] ^= 1
+    path.write_bytes(whole)
+    ds = ps.from_parquet(path)
+    with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: .*CRC"):
+        list(ds)
+
+
+def test_file_that_was_replaced_meanwhile_is_refused(tmp_path):
+    ds = ps.from_parquet(saved(tmp_path / "a.parquet", pa.table({"x": [1, 2]})))
+    assert len(ds) == 2
+    saved(tmp_path / "a.parquet", pa.table({"x": [1, 2, 3]}))
+    with pytest.raises(ps.SourceError, match=r"a\.parquet has changed since the dataset was made"):
+        ds[0]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_files_behind_an_url(tmp_path, name):
+    fsspec = pytest.importorskip("fsspec")
+    saved(tmp_path / name, table())
+    fsspec.filesystem("memory").pipe(f"/tables/{name}", (tmp_path / name).read_bytes())
+    ds = dataset(f"memory://tables/{name}", columns=["u1", "name"])
+    assert [ds[i]["name"] for i in (22, 3)] == ["ä22", "ä3"]
+    assert [element["u1"] for element in ds] == list(range(COUNT))
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+@pytest.mark.slow
+def test_worker_processes_decode_for_themselves(tmp_path):
+    ds = dataset(saved(tmp_path / "a.parquet", table()), columns=["u1", "matrix"])
+    with ds.batch(8).loader(executor="processes", workers=1) as loader:
+        batches = list(loader)
+    assert np.concatenate([batch["u1"] for batch in batches]).tolist() == list(range(COUNT))
+    assert np.concatenate([batch["matrix"] for batch in batches]).tobytes() == VECTORS.tobytes()

@@ -1,0 +1,197 @@
+import gzip
+import io
+import os
+import tarfile
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+RNG = np.random.default_rng(0)
+
+
+def written(path, members, **options):
+    with tarfile.open(path, "w", **options) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def samples(count, first=0):
+    """Members of samples with a picture of any size and a class each."""
+    return [
+        (f"train/{i:04}.{field}", content)
+        for i in range(first, first + count)
+        for field, content in (("jpg", RNG.bytes(int(RNG.integers(0, 5000)))), ("cls", str(i).encode()))
+    ]
+
+
+def as_bytes(element):
+    return {name: leaf if isinstance(leaf, str) else leaf.tobytes() for name, leaf in element.items()}
+
+
+def wanted(members):
+    out = {}
+    for name, content in members:
+        key, _, field = name.partition(".")
+        out.setdefault(key, {"__key__": key})[field] = content
+    return list(out.values())
+
+
+def test_elements_are_the_samples(tmp_path):
+    first, second = samples(9), samples(5, first=9)
+    written(tmp_path / "0.tar", first)
+    written(tmp_path / "1.tar", second)
+    ds = ps.from_tar(f"{tmp_path}/*.tar")
+    assert ds.element_spec == {
+        "__key__": ps.ArraySpec((), "U"),
+        "jpg": ps.ArraySpec((None,), "uint8"),
+        "cls": ps.ArraySpec((None,), "uint8"),
+    }
+    assert os.listdir(tmp_path) != []
+    assert len(ds) == 14
+    expected = wanted(first + second)
+    assert [as_bytes(element) for element in ds] == expected
+    assert [as_bytes(ds[i]) for i in (13, 0, 9, 8)] == [expected[i] for i in (13, 0, 9, 8)]
+    assert sorted(os.listdir(tmp_path)) == [".0.tar.index", ".1.tar.index", "0.tar", "1.tar"]
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_any_order_and_repeated_in_one_read(tmp_path):
+    members = samples(9)
+    opened = ps.from_tar(written(tmp_path / "a.tar", members))._node.data.open()
+    expected = wanted(members)
+    for indices in ([8, 0, 0, 3], [], [5], list(range(9))):
+        out = {name: np.full(9, "junk", object) for name in opened.element_spec}
+        opened.read_into(np.array(indices, np.int64), {name: leaf[: len(indices)] for name, leaf in out.items()})
+        for row, index in enumerate(indices):
+            assert as_bytes({name: leaf[row] for name, leaf in out.items()}) == expected[index]
+    opened.advise(np.array([3, 1]))
+    assert opened.describe(3) == "a.tar sample 3 ('train/0003')"
+    opened.close()
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+@pytest.mark.slow
+def test_every_loader_gives_the_samples(tmp_path):
+    members = samples(20)
+    ds = ps.from_tar(written(tmp_path / "a.tar", members), fields=["cls"]).map(lambda e: int(e["cls"].tobytes()))
+    for options in ({"executor": "threads", "workers": 2}, {"executor": "processes", "workers": 1}):
+        with ds.shuffle(1).batch(4).loader(**options) as loader:
+            assert sorted(np.concatenate(list(loader))) == list(range(20))
+
+
+def test_names_of_every_kind(tmp_path):
+    long = "d" * 90 + "/" + "e" * 120
+    members = [
+        (f"{long}.seg.PNG", b"1"),
+        (f"{long}.txt", b"2"),
+        ("README", b"no field"),
+        ("a/.hidden.txt", b"no key"),
+        ("v1.2/ä b.seg.png", b"3"),
+        ("v1.2/ä b.txt", b""),
+    ]
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        ds = ps.from_tar(written(tmp_path / f"{form}.tar", members, format=form))
+        assert [as_bytes(each) for each in ds] == [
+            {"__key__": long, "seg.png": b"1", "txt": b"2"},
+            {"__key__": "v1.2/ä b", "seg.png": b"3", "txt": b""},
+        ]
+
+
+def test_sample_that_lacks_a_field_is_named(tmp_path):
+    path = written(
+        tmp_path / "a.tar", [("a.jpg", b"1"), ("a.cls", b"2"), ("b.jpg", b"3"), ("c.cls", b"4"), ("c.jpg", b"")]
+    )
+    ds = ps.from_tar(path)
+    assert as_bytes(ds[2]) == {"__key__": "c", "jpg": b"", "cls": b"4"}
+    with pytest.raises(
+        ps.SourceError, match=r"a\.tar sample 1 \('b'\) has no 'cls'; it has \['jpg'\]\. .*fields=\[\.\.\.\]"
+    ):
+        ds[1]
+    assert as_bytes(ps.from_tar(path, fields=["jpg"])[1]) == {"__key__": "b", "jpg": b"3"}
+    with pytest.raises(ps.SourceError, match=r"has no 'png'; it has \['jpg', 'cls'\]"):
+        ps.from_tar(path, fields=["png"])[0]
+
+
+def test_member_that_comes_twice_is_named(tmp_path):
+    with pytest.raises(ps.SourceError, match=r"a\.tar has two members a\.txt in one sample"):
+        len(ps.from_tar(written(tmp_path / "a.tar", [("a.txt", b"1"), ("a.txt", b"2")])))
+
+
+def test_compressed_file_is_refused_with_the_cure(tmp_path):
+    path = written(tmp_path / "a.tar", samples(2))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(ps.SourceError, match=r"a\.tar is compressed \(gzip\), .* Decompress it once"):
+        len(ps.from_tar(path))
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_truncated_file_is_named(tmp_path):
+    path = written(tmp_path / "a.tar", [("a.txt", bytes(2000)), ("b.txt", bytes(2000))])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:3000])
+    with pytest.raises(ps.SourceError, match=r"a\.tar is cut off in the middle of a header, at byte 3,000\."):
+        len(ps.from_tar(path))
+    path.write_bytes(whole[:4000])
+    with pytest.raises(ps.SourceError, match=r"a\.tar is damaged or cut off, or no tar file: unexpected end of data"):
+        len(ps.from_tar(path))
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_damaged_header_is_not_taken_for_the_end(tmp_path):
+    path = written(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
+    whole = bytearray(path.read_bytes())
+    whole[1024 + 3] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ps.SourceError, match=r"a\.tar is damaged: at byte 1,024 of 10,240 there is no header"):
+        len(ps.from_tar(path))
+
+
+def test_file_that_is_no_tar_is_named(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"Once upon a time" * 100)
+    with pytest.raises(ps.SourceError, match=r"a\.tar is damaged or cut off, or no tar file"):
+        len(ps.from_tar(tmp_path / "a.tar"))
+
+
+def test_file_without_samples_is_named(tmp_path):
+    written(tmp_path / "a.tar", [("README", b"")])
+    with pytest.raises(ps.SourceError, match=r"There are no samples in .*a\.tar\."):
+        ps.from_tar(tmp_path / "a.tar").element_spec  # noqa: B018
+    assert len(ps.from_tar(tmp_path / "a.tar", fields=["txt"])) == 0
+
+
+def test_file_that_was_replaced_meanwhile_is_refused(tmp_path):
+    ds = ps.from_tar(written(tmp_path / "a.tar", samples(2)))
+    assert len(ds) == 2
+    written(tmp_path / "a.tar", samples(30))
+    with pytest.raises(ps.SourceError, match=r"a\.tar has changed since the dataset was made"):
+        ds[0]
+
+
+def test_files_behind_an_url(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    members = samples(6)
+    content = written(tmp_path / "a.tar", members).read_bytes()
+    fsspec.filesystem("memory").pipe("/shards/a.tar", content)
+    for _ in range(2):
+        ds = ps.from_tar("memory://shards/*.tar")
+        assert [as_bytes(each) for each in ds] == wanted(members)
+    assert len(os.listdir(tmp_path / "cache/penstock")) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ("jpg", ps.ArgumentTypeError, r"from_tar\(fields=\) is a list of names such as 'jpg', got a str"),
+        (["a", "a"], ps.ArgumentError, r"each once, and __key__ comes of itself"),
+        (["__key__"], ps.ArgumentError, r"each once, and __key__ comes of itself"),
+    ],
+)
+def test_wrong_fields_are_refused(tmp_path, fields, error, text):
+    with pytest.raises(error, match=text):
+        ps.from_tar(written(tmp_path / "a.tar", samples(1)), fields=fields)
