@@ -2,6 +2,7 @@
 
 import builtins
 import math
+import operator
 import os
 import sys
 from collections.abc import Iterable
@@ -240,8 +241,9 @@ def range(n: int) -> Dataset:
         >>> penstock.range(3)[-1]
         np.int64(2)
     """
-    if isinstance(n, bool) or not isinstance(n, int):
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ArgumentTypeError(f"range({n!r}): an integer is needed, not {type_of(n)}.")
+    n = operator.index(n)
     if not 0 <= n < 1 << 62:
         raise ArgumentError(f"range({n}): from 0 up to 2**62 - 1 elements are possible.")
     return Dataset(SourceNode(arrays.RangeSource(n), "range"))

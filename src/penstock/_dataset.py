@@ -128,9 +128,9 @@ class Dataset:
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""
         if self._node.access == "stream":
-            structure = self._node.spec.structure
             reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
-            yield from (structure.unflatten([copied(leaf) for leaf in leaves]) for leaves in reader.sequence(0))
+            for leaves in reader.sequence(0):  # of no elements, nobody needs to know what they look like
+                yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
             return
         length, index = self._node.length, 0
         assert length is not None

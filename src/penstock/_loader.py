@@ -200,7 +200,7 @@ class Loader:
         if not (isinstance(cursor, list) and len(cursor) == 1 and type(cursor[0]) is int and 0 <= cursor[0] < 1 << 62):
             raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
         count = self._program.batch_count
-        if count is not None and position >= count:
+        if count is not None and position and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
         return epoch, position
 

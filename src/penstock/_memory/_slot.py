@@ -71,7 +71,7 @@ class RingLayout:
     def __init__(self, spec: Spec, slot_count: int) -> None:
         self.slot = SlotLayout(spec)
         self.slot_count = slot_count
-        self._header_nbytes = _up(8 * (2 + slot_count), PAGE_NBYTES)
+        self._header_nbytes = _up(_words_nbytes(slot_count), PAGE_NBYTES)
         self.nbytes = self._header_nbytes + slot_count * self.slot.nbytes
 
     def slots(self, memory: mmap.mmap) -> list[Rows]:
@@ -86,15 +86,26 @@ class RingLayout:
 def ring_words(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
     """Integers before the slots of a ring, which its workers share.
 
-    The first is the last ticket that is given up; then come the units left of each slot; the last one is how many
-    nanoseconds a row took of late, 0 before the first.
+    The first is the last ticket that is given up; then come the units left of each slot, and three words a slot of
+    what came of a unit that reads a stream; the last one is how many nanoseconds a row took of late, 0 before the
+    first.
     """
-    return memoryview(memory)[: 8 * (2 + slot_count)].cast("q")
+    return memoryview(memory)[: _words_nbytes(slot_count)].cast("q")
+
+
+def _words_nbytes(slot_count: int) -> int:
+    return 8 * (2 + 4 * slot_count)
+
+
+def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
+    """The three words of a slot for what came of a unit that reads a stream; see `Outcome`."""
+    start = 1 + len(words) // 4 + 3 * slot
+    return words[start : start + 3]
 
 
 def own_words() -> "memoryview[int]":
     """Such words for one slot that nobody else looks at: of a plan without a ring, or after its end."""
-    return ring_words(bytearray(24), 1)
+    return ring_words(bytearray(_words_nbytes(1)), 1)
 
 
 def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:

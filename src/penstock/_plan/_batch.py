@@ -60,7 +60,8 @@ class Batch(Node):
     def _find_spec(self) -> Spec:
         spec = self.source.spec
         require_one_shape(self.label, spec)
-        return spec.stacked(self.size, exact=self.remainder == 0 and self.source.length is not None)
+        is_exact = self.remainder == 0 and self.source.length is not None
+        return spec.stacked(self.size, exact=is_exact or self.drop_remainder)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each batch, in order."""

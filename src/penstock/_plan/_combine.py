@@ -153,6 +153,8 @@ class Interleave(Reorder):
     @property
     def label(self) -> str:
         """As the user wrote it, without what was left at its default."""
+        if self.reads_ahead:
+            return f"{self.sources[0].label}, shards={len(self.sources)}"
         cycle = "" if self.cycle is None else f"cycle_length={self.cycle}"
         block = "" if self.block == 1 else f"block_length={self.block}"
         return f"interleave({', '.join(filter(None, (cycle, block)))})"
@@ -165,7 +167,10 @@ class Interleave(Reorder):
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Deals from the inputs that take part, each of which has a place; as tf.data does."""
         waiting = iter(reader.inputs)
-        places: list[Generator[Leaves, None, None] | None] = [None] * (self.cycle or len(reader.inputs))
+        places: list[Generator[Leaves, None, None] | None] = [
+            each.sequence(epoch)
+            for each in itertools.islice(waiting, self.cycle)  # begun at once, if made elsewhere
+        ]
         empty_count = 0
         for number in itertools.cycle(range(len(places))):
             if places[number] is None and (fresh := next(waiting, None)) is not None:

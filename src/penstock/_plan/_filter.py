@@ -1,6 +1,6 @@
 """Steps after which nobody knows how many elements there are: `filter` and `flat_map`."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -15,6 +15,9 @@ from penstock._spec import Spec
 
 if TYPE_CHECKING:
     from penstock._plan._reader import Gather, Rows
+
+
+_NOTHING = object()
 
 
 class Sequential(Node):
@@ -151,10 +154,10 @@ class FlatMap(Sequential):
             while True:
                 try:
                     if made is None:
-                        made = iter(self.function(structure.unflatten([copied(leaf) for leaf in leaves])))
-                    value = next(made)
-                except StopIteration:
-                    break
+                        made = self._begin(structure.unflatten([copied(leaf) for leaf in leaves]))
+                    value = next(made, _NOTHING)
+                    if value is _NOTHING:
+                        break
                 except PenstockError:
                     raise
                 except (Exception, SystemExit) as error:
@@ -163,6 +166,12 @@ class FlatMap(Sequential):
                         f"{type(error).__name__}: {error}"
                     ) from error
                 yield index, value
+
+    def _begin(self, element: Any) -> Iterator[Any]:
+        try:
+            return iter(self.function(element))
+        except StopIteration as error:  # which would look like the end of what it gives
+            raise RuntimeError("it raised StopIteration") from error
 
     def _misfit(self, found: MisfitError, index: int, spec: Spec | None) -> SpecError:
         return SpecError(

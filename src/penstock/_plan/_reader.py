@@ -420,8 +420,10 @@ class Reader:
 
 
 def copied(leaf: Any) -> Any:
-    """A leaf in memory of its own."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+    """A leaf in memory of its own; one without axes as a NumPy scalar, as everywhere."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    return leaf.copy() if leaf.ndim else leaf.copy()[()]
 
 
 def pieces(count: int, step: int) -> Iterator[tuple[int, int]]:

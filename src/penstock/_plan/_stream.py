@@ -16,11 +16,15 @@ import numpy as np
 from penstock._errors import ElementError, PenstockError, SpecError
 from penstock._plan._conform import MisfitError, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
+from penstock._plan._reader import copied
 from penstock._spec import Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
     from penstock._plan._reader import Gather, Reader, Rows
+
+
+_NOTHING = object()
 
 
 class StreamSource(ABC):
@@ -112,22 +116,20 @@ class Generate(Node):
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Begins an epoch, and looks at every element."""
-        spec, trace = self.spec, reader.trace.words
+        trace = reader.trace.words
         elements, (index, consumed) = None, reader.origin
         try:
             while True:
                 trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
                 try:
                     if elements is None:
-                        elements = iter(self.data.iterate(epoch))
+                        elements = self._begin(epoch, index, consumed)
                         tell = getattr(elements, "get_state", None)
-                        if index:
-                            elements.set_state(consumed)  # type: ignore[attr-defined]  # it told where it was
-                    value = next(elements)
+                    value = next(elements, _NOTHING)
+                    if value is _NOTHING:
+                        break
                     if tell is not None:
                         reader.consumed = operator.index(tell())
-                except StopIteration:
-                    break
                 except PenstockError:
                     raise
                 except (Exception, SystemExit) as error:
@@ -136,11 +138,11 @@ class Generate(Node):
                         f"{type(error).__name__}: {error}"
                     ) from error
                 try:
-                    leaves = conformed(spec, value)
+                    leaves = conformed(self.spec, value)
                 except MisfitError as found:
                     raise SpecError(
                         f"{self.label} at {self.where} gave {found} as element {index} of epoch {epoch}"
-                        f"{text_of(spec, is_declared=self.data.is_declared)}. Every element of a dataset has one "
+                        f"{text_of(self.spec, is_declared=self.data.is_declared)}. Every element of a dataset has one "
                         "structure, shape and dtype; an axis that differs is None in element_spec=."
                     ) from None
                 yield leaves
@@ -149,6 +151,15 @@ class Generate(Node):
             close = getattr(elements, "close", None)
             if close is not None:
                 close()
+
+    def _begin(self, epoch: int, index: int, consumed: int) -> Iterator[Any]:
+        try:
+            elements = iter(self.data.iterate(epoch))
+            if index:
+                elements.set_state(consumed)  # type: ignore[attr-defined]  # it told where it was
+        except StopIteration as error:  # which would look like the end of the elements
+            raise RuntimeError("it raised StopIteration") from error
+        return elements
 
 
 @final
@@ -196,20 +207,22 @@ class Promised(OneToOne):
         raise NotImplementedError(f"{self.label} has no random access")
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Counts."""
-        index = 0
-        for leaves in reader.inputs[0].sequence(epoch):
+        """Counts; the last element is given when it is known that it is."""
+        elements, index = reader.inputs[0].sequence(epoch), 0
+        for leaves in elements:
+            index += 1
             if index == self.count:
+                leaves = [copied(leaf) for leaf in leaves]
+            if index == self.count and next(elements, None) is not None:
                 raise SpecError(
-                    f"{self.label} at {self.where} gives more elements than length={self.count}. Correct the length, "
-                    f"leave it out, or cut with take({self.count})."
+                    f"{self.source.label} at {self.where} gives more elements than length={self.count}. Correct the "
+                    f"length, leave it out, or cut with take({self.count})."
                 )
             yield leaves
-            index += 1
         if index < self.count:
             raise SpecError(
-                f"{self.label} at {self.where} ended after {index} elements of epoch {epoch}, but length={self.count} "
-                "was said. Correct the length, or leave it out."
+                f"{self.source.label} at {self.where} ended after {index} elements of epoch {epoch}, but "
+                f"length={self.count} was said. Correct the length, or leave it out."
             )
 
 

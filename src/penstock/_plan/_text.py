@@ -33,6 +33,8 @@ def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
     except SpecError as error:
         facts = f"is wrong: {error}"
     yield f"{first}{node.label}: {facts}"
+    if getattr(node, "reads_ahead", False):
+        return  # its inputs are alike
     for number, source in enumerate(node.inputs):
         last = number == len(node.inputs) - 1
         if len(node.inputs) == 1:

@@ -21,6 +21,7 @@ from penstock._run._parcel import Parcel, pack
 from penstock._run._pool import join, join_alone
 from penstock._run._processes import ProcessesExecutor, pool_patience_s
 from penstock._run._remote_error import unpickled
+from penstock._run._serial import Serial
 from penstock._run._tenant import Tenant
 from penstock._run._threads import ThreadsExecutor
 
@@ -252,19 +253,18 @@ def choose(
     )
 
 
-def choose_feed(program: FeedProgram, executor: str, choice: Choice, timeout_s: float) -> Choice:
+def choose_feed(program: FeedProgram | Serial, executor: str, timeout_s: float) -> Choice:
     """Chooses where a stream is read: in a worker process of its own, on a thread, or by the consumer.
 
     In a process, a generator's Python does not stand in the way of the training's. It stays on a thread where it cannot
     travel, as an iterator of another library, and where it takes batches of its stages.
 
     Args:
-        program: The feed.
+        program: What reads it.
         executor: What the user asked for.
-        choice: What runs the steps over it.
         timeout_s: How long it may stand still.
     """
-    if choice.executor == "inline":
+    if executor == "inline":
         return Choice("inline", 0, timeout_s, "")
     generates = [node for node in walk(program.node) if isinstance(node, Generate)]
     if executor == "threads" or not HAS_PROCESSES or program.stages or not all(each.data.travels for each in generates):

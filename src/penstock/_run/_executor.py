@@ -30,6 +30,9 @@ class Client(Protocol):
     def pump(self) -> None:
         """Turns slots that came back into new units."""
 
+    def leave(self) -> None:
+        """Lets go of what the calling worker has open, which ends."""
+
 
 class Executor(ABC):
     """Runs units. It sees no dataset, no batch and no order: a unit is all there is."""

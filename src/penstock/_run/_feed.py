@@ -15,12 +15,10 @@ Each wait, and what ends it. None in this file. The worker may wait in the user'
 thread is left behind, see `DeadlineError`), or for a batch of a stage, see `_stage.py`.
 """
 
-import contextlib
 import functools
 import math
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,13 +27,12 @@ from typing import Any, Final, final
 
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place, SharedFile
-from penstock._memory._slot import note_time
-from penstock._plan._reader import Reader, Window, place_of
+from penstock._plan._reader import Window, place_of
 from penstock._plan._stream import needed
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
-from penstock._run._feed_program import FeedProgram, Parallel
-from penstock._run._lower import FIRST_UNIT_ROWS, UNIT_S, Program, Unit
+from penstock._run._feed_program import Cursor, FeedProgram, Parallel
+from penstock._run._lower import FIRST_UNIT_ROWS, UNIT_S, Program, Unit, run_unit
 
 AHEAD_COUNT: Final = 2
 """Units that wait for the feed's worker or are at it, so that it need not wait for us."""
@@ -102,11 +99,12 @@ class Feed(Client):
         self._wake = wake
         self._pid = os.getpid()
         self._closed = False
-        self._reader: Reader | None = None
+        self._reader: Cursor | None = None
         self._lock = threading.Lock()
         self._run: Run | None = None
         self._spans: deque[_Span] = deque()
         self._next_number = 0
+        self._limit: int | None = None
         self._wanted_from = 0
         """The number of the first span of which something is needed."""
         self._units: dict[int, _Span] = {}
@@ -138,10 +136,7 @@ class Feed(Client):
             return
         if self._reader is None:
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
-        began = time.perf_counter()
-        self._program.run(self._reader, unit, self.ring.rows(unit.slot))
-        with contextlib.suppress(IndexError):  # the ring was released
-            note_time(self.ring.words, unit.stop - unit.start, time.perf_counter() - began)
+        run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
 
     def _is_wanted(self, unit: Unit) -> bool:
         with self._lock:
@@ -171,7 +166,7 @@ class Feed(Client):
                 ended &= stop < unit.stop
                 stop = min(stop, unit.stop)
                 try:
-                    self._share(span, unit.start, stop)
+                    self._share(span, max(unit.start, run.filled - span.index * self._program.layout.size), stop)
                 except OSError as failure:  # no memory
                     error, stop = error or failure, unit.start
                 run.filled = max(run.filled, span.index * self._program.layout.size + stop)
@@ -194,6 +189,33 @@ class Feed(Client):
         span.places.append(place)
         self._program.layout.note_place(slot, start, stop, place)
 
+    def look(self) -> bool:
+        """Notes what is there of a unit that is not done yet, for a consumer that waits; returns whether it is more."""
+        with self._lock:
+            run = self._run
+            if run is None or run.is_over or self._closed or not self._units:
+                return False
+            if self._executor.is_elsewhere and self._program.layout.has_objects:
+                return False  # text and ragged arrays come when the unit is done
+            ticket = min(self._units)
+            span = self._units[ticket]
+            if span.run is not run:
+                return False
+            marks = self._program.layout.marks(self.ring.rows(span.number % self._program.layout.slot_count))
+            stop = min(int(marks[0]), span.issued)
+            there = span.index * self._program.layout.size + stop
+            if there <= run.filled:
+                return False
+            self._share(span, run.filled - span.index * self._program.layout.size, stop)
+            run.filled = there
+        self._wake()
+        return True
+
+    def leave(self) -> None:
+        """Closes the stream, on the thread that read it."""
+        if self._reader is not None:
+            self._reader.close()
+
     def pump(self) -> None:
         """Gives the worker what there is to do."""
         with self._lock:
@@ -207,6 +229,10 @@ class Feed(Client):
                 if span is None:
                     return
             stop = min(self._program.layout.size, span.issued + self._unit_rows())
+            if self._limit is not None:  # what is behind may never be asked for, and may take for ever
+                stop = min(stop, self._limit - span.index * self._program.layout.size)
+                if stop <= span.issued:
+                    return
             self._ticket += 1
             slot = span.number % self._program.layout.slot_count
             unit = Unit(span.run.epoch, span.index, span.issued, stop, slot, self._ticket, origin=span.run.origin)
@@ -227,6 +253,8 @@ class Feed(Client):
         size = self._program.layout.size
         span = _Span(self._next_number, run, self._next_number - run.base // size)
         span.issued = max(0, run.filled - span.index * size) if run.filled < (span.index + 1) * size else 0
+        marks = self._program.layout.marks(self.ring.rows(span.number % self._program.layout.slot_count))
+        marks[0], marks[1] = span.issued, 0  # what is there of the span that lay here before is not of this one
         self._next_number += 1
         self._spans.append(span)
         return span
@@ -238,13 +266,14 @@ class Feed(Client):
 
     # The pipeline's side, with its lock held.
 
-    def begin(self, epoch: int, element: int, consumed: int = -1) -> Run:
+    def begin(self, epoch: int, element: int, consumed: int = -1, limit: int | None = None) -> Run:
         """Begins an epoch at an element, and gives up what was being read before.
 
         Args:
             epoch: The epoch.
             element: The first that is needed.
             consumed: See `consumed_before`, which said so of this element in an earlier run; -1 to read all before it.
+            limit: How many elements of the epoch are ever needed; None for all.
         """
         with self._lock:
             size = self._program.layout.size
@@ -252,7 +281,7 @@ class Feed(Client):
             run = Run(epoch, (self._next_number - index) * size, element)
             if consumed >= 0:
                 run.origin = element, consumed
-            self._run = run
+            self._run, self._limit = run, limit
             self.ring.words[0] = self._ticket  # what is under way is not wanted any more
         self._executor.wake()
         return run
@@ -319,6 +348,7 @@ class Feed(Client):
         for stage in self._program.stages.values():
             ended &= stage.close(timeout_s)
         if ended:
+            self.leave()
             self._reader = None
             for span in self._spans:
                 self._forget(span)
@@ -358,7 +388,10 @@ class Intake:
 
     def begin(self, epoch: int, index: int, consumed: int = -1) -> None:
         """Makes a batch the next that is looked for; see `Feed.begin`."""
-        self.run = self.feed.begin(epoch, needed(self._program.node, index)[0], consumed)
+        node, limit = self._program.node, None
+        if self._program.batch_count:
+            limit = needed(node, self._program.batch_count - 1)[1]
+        self.run = self.feed.begin(epoch, needed(node, index)[0], consumed, limit)
 
     def look(self, epoch: int, index: int) -> object:
         """Whether a batch can be made: `WAIT`, `END` if the epoch has no such batch, an error, or `(base, length)`."""

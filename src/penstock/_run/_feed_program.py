@@ -12,7 +12,7 @@ from penstock._memory._spans import SpanLayout
 from penstock._plan._node import Leaves, Node
 from penstock._plan._reader import OpenSources, Reader, Rows, Trace, Window
 from penstock._random import seeded_globals
-from penstock._run._lower import Unit
+from penstock._run._lower import Outcome, Unit
 from penstock._spec import Spec
 
 
@@ -47,6 +47,7 @@ class FeedProgram:
     """
 
     runs_functions = False
+    is_serial = False
 
     def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, Parallel]) -> None:
         self.node = node
@@ -60,15 +61,15 @@ class FeedProgram:
 
     def reader(
         self, isolation: type[seeded_globals] | None, trace: Trace | None = None, window: Window | None = None
-    ) -> Reader:
-        """Makes the reader of the worker; it has no window, being the one who fills it."""
+    ) -> "Cursor":
+        """Makes what the worker reads by; it has no window, being the one who fills it."""
         reader = Reader(self.node, OpenSources(self.node), isolation=isolation, trace=trace)
         for each in _readers(reader):
             if each.number in self.stages:
                 each.stage = self.stages[each.number].sequence
-        return reader
+        return Cursor(reader)
 
-    def run(self, reader: Reader, unit: Unit, out: Rows) -> None:
+    def run(self, cursor: "Cursor", unit: Unit, out: Rows) -> None:
         """Writes rows `[start, stop)` of a span, as far as there are elements; begins anew if it has to.
 
         Raises:
@@ -76,7 +77,6 @@ class FeedProgram:
         """
         rows, consumed, marks = self.layout.rows(out), self.layout.consumed(out), self.layout.marks(out)
         origin = unit.index * self.layout.size
-        cursor: _Cursor = reader.memo("cursor", lambda: _Cursor(reader))
         marks[1] = 0
         cursor.seek(unit.epoch, origin + unit.start, unit.origin)
         # Where it ended may be before this unit: the one before, of the same span, may not have been looked at yet.
@@ -87,7 +87,7 @@ class FeedProgram:
                 marks[1] = 1
                 return
             rows.put(row, leaves)
-            consumed[row] = reader.consumed
+            consumed[row] = cursor.consumed
             marks[0] = row + 1
 
     def objects(self, unit: Unit, out: Rows) -> list[Any]:
@@ -112,20 +112,36 @@ def _readers(reader: Reader) -> Iterator[Reader]:
 
 
 @final
-class _Cursor:
-    """A stream that is being read, and where it is."""
+class Cursor:
+    """A stream that is being read by a worker, and where it is.
+
+    The stream's own frames hold the reader and not this, so that it is closed when this is dropped.
+    """
 
     def __init__(self, reader: Reader) -> None:
+        self.trace = reader.trace
         self._reader = reader
         self._epoch = -1
         self._elements: Generator[Leaves, None, None] | None = None
         self.index = 0
+        self.outcome = Outcome(0, False, -1)
+        """Of the unit that was run last, if it was of a `Serial` program."""
+
+    @property
+    def consumed(self) -> int:
+        """How far the stream's input was read; see `Reader.consumed`."""
+        return self._reader.consumed
+
+    def close(self) -> None:
+        """Closes the stream: runs what the user's generator has in its `finally:`."""
+        elements, self._elements = self._elements, None
+        if elements is not None:
+            elements.close()
 
     def seek(self, epoch: int, index: int, origin: tuple[int, int]) -> None:
         """Goes to an element, or as far as there are any: on from where it is, or from the origin."""
         if self._elements is None or epoch != self._epoch or index < self.index or self.index < origin[0]:
-            if self._elements is not None:
-                self._elements.close()
+            self.close()
             self._reader.origin = origin
             self._elements, self._epoch, self.index = self._reader.sequence(epoch), epoch, origin[0]
         while self.index < index and self.next() is not None:

@@ -4,18 +4,21 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
+import contextlib
 import functools
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ElementError
+from penstock._memory._slot import note_time, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._map import Map
@@ -66,7 +69,45 @@ class Unit:
     """Of a feed: where to begin, if it has to begin anew; see `Reader.origin`."""
 
 
-@final
+class Outcome(NamedTuple):
+    """What came of a unit that reads a stream from where the one before it ended."""
+
+    row_count: int
+    """Elements that are there."""
+    is_last: bool
+    """Whether the epoch ended with them."""
+    consumed: int
+    """How far the stream's input was read; see `Reader.consumed`."""
+
+    def write(self, words: "memoryview[int]", slot: int) -> None:
+        """Notes it in the words of a ring."""
+        place = outcome_words(words, slot)
+        for number, value in enumerate(self):
+            place[number] = value
+
+    @classmethod
+    def read(cls, words: "memoryview[int]", slot: int) -> "Outcome":
+        """What was noted of a slot."""
+        row_count, is_last, consumed = outcome_words(words, slot)
+        return cls(row_count, bool(is_last), consumed)
+
+
+def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryview[int]") -> None:
+    """Runs a unit of any kind of program, and notes in the ring's words how long it took, and what came of it.
+
+    Raises:
+        Exception: What the unit raised.
+    """
+    began = time.perf_counter()
+    try:
+        program.run(reader, unit, out)
+    finally:
+        with contextlib.suppress(IndexError):  # the ring was released
+            if program.is_serial:
+                reader.outcome.write(words, unit.slot)
+            note_time(words, unit.stop - unit.start, time.perf_counter() - began)
+
+
 class Program:
     """A plan made ready to run: its length, what a slot holds, and how batches are cut into units.
 
@@ -75,12 +116,23 @@ class Program:
         shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each.
         same_epoch: Every epoch is epoch 0 again, for evaluation.
         spans: Of a plan over a stream: where its elements lie.
+        is_inner: It is a part of a plan, of whose batches the user knows nothing.
     """
 
+    is_serial = False
+    """Whether units must be done in order, and say what came of them."""
+
     def __init__(
-        self, node: Node, shard: tuple[int, int], *, same_epoch: bool = False, spans: SpanLayout | None = None
+        self,
+        node: Node,
+        shard: tuple[int, int],
+        *,
+        same_epoch: bool = False,
+        spans: SpanLayout | None = None,
+        is_inner: bool = False,
     ) -> None:
         self.node = node
+        self.is_inner = is_inner
         self.spans = spans
         self.shard = shard
         self.same_epoch = same_epoch
@@ -91,7 +143,12 @@ class Program:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Sources are opened again where this arrives.
-        return functools.partial(Program, same_epoch=self.same_epoch, spans=self.spans), (self.node, self.shard)
+        make = functools.partial(Program, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
+        return make, (self.node, self.shard)
+
+    def first_element(self, index: int) -> int:
+        """Of a serial program: the number of the first element of a batch."""
+        return 0
 
     @property
     def batch_count(self) -> int | None:
@@ -157,6 +214,7 @@ class Program:
         announce: tuple[int, int, int] = (0, 0, 0),
         base: int = 0,
         length: int = -1,
+        origin: tuple[int, int] = (0, 0),
     ) -> list[Unit]:
         """Cuts a batch into units, to be shared by workers. How does not change what is delivered.
 
@@ -170,6 +228,7 @@ class Program:
             announce: See `Unit.announce`.
             base: See `Unit.base`.
             length: See `Unit.length`.
+            origin: See `Unit.origin`.
         """
         rows = self.row_count(epoch, index, length)
         if rows is None:
@@ -231,7 +290,8 @@ class Program:
         except StopIteration as error:  # it would end the consumer's loop as if all had been delivered
             raise ElementError(f"A source raised StopIteration{_place(unit)}.") from error
         except Exception as error:
-            error.add_note(f"This was{_place(unit)}.")
+            if not self.is_inner:
+                error.add_note(f"This was{_place(unit)}.")
             raise
 
     def describe(self, unit: Unit) -> str:

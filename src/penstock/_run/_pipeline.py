@@ -29,27 +29,28 @@ never the user's; it is free, and then `pump` issues the next batch, or it is be
 executor finishes or fails, or it is filled and delivered.
 """
 
-import contextlib
+import math
 import os
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from penstock._errors import DeadlineError, LoaderError
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
-from penstock._memory._slot import note_time
 from penstock._plan._reader import Reader, place_of
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
-from penstock._run._lower import Position, Program, Unit
+from penstock._run._feed_program import Cursor
+from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
 from penstock._tree import Tree
 
+LOOK_S: Final = 0.02
+"""How often a consumer that waits for a stream looks whether there is more of it."""
 END_OF_EPOCH: Final = object()
 """In the place of a batch: there is none."""
 
@@ -78,6 +79,11 @@ class Filling:
         """Whether an earlier row failed, so that this unit's outcome is of no interest any more."""
         return any(start < unit.start for start, _ in self.errors)
 
+    @property
+    def first_row(self) -> int:
+        """The first row that failed."""
+        return min(start for start, _ in self.errors)
+
     def first_error(self) -> BaseException:
         """That of the first row that fails, whichever unit was done first."""
         return min(self.errors, key=lambda pair: pair[0])[1]
@@ -94,7 +100,7 @@ class Pipeline:
         make_executor: Makes the executor, given its client.
         make_feed: For a plan over a stream: makes its feed, given what to call when elements have come, and where to
             put text for other processes, if they are to see them.
-        gives_rest: Whether what a stream gave before it raised an error is delivered, as a short batch.
+        gives_rest: Whether what is there before an error is delivered: as a short batch, or see `rest`.
     """
 
     def __init__(
@@ -110,9 +116,13 @@ class Pipeline:
         self._program = program
         self._pid = os.getpid()
         self._local = threading.local()
-        self._readers: list[Reader] = []
+        self._readers: list[Reader | Cursor] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
+        self._gives_rest = gives_rest
+        self.rest: tuple[int, BaseException] | None = None
+        """Of the batch that was taken last, if it failed, and the rest is given: how many rows are there, and why no
+        more."""
         self.consumed = -1
         """Of a stream: how far its input was read for the batch that was taken last; -1 if nobody knows."""
         self.process_ends = False
@@ -122,6 +132,8 @@ class Pipeline:
         self._given_up = 0
         """The last ticket of which nothing is wanted any more."""
         self._cursor: Position | None = None
+        self._resumed: tuple[int, tuple[int, int]] = (-1, (0, 0))
+        """The epoch that was sought in its middle, and `Unit.origin` for it."""
         self._told: deque[Position] = deque()
         self._ticket = 0
         self._unfinished_units = 0
@@ -130,6 +142,7 @@ class Pipeline:
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
         self._intake: Intake | None = None
+        self._is_stream = make_feed is not None or program.is_serial
         self._stops = [self._executor.request_stop]
         try:
             if make_feed is not None:
@@ -157,17 +170,14 @@ class Pipeline:
         filling = self._fillings[unit.ticket]
         if self._closed or filling.ticket <= self._given_up or filling.failed_before(unit):
             return
-        reader: Reader | None = getattr(self._local, "reader", None)
+        reader: Any = getattr(self._local, "reader", None)
         if reader is None:
             self._local.reader = reader = self._program.reader(
                 seeded_globals if self._executor.isolates else None,
                 window=self._intake.feed.window() if self._intake else None,
             )
             self._readers.append(reader)
-        began = time.perf_counter()
-        self._program.run(reader, unit, self._ring.rows(unit.slot))
-        with contextlib.suppress(IndexError):  # the ring was released
-            note_time(self._ring.words, unit.stop - unit.start, time.perf_counter() - began)
+        run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""
@@ -183,19 +193,64 @@ class Pipeline:
             clear_own_frames(error)  # before the lock: what it lets go of may run code of the user
         with self._lock:
             filling = self._fillings[unit.ticket]
+            row = unit.start
+            if error is not None and self._gives_rest and not self._closed:
+                if self._program.is_serial:
+                    row = Outcome.read(self._ring.words, unit.slot).row_count
+                elif unit.stop - unit.start > 1:
+                    self._repeat_by_rows(filling, unit)
+                    return
             if error is not None:
-                filling.errors.append((unit.start, error))
+                filling.errors.append((row, error))
             filling.remaining -= 1
             if not filling.remaining:
                 del self._fillings[unit.ticket]
                 self._release_inputs()
                 if filling.ticket <= self._given_up:
                     self._ring.free.append(filling.slot)
-                elif self._is_awaited and filling is self._order[0]:
-                    self._is_awaited = False
-                    self._bell.put(None)
+                else:
+                    if self._program.is_serial and not self._closed:
+                        self._go_on_after(filling)
+                    if self._is_awaited and filling is self._order[0]:
+                        self._is_awaited = False
+                        self._bell.put(None)
             self._unfinished_units -= 1
             self._pump()
+
+    def _go_on_after(self, filling: Filling) -> None:
+        """Looks at what came of a unit that reads a stream: whether its epoch ended, or failed, and nothing follows."""
+        outcome = Outcome.read(self._ring.words, filling.slot)
+        filling.consumed = outcome.consumed
+        if not filling.errors and not outcome.is_last:
+            return
+        # What was issued beyond it is not wanted. Units are done in order: none of it is ready.
+        self._given_up = self._ring.words[0] = self._ticket
+        while self._order[-1] is not filling:
+            self._order.pop()
+        self._cursor = None
+        if filling.errors:
+            return
+        position = filling.epoch, filling.index
+        if not outcome.row_count:
+            filling.is_end = True
+            self._ring.free.append(filling.slot)
+        elif self._program.batch_count is None:
+            position = filling.epoch, filling.index + 1
+            self._order.append(Filling(*position, slot=-1, ticket=self._ticket, remaining=0, is_end=True))
+        self._cursor = self._program.next_position(*position, is_last=True)
+
+    def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
+        """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""
+        units = [replace(unit, start=row, stop=row + 1) for row in range(unit.start, unit.stop)]
+        filling.remaining += len(units) - 1
+        self._unfinished_units += len(units) - 1
+        self._executor.submit(units)
+
+    def leave(self) -> None:
+        """Closes what the calling worker reads a stream by."""
+        reader = getattr(self._local, "reader", None)
+        if isinstance(reader, Cursor):
+            reader.close()
 
     def pump(self) -> None:
         """Issues batches into the slots that are free, as far as workers would be idle."""
@@ -204,6 +259,8 @@ class Pipeline:
 
     def _pump(self) -> None:
         while self._cursor is not None and self._unfinished_units < self._executor.queue_target and not self._closed:
+            if self._program.is_serial and sum(filling.is_end for filling in self._order) > 1:
+                return  # or epochs without a batch would be begun for ever
             found = (0, -1) if self._intake is None else self._intake.look(*self._cursor)
             if found is Intake.WAIT:
                 self._release_inputs()  # it may wait for room
@@ -263,9 +320,10 @@ class Pipeline:
             ticket=self._ticket,
             worker_count=self._executor.worker_count,
             row_s=self._ring.words[-1] / 1e9,
-            announce=self._announcements(position) if self._intake is None else (0, 0, 0),
+            announce=(0, 0, 0) if self._is_stream else self._announcements(position),
             base=base,
             length=length,
+            origin=self._resumed[1] if self._resumed[0] == position[0] else (0, 0),
         )
         filling = Filling(*position, slot, self._ticket, len(units))
         if needs is not None and self._intake is not None:
@@ -309,6 +367,9 @@ class Pipeline:
         self._order.clear()
         self._told.clear()
         self._cursor = position
+        self._resumed = (
+            (position[0], (self._program.first_element(position[1]), consumed)) if consumed >= 0 else (-1, (0, 0))
+        )
         if self._intake is not None:
             self._intake.begin(*position, consumed)
             self._release_inputs()
@@ -339,9 +400,12 @@ class Pipeline:
         if not filling.errors:
             self.consumed = filling.consumed
             return self._ring.hand_out(filling.slot)
+        error = filling.first_error()
+        if self._gives_rest and filling.slot >= 0 and filling.first_row:
+            self.rest = filling.first_row, error
+            return self._ring.hand_out(filling.slot)
         if filling.slot >= 0:
             self._ring.give_back(filling.slot)
-        error = filling.first_error()
         try:
             raise error
         finally:
@@ -366,7 +430,7 @@ class Pipeline:
         before, silence = self.progress(), 0
         while True:
             try:
-                return self._bell.get(timeout=min(self.patience_s(timeout_s) / 4, threading.TIMEOUT_MAX))
+                return self._listen(min(self.patience_s(timeout_s) / 4, threading.TIMEOUT_MAX))
             except queue.Empty:
                 now = self.progress()
                 silence = silence + 1 if now == before else 0
@@ -376,6 +440,18 @@ class Pipeline:
                         raise self._deadline_error(timeout_s) from None
                     finally:
                         self.request_stop()
+
+    def _listen(self, seconds: float) -> None:
+        """Waits for the bell; raises `queue.Empty` if it does not ring."""
+        if self._intake is None:
+            return self._bell.get(timeout=seconds)
+        for _ in range(math.ceil(seconds / LOOK_S)):
+            try:
+                return self._bell.get(timeout=min(seconds, LOOK_S))
+            except queue.Empty:
+                # A stream may have given some elements and be slow with the next, in the middle of a unit.
+                self._intake.feed.look()
+        raise queue.Empty
 
     def _drive(self) -> bool:
         """Runs one unit on the calling thread, where there are no workers; of the feed, if nothing else can be done."""
@@ -397,7 +473,7 @@ class Pipeline:
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
             running = [(filling.epoch, filling.index) for filling in self._order if filling.remaining]
-        epoch, index = running[0] if running else (0, 0)
+        epoch, index = running[0] if running else self._cursor or (0, 0)
         places = [place_of(reader.trace.read(), self._program.node) for reader in list(self._readers)]
         stacks = self._executor.stuck()
         if self._intake is not None:
@@ -457,5 +533,8 @@ class Pipeline:
         if ended:
             self._program.sources.close()
             self._ring.release()
+            for reader in self._readers:
+                if isinstance(reader, Cursor):
+                    reader.close()
             self._readers.clear()
         return ended

@@ -19,15 +19,17 @@ from penstock._plan._batch import Batch
 from penstock._plan._combine import Interleave
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
-from penstock._plan._stream import cut, needed
+from penstock._plan._stream import Inlet, cut, needed
 from penstock._run._choice import Choice, choose, choose_feed
 from penstock._run._feed import Feed
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Position, Program
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
+from penstock._run._serial import Serial
 
 SPAN_NBYTES = 4 << 20
-"""A span that holds what a batch needs is no larger than this."""
+"""A span that holds what a batch needs is about so large, and no more than `SPAN_COUNT` elements."""
+SPAN_COUNT = 1024
 STAGE_NBYTES = 1 << 20
 """A batch of a stage is about so large, and no more than `STAGE_COUNT` elements."""
 STAGE_COUNT = 32
@@ -45,6 +47,7 @@ class Stage:
         timeout_s: How long a worker may stand still.
         shard: `(index, count)` of the rows of each batch.
         same_epoch: Every epoch is epoch 0 again.
+        is_inner: It is a part of a plan, see `_Parallel`.
     """
 
     def __init__(
@@ -57,11 +60,15 @@ class Stage:
         shard: tuple[int, int] = (0, 1),
         *,
         same_epoch: bool = False,
+        is_inner: bool = False,
     ) -> None:
         self._prefetch = prefetch
         self._timeout_s = timeout_s
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
+        self.program: Program
+        self.choice: Choice
+        self.budget: Budget
         self._choices: list[Choice] = []
         self._probes: list[Choice] = []
         """Made to find specs; they keep worker processes until those are needed."""
@@ -72,18 +79,29 @@ class Stage:
                     self._probes.append(choose(each, executor, workers, timeout_s))
                 above, below = _cut(node)
                 functions = [each for each in _until(node, below) if isinstance(each, Map)]
+            inner = [] if below is None else list(_inner(below))
+            if below is not None and not inner and shard[1] == 1 and _is_serial(above):
+                self.program = Serial(node, same_epoch=same_epoch)
+                self.choice = choose_feed(self.program, executor, timeout_s)
+                self._choices.append(self.choice)
+                self.budget = budget(
+                    node, self.program.spec, slot_count=prefetch + 2, worker_count=self.choice.worker_count
+                )
+                return
             self.choice = choose(above, executor, workers, timeout_s, functions)
             self._choices.append(self.choice)
             if below is not None:
-                for number, each in _inner(below):
+                for number, each in inner:
                     self._stages[number] = _Parallel(each, executor, workers, timeout_s, same_epoch=same_epoch)
                 self._below = _feed_program(above, below, self._stages)
-                self._feed_choice = choose_feed(self._below, executor, self.choice, timeout_s)
+                self._feed_choice = choose_feed(
+                    self._below, "inline" if self.choice.executor == "inline" else executor, timeout_s
+                )
                 self._choices.append(self._feed_choice)
             layout = self._below.layout if self._below else None
-            self.program = Program(above, shard, same_epoch=same_epoch, spans=layout)
+            self.program = Program(above, shard, same_epoch=same_epoch, spans=layout, is_inner=is_inner)
             self.choice.pack(self.program)
-            self.budget: Budget = budget(
+            self.budget = budget(
                 above,
                 self.program.spec,
                 slot_count=prefetch + 2,
@@ -146,6 +164,11 @@ def _cut(node: Node) -> tuple[Node, Node]:
     return cut(node, below.length) if isinstance(below.length, int) else (above, below)
 
 
+def _is_serial(above: Node) -> bool:
+    """Whether nothing is above a feed that workers could do side by side."""
+    return isinstance(above, Inlet) or (isinstance(above, Batch) and isinstance(above.source, Inlet))
+
+
 def _until(node: Node, below: Node) -> Iterator[Node]:
     """The steps from the end of a stream's plan to where it was cut."""
     while node is not below:
@@ -169,7 +192,8 @@ def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> F
     """
     first, stop = needed(above, 0)
     count, nbytes = max(1, stop - first), max(1, below.spec.nbytes)
-    size = max(count, min(64, SPAN_NBYTES // 16 // nbytes)) if count * nbytes <= SPAN_NBYTES else -(-count // 4)
+    fitting = min(SPAN_COUNT, SPAN_NBYTES // nbytes)
+    size = fitting - fitting % count if count <= fitting else -(-count // 4)
     return FeedProgram(below, size, -(-2 * count // size) + 2, stages)
 
 
@@ -216,7 +240,7 @@ class _Parallel:
         self._timeout_s = timeout_s
         plan = Batch(node, size, drop_remainder=False) if self._is_stacked else node
         prefetch = 4 if self._is_stacked else STAGE_COUNT
-        self._stage = Stage(plan, executor, workers, prefetch, timeout_s, same_epoch=same_epoch)
+        self._stage = Stage(plan, executor, workers, prefetch, timeout_s, same_epoch=same_epoch, is_inner=True)
         self._pipeline: Pipeline | None = None
         self._is_closed = False
 
@@ -231,24 +255,30 @@ class _Parallel:
             self._pipeline = self._stage.start(gives_rest=self._is_stacked)
             if self._is_closed:
                 self.request_stop()
-        pipeline, program = self._pipeline, self._stage.program
+        pipeline = self._pipeline
         number, skipped = divmod(start, self._size if self._is_stacked else 1)
-        position: Position = (epoch, number)
-        pipeline.seek(position)
+        pipeline.seek((epoch, number))  # now, and not when the first element is asked for
+        return self._elements(pipeline, (epoch, number), skipped)
+
+    def _elements(self, pipeline: Pipeline, position: Position, skipped: int) -> Generator[Leaves, None, None]:
+        program = self._stage.program
         while position[1] != program.batch_count:
             batch: Any = pipeline.take(position, self._timeout_s)
             if batch is END_OF_EPOCH:
                 return
             leaves = self._structure.flatten_up_to(batch)
             del batch
+            rest, pipeline.rest = pipeline.rest, None
             if self._is_stacked:
-                for row in range(skipped, len(leaves[0])):
+                for row in range(skipped, len(leaves[0]) if rest is None else rest[0]):
                     yield [leaf[row] for leaf in leaves]
             else:
                 yield leaves
+            if rest is not None:
+                raise rest[1]
             del leaves
             skipped = 0
-            position = (epoch, position[1] + 1)
+            position = (position[0], position[1] + 1)
 
     @property
     def remarks(self) -> str:

@@ -121,3 +121,6 @@ def _work(
         done_counts[number] += 1
         client.finished(task, error)
         del task, error, client  # what they hold must not live until the next unit comes
+    client = client_ref()
+    if client is not None:
+        client.leave()

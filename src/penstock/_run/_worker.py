@@ -34,7 +34,7 @@ import cloudpickle
 
 from penstock._memory._mapping import MemoryFile, map_shared
 from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._memory._slot import RingLayout, note_time, own_words, ring_words
+from penstock._memory._slot import RingLayout, own_words, ring_words
 from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Trace
@@ -42,7 +42,7 @@ from penstock._random import owned_globals
 from penstock._run._board import DONE, TOLD, Board
 from penstock._run._feed_program import FeedProgram
 from penstock._run._gil import GilClock
-from penstock._run._lower import Program, Unit
+from penstock._run._lower import Program, Unit, run_unit
 from penstock._run._parcel import unpack
 from penstock._run._remote_error import dump_error
 
@@ -287,11 +287,9 @@ class _Plan:
         if isinstance(self._value, Node):
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
-        program: Program | FeedProgram = self._value
+        program: Any = self._value
         rows = self._slots[unit.slot]
-        began = time.perf_counter()
-        program.run(self._reader, unit, rows)
-        note_time(self.words, unit.stop - unit.start, time.perf_counter() - began)
+        run_unit(program, self._reader, unit, rows, self.words)
         return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
 
     def _go_there(self) -> None:

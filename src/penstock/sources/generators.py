@@ -73,7 +73,7 @@ class GeneratorSource(StreamSource):
 
     def describe(self, index: int) -> str:
         """The element's number."""
-        return f"element {index} of {self}"
+        return f"element {index} of from_generator({self})"
 
     def __str__(self) -> str:
         return function_name(self._function)

@@ -1,0 +1,112 @@
+"""A stream without anything for workers to do side by side: one worker writes it straight into the batches.
+
+`from_generator(...).batch(32)` needs no spans: the one place that may read the stream fills the slots of the ring
+itself, and each element is copied once. What `Program` is to a plan with random access, `Serial` is to such a stream; a
+unit is a whole batch, and units are done in order by an executor of one worker.
+
+The end of an epoch is known when a unit finds less than a batch. It says so (`Outcome`), in words of the ring, which
+the pipeline looks at when the unit is finished.
+"""
+
+import functools
+from typing import Any, final
+
+import numpy as np
+
+from penstock._plan._batch import Batch
+from penstock._plan._node import Node
+from penstock._plan._reader import Rows, Trace, Window
+from penstock._random import seeded_globals
+from penstock._run._feed_program import Cursor
+from penstock._run._lower import Outcome, Program, Unit
+
+
+@final
+class Serial(Program):
+    """A stream as what one worker runs, in order.
+
+    Args:
+        node: The plan: a step that sees elements in order, or batches of one.
+        same_epoch: Every epoch is epoch 0 again.
+    """
+
+    is_serial = True
+
+    def __init__(self, node: Node, *, same_epoch: bool = False) -> None:
+        super().__init__(node, (0, 1), same_epoch=same_epoch)
+        self._batch = node if isinstance(node, Batch) else None
+        self._size = node.size if isinstance(node, Batch) else 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(Serial, same_epoch=self.same_epoch), (self.node,)
+
+    @property
+    def stages(self) -> dict[int, Any]:
+        """None: what has some is read by a feed."""
+        return {}
+
+    def first_element(self, index: int) -> int:
+        """The number of the first element of a batch."""
+        return index * self._size
+
+    def units(
+        self,
+        epoch: int,
+        index: int,
+        slot: int,
+        ticket: int,
+        worker_count: int,
+        row_s: float = 0.0,
+        announce: tuple[int, int, int] = (0, 0, 0),
+        base: int = 0,
+        length: int = -1,
+        origin: tuple[int, int] = (0, 0),
+    ) -> list[Unit]:
+        """A batch as the one unit that it is."""
+        return [Unit(epoch, index, 0, self._size, slot, ticket, origin=origin)]
+
+    def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
+        """A batch is not cut."""
+        return None
+
+    def describe(self, unit: Unit) -> str:
+        """What a unit is of, for messages."""
+        return f"batch {unit.index} of epoch {unit.epoch}, elements from {unit.index * self._size} on"
+
+    def reader(  # type: ignore[override]
+        self, isolation: type[seeded_globals] | None, trace: Trace | None = None, window: Window | None = None
+    ) -> Cursor:
+        """Makes what the worker reads by."""
+        reader = super().reader(isolation, trace)
+        return Cursor(reader if self._batch is None else reader.inputs[0])
+
+    def run(self, cursor: Cursor, unit: Unit, out: Rows) -> None:  # type: ignore[override]
+        """Fills a slot as far as there are elements, and says in `cursor.outcome` how far that is.
+
+        Raises:
+            Exception: What the stream raised. The elements before are there.
+        """
+        count, is_last = 0, False
+        rows = out if self._batch is None else out.parts()
+        out.set_extents(np.array([self._size], np.int64))
+        try:
+            cursor.seek(unit.epoch, unit.index * self._size, unit.origin)
+            while count < self._size and (leaves := cursor.next()) is not None:
+                rows.put(count, leaves)
+                count += 1
+            is_last = count < self._size
+        finally:
+            if is_last and self._batch is not None and self._batch.drop_remainder:
+                count = 0
+            cursor.outcome = Outcome(count, is_last, cursor.consumed)
+        if self._batch is not None:
+            out.set_extents(np.array([count], np.int64))
+
+    def objects(self, unit: Unit, out: Rows) -> list[Any]:
+        """What a unit wrote of leaves that have no place in the slot."""
+        return [array[0] for array in self._object_arrays(out)]
+
+    def put_objects(self, unit: Unit, out: Rows, objects: Any) -> None:
+        """Puts what `objects` returned, in another process, where it belongs."""
+        for array, value in zip(self._object_arrays(out), objects, strict=True):
+            array[0] = value

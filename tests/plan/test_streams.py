@@ -1,0 +1,336 @@
+"""What streams mean, one after the other; and what of them is refused, and how."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.texts import assert_refused
+
+INT64 = ps.ArraySpec((), "int64")
+ROW = ps.ArraySpec((None,), "int64")
+
+
+def numbers(*bounds: int, **options: Any) -> ps.Dataset:
+    return ps.from_generator(range, *bounds, element_spec=INT64, **options)
+
+
+def rows(*lengths: int) -> ps.Dataset:
+    return ps.from_generator(lambda: map(np.arange, lengths), element_spec=ROW)
+
+
+def lists(dataset: Any) -> list[Any]:
+    return [np.asarray(element).tolist() for element in dataset]
+
+
+# Where streams come from.
+
+
+@pytest.mark.parametrize("iterable", [range(3), [0, 1, 2], (0, 1, 2), {0: "a", 1: "b", 2: "c"}, np.arange(3)], ids=repr)
+def test_whatever_can_be_iterated_again_is_a_stream(iterable: Any) -> None:
+    dataset = ps.from_generator(iterable)
+    assert (dataset.access, dataset.length, dataset.element_spec) == ("stream", None, INT64)
+    assert lists(dataset) == lists(dataset) == [0, 1, 2]
+
+
+def test_a_function_may_return_anything_that_can_be_iterated() -> None:
+    for made in (lambda: [0, 1], lambda: iter((0, 1)), lambda: (i for i in range(2)), lambda: ps.range(2)):
+        assert lists(ps.from_generator(made)) == [0, 1]
+
+
+def test_lines_of_a_file_are_text(tmp_path: Any) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("one\n\nthrée\n")
+
+    def lines(path: Any) -> Iterator[str]:
+        with open(path, encoding="utf-8") as file:
+            yield from (line.rstrip("\n") for line in file)
+
+    dataset = ps.from_generator(lines, path)
+    assert list(dataset) == list(dataset) == ["one", "", "thrée"]
+
+
+def test_building_and_printing_begins_no_generator_and_the_spec_begins_one() -> None:
+    begun = []
+
+    def watched(n: int) -> Iterator[int]:
+        begun.append(n)
+        yield from range(n)
+
+    dataset = ps.from_generator(watched, 4).map(lambda x: x).batch(2).shuffle(window=3)
+    assert "from_generator(watched)" in repr(dataset)
+    assert begun == []
+    assert dataset.element_spec == ps.ArraySpec((None,), "int64")
+    assert len(begun) <= 2
+    declared = ps.from_generator(watched, 4, element_spec=INT64)
+    begun.clear()
+    assert declared.batch(2).element_spec == ps.ArraySpec((None,), "int64")
+    assert begun == []
+
+
+def test_arguments_arrive_as_the_objects_that_they_are() -> None:
+    array, seen = np.arange(4), []
+
+    def each(array: Any) -> Iterator[Any]:
+        seen.append(array)
+        yield from array
+
+    assert lists(ps.from_generator(each, array)) == [0, 1, 2, 3]
+    assert all(one is array for one in seen)
+
+
+def test_shards_are_dealt_in_turn_and_those_that_ended_are_passed_over() -> None:
+    def part(index: int, count: int, least: int) -> Iterator[int]:
+        yield from range(100 * index, 100 * index + least + 2 * index)
+
+    dataset = ps.from_generator(part, 1, shards=3, element_spec=INT64)
+    assert lists(dataset) == [0, 100, 200, 101, 201, 102, 202, 203, 204]
+
+
+# What steps mean.
+
+
+STEPS: list[tuple[str, Callable[[ps.Dataset], Any], list[Any]]] = [
+    ("filter", lambda ds: ds.filter(lambda x: x % 3 == 0), [0, 3, 6]),
+    ("filter-numpy", lambda ds: ds.filter(lambda x: np.bool_(x > 6)), [7]),
+    ("flat_map", lambda ds: ds.take(4).flat_map(lambda x: [x] * x), [1, 2, 2, 3, 3, 3]),
+    ("flat_map-dataset", lambda ds: ds.take(4).flat_map(ps.range), [0, 0, 1, 0, 1, 2]),
+    ("map", lambda ds: ds.map(lambda x: x * x), [0, 1, 4, 9, 16, 25, 36, 49]),
+    ("take-more", lambda ds: ds.take(100), [*range(8)]),
+    ("take-none", lambda ds: ds.take(0), []),
+    ("skip", lambda ds: ds.skip(6), [6, 7]),
+    ("skip-all", lambda ds: ds.skip(100), []),
+    ("slice", lambda ds: ds[1:6:2], [1, 3, 5]),
+    ("shard", lambda ds: ds.shard(1, 3), [1, 4, 7]),
+    ("repeat", lambda ds: ds.take(2).repeat(3), [0, 1] * 3),
+    ("repeat-ever", lambda ds: ds.take(2).repeat().take(5), [0, 1, 0, 1, 0]),
+    ("batch", lambda ds: ds.batch(3), [[0, 1, 2], [3, 4, 5], [6, 7]]),
+    ("batch-drop", lambda ds: ds.batch(3, drop_remainder=True), [[0, 1, 2], [3, 4, 5]]),
+    ("unbatch", lambda ds: ds.batch(3).unbatch(), [*range(8)]),
+    ("windows", lambda ds: ds.windows(3, shift=2, stride=2), [[0, 2, 4], [2, 4, 6]]),
+    ("windows-none", lambda ds: ds.take(2).windows(3), []),
+    ("concatenate", lambda ds: ps.concatenate([ds.take(2), ds.skip(6), ps.range(1)]), [0, 1, 6, 7, 0]),
+    ("zip", lambda ds: ps.zip((ds, ds.map(lambda x: x + 1))).map(lambda xy: xy[0] * xy[1]).take(4), [0, 2, 6, 12]),
+    ("interleave", lambda ds: ps.interleave([ds.take(1), ds.take(3), ds.take(2)]), [0, 0, 0, 1, 1, 2]),
+    ("block", lambda ds: ps.interleave([ds.take(3), ds.skip(4)], block_length=2), [0, 1, 4, 5, 2, 6, 7]),
+    ("shuffle-1", lambda ds: ds.shuffle(5, window=1), [*range(8)]),
+]
+
+
+@pytest.mark.parametrize(("step", "want"), [case[1:] for case in STEPS], ids=[case[0] for case in STEPS])
+def test_what_a_step_makes_of_a_stream(step: Callable[[ps.Dataset], ps.Dataset], want: list[Any]) -> None:
+    for start in (numbers(8), numbers(8, length=8)):
+        dataset = step(start)
+        assert lists(dataset) == want
+        assert dataset.length in (None, len(want))
+        with (
+            dataset.loader("inline") if dataset.length != 0 else ps.range(1).filter(lambda x: False).loader() as loader
+        ):
+            assert lists(loader) == want
+
+
+def test_a_cycle_deals_as_tf_data_does() -> None:
+    # A place whose input has ended passes its turn; the next input begins when the turn comes again.
+    def dealt(lengths: list[int], cycle: int, block: int) -> list[int]:
+        parts = [numbers(100 * k, 100 * k + n) for k, n in enumerate(lengths)]
+        return lists(ps.interleave(parts, cycle_length=cycle, block_length=block))
+
+    # As tensorflow 2.20 says of `Dataset.interleave` of the same ranges.
+    assert dealt([1, 3, 2], 2, 1) == [0, 100, 101, 200, 102, 201]
+    assert dealt([2, 4, 4], 2, 2) == [0, 1, 100, 101, 102, 103, 200, 201, 202, 203]
+    assert dealt([3, 0, 4, 2], 2, 2) == [0, 1, 2, 200, 201, 300, 301, 202, 203]
+    assert dealt([5, 1, 3, 2], 3, 1) == [0, 100, 200, 1, 201, 2, 300, 202, 3, 301, 4]
+
+
+def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
+    ragged = rows(1, 3, 0, 2)
+    assert lists(ragged.padded_batch(2, padding_values=9)) == [[[0, 9, 9], [0, 1, 2]], [[9, 9], [0, 1]]]
+    fixed = ragged.padded_batch(3, padded_shapes=(4,), drop_remainder=True)
+    assert fixed.element_spec == ps.ArraySpec((3, 4), "int64")
+    assert lists(fixed) == [[[0, 0, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]]]
+    with pytest.raises(ps.ElementError, match=r"padded_batch\(2\): element 1 is \(3,\), larger than its padded shape"):
+        list(ragged.padded_batch(2, padded_shapes=(2,)))
+
+
+def test_buckets_are_given_when_they_are_full_and_the_rest_shortest_first() -> None:
+    lengths = [5, 1, 2, 6, 3, 1, 9]
+    short = rows(*lengths).bucket_by_length(len, [3, 6], [2, 2, 3])
+    assert [batch.shape for batch in short] == [(2, 2), (2, 5), (1, 1), (2, 9)]
+    dropped = rows(*lengths).bucket_by_length(len, [3, 6], [2, 2, 3], drop_remainder=True)
+    assert [batch.shape for batch in dropped] == [(2, 2), (2, 5)]
+
+
+def test_a_mix_ends_where_an_input_that_is_exhausted_has_its_turn() -> None:
+    mixed = lists(ps.mix([numbers(1000, 2000), numbers(10)], [3, 1], seed=4))
+    assert [x for x in mixed if x < 1000] == [*range(10)]
+    large = [x for x in mixed if x >= 1000]
+    assert large == [*range(1000, 1000 + len(large))]
+    assert mixed == lists(ps.mix([ps.range(2000).skip(1000), ps.range(10)], [3, 1], seed=4))
+
+
+def test_each_epoch_of_a_repeat_is_shuffled_anew_unless_told_otherwise() -> None:
+    rounds = np.array(lists(numbers(40).shuffle(1, window=8).repeat(2))).reshape(2, 40)
+    assert rounds[0].tolist() != rounds[1].tolist()
+    assert sorted(rounds[1].tolist()) == [*range(40)]
+    same = np.array(lists(numbers(40).shuffle(1, window=8, reshuffle=False).repeat(2))).reshape(2, 40)
+    assert same[0].tolist() == same[1].tolist()
+
+
+def test_numbers_drawn_for_an_element_are_those_of_its_place_in_the_stream() -> None:
+    def draw(x: Any, rng: np.random.Generator) -> Any:
+        return rng.integers(1 << 40)
+
+    assert lists(numbers(10).random_map(draw, seed=3)) == lists(ps.range(10).random_map(draw, seed=3))
+
+
+def test_lengths_are_told_where_they_are_known() -> None:
+    known = numbers(10, length=10)
+    assert len(known) == 10
+    assert len(known.batch(4)) == 3
+    assert len(known.take(4).repeat(3).skip(1)) == 11
+    assert known.repeat().length == math.inf
+    assert len(ps.zip((known, ps.range(10)))) == 10
+    assert ps.zip((numbers(10), ps.range(7))).length is None
+    for unknown in (known.filter(lambda x: True), known.flat_map(lambda x: [x]), numbers(10).batch(2)):
+        assert unknown.length is None
+        with pytest.raises(TypeError, match=r"unknown length, so it has no len\(\)"):
+            len(unknown)
+    assert bool(numbers(0))
+
+
+def test_an_element_is_the_readers_own() -> None:
+    buffer = np.zeros(2)
+
+    def same() -> Iterator[Any]:
+        for i in range(3):
+            buffer[:] = i
+            yield buffer
+
+    kept = list(ps.from_generator(same))
+    for element in kept:
+        element += 1
+    assert lists(kept) == [[1, 1], [2, 2], [3, 3]]
+    assert buffer.tolist() == [2, 2]
+
+
+def test_scalars_are_numpy_scalars_to_every_function_and_to_who_iterates() -> None:
+    # As with random access: they can be hashed, formatted and multiplied with a list.
+    names = {i: f"{i:03d}" for i in range(5)}
+
+    def known(x: Any) -> bool:
+        return bool(names[x]) and isinstance(x, np.int64)
+
+    def named(x: Any) -> str:
+        return names[x]
+
+    text = ps.ArraySpec((), np.dtype("U"))
+    for start in (numbers(5), numbers(5).batch(2).unbatch(), numbers(5).shuffle(window=1), ps.range(5)):
+        for dataset in (
+            start.map(named, element_spec=text),
+            start.filter(known).map(named, element_spec=text),
+            start.flat_map(lambda x: [named(x)], element_spec=text),
+            start.random_map(lambda x, rng: named(x), element_spec=text),
+        ):
+            assert list(dataset) == [*names.values()]
+            with dataset.loader("inline") as loader:
+                assert list(loader) == [*names.values()]
+        assert all(known(x) for x in start)
+
+
+# What is refused.
+
+
+def gives_something_else() -> Iterator[Any]:
+    yield 1
+    yield "one"
+
+
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: ps.from_generator(iter([1])), TypeError, r"from_generator\(\) needs something that can be begun again.*"
+     r"but a list_iterator can be iterated once\. Give the function that makes it.*"),
+    (lambda: ps.from_generator(i for i in range(2)), TypeError, r".*but a generator can be iterated once\..*"),
+    (lambda: ps.from_generator(7), TypeError, r"from_generator\(\) needs a generator function or an iterable, got 7, an "
+     r"int\."),
+    (lambda: numbers(1, length=-1), ValueError, r"from_generator\(length=-1\): it must be at least 0\."),
+    (lambda: numbers(1, length=2.0), TypeError, r"from_generator\(length=2\.0\): an integer is needed, not a float\."),
+    (lambda: numbers(1, shards=0), ValueError, r"from_generator\(shards=0\): it must be at least 1\."),
+    (lambda: ps.from_generator([1], shards=2), TypeError, r"from_generator\(shards=2\) needs a function, got a list\."),
+    (lambda: ps.from_generator(range, 0).element_spec, ValueError, r"range gave no element, so what elements look like "
+     r"is unknown\. Say it: element_spec=.*"),
+    (lambda: ps.from_generator(lambda: [{}]).element_spec, ValueError, r".*no array at all as its first element\..*"),
+    (lambda: ps.from_generator(lambda: [object()]).element_spec, ValueError, r".*a leaf that is an object.*"),
+    (lambda: ps.from_generator(lambda: 7).element_spec, TypeError, r".* returned an int, which cannot be iterated\..*"),
+    (lambda: list(ps.from_generator(gives_something_else)), ValueError, r"from_generator\(gives_something_else\) at "
+     r"test_streams\.py:\d+ gave a str as element 1 of epoch 0, but its element_spec is \(\) int64 \(as found on "
+     r"element 0\)\. Every element of a dataset has one structure, shape and dtype.*"),
+    (lambda: numbers(9)[3], TypeError, r"\[3\] needs random access, but from_generator\(range\) gives elements one after "
+     r"the other: this dataset is a stream\. Take it as it comes: next\(iter\(ds\.skip\(i\)\)\)\."),
+    (lambda: ps.range(9).filter(bool).batch(2)[0], TypeError, r"\[0\] needs random access, but filter\(bool\) gives "
+     r"elements one after the other.*"),
+    (lambda: numbers(9).shuffle(), TypeError, r"shuffle\(\) needs random access, but from_generator\(range\) .* Give "
+     r"window=, and that many elements are held and shuffled among themselves\."),
+    (lambda: numbers(9)[::-1], ValueError, r".*a stream cannot be read backwards\."),
+    (lambda: numbers(9)[-3:], ValueError, r".*of unknown length cannot be counted from its end\."),
+    (lambda: numbers(9).split(0.5, 0.5), ValueError, r"split\(\) needs a known number of elements, but this is .*unknown "
+     r"length\..*"),
+    (lambda: numbers(9, length=9).split(0.5, 0.5, seed=1), TypeError, r"split\(groups=, seed=\) needs random access.*"),
+    (lambda: numbers(9, length=9).windows(2, groups=[0] * 9), TypeError, r"windows\(groups=\) needs random access.*"),
+    (lambda: numbers(9).shuffle(window=0), ValueError, r"shuffle\(window=0\): it must be at least 1\."),
+    (lambda: ps.range(9).filter("x"), TypeError, r"filter\(\) needs a function, got 'x', a str\."),
+    (lambda: list(numbers(9).filter(lambda x: x * 0.5)), ValueError, r"filter\(<lambda>\) at test_streams\.py:\d+ needs a "
+     r"function that returns True or False, but it returned a float64 for element 0: .*"),
+    (lambda: list(numbers(9).filter(lambda x: None)), ValueError, r".*True or False, but it returned a NoneType for "
+     r"element 0: None\."),
+    (lambda: list(numbers(9).filter(lambda x: np.array([x]))), ValueError, r".*it returned an ndarray for element 0.*"),
+    (lambda: list(numbers(2).bucket_by_length(lambda x: "a", [1], [1, 1])), ValueError, r"bucket_by_length\(<lambda>\).*"
+     r"returns an integer, but it returned a str for element 0: 'a'\."),
+    (lambda: numbers(2).flat_map(lambda x: []).element_spec, ValueError, r"flat_map\(<lambda>\) at test_streams\.py:\d+ "
+     r"gave no element at all.*element_spec=.*"),
+    (lambda: list(numbers(3).flat_map(lambda x: [x] if x < 2 else ["no"])), ValueError, r"flat_map\(<lambda>\).* gave a "
+     r"str for element 2, but its element_spec is \(\) int64 .*"),
+    (lambda: list(numbers(3).flat_map(lambda x: 7)), RuntimeError, r"flat_map\(<lambda>\).* failed on element 0 of epoch 0.*"
+     r": TypeError: 'int' object is not iterable"),
+    (lambda: rows(1, 2).batch(2).element_spec, ValueError, r"batch\(2\) stacks elements, so they must have one shape, "
+     r".*"),
+    (lambda: rows(1).padded_batch(2, padded_shapes=(None, 3)).element_spec, ValueError, r"padded_batch\(2\): "
+     r"padded_shapes is \(None, 3\), but element is \(None,\) int64\."),
+    (lambda: rows(1).bucket_by_length(len, [3, 2], [1, 1, 1]), ValueError, r".*boundaries=\[3, 2\]\): they must ascend\."),
+    (lambda: rows(1).bucket_by_length(len, [3], [1]), ValueError, r"bucket_by_length\(\) has 1 boundaries, and so 2 "
+     r"buckets, but got 1 batch_sizes\."),
+    (lambda: ps.interleave([numbers(1)], cycle_length=0), ValueError, r"interleave\(cycle_length=0\): .*at least 1\."),
+    (lambda: ps.interleave([numbers(1)], block_length=0), ValueError, r"interleave\(block_length=0\): .*at least 1\."),
+    (lambda: ps.mix([numbers(1)], [1, 2]), ValueError, r"mix\(\) got 1 datasets and 2 weights\."),
+    (lambda: ps.mix([numbers(1)] * 2, [1, 0]), ValueError, r"mix\(weights=\[1, 0\]\): 0 is not a number above zero\."),
+    (lambda: ps.mix([numbers(1)] * 2, [1, math.nan]), ValueError, r"mix\(.*\): nan is not a number above zero\."),
+    (lambda: ps.zip((numbers(1, length=1), ps.range(2))), ValueError, r"zip\(\) puts elements side by side.*"),
+    (lambda: ps.concatenate([numbers(1, length=math.inf), ps.range(2)]), ValueError, r".*dataset 0 is endless.*"),
+    (lambda: numbers(1, length=math.inf).repeat(), ValueError, r"repeat\(\) needs.*It is endless already\."),
+    (lambda: list(numbers(3, length=5)), ValueError, r"from_generator\(range\).* at test_streams\.py:\d+ ended after 3 "
+     r"elements of epoch 0, but length=5 was said\. Correct the length, or leave it out\."),
+    (lambda: list(numbers(9, length=5)), ValueError, r"from_generator\(range\).* gives more elements than length=5\..*"),
+    (lambda: numbers(9).batch(4).loader(shard=(0, 2)), ValueError, r"Of a stream of unknown length the last batch may "
+     r"have any number of elements, which 2 shards cannot share evenly\. Use drop_remainder=True\."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "builtin", "text"), REFUSED, ids=[str(number) for number in range(len(REFUSED))])
+def test_what_is_refused_and_how(call: Callable[[], Any], builtin: type[Exception], text: str) -> None:
+    assert_refused(call, builtin, text)
+
+
+def test_a_shard_of_full_batches_of_unknown_length_is_allowed() -> None:
+    full = numbers(10).batch(4, drop_remainder=True)
+    halves = []
+    for index in range(2):
+        with full.loader("inline", shard=(index, 2)) as loader:
+            halves.append(lists(loader))
+    assert halves == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+def test_an_error_in_the_middle_of_an_iteration_leaves_what_came_before() -> None:
+    taken = list(itertools.islice(ps.from_generator(gives_something_else), 1))
+    assert taken == [1]
