@@ -121,7 +121,8 @@ def from_generator(
         element_spec: What it yields, a tree of `ArraySpec`, with None for axes that differ. Without it the generator
             is begun, and its first element looked at, when the spec is first needed.
         length: How many elements an epoch has, `math.inf` for without end. Without it, the length is unknown.
-        shards: How many generators are read at the same time.
+        shards: How many generators are read at the same time: each in a worker process of its own, or on threads if
+            there are more of them than CPUs.
 
     Raises:
         ArgumentTypeError: `fn` is an iterator, which cannot be begun again, or nothing that can be iterated.

@@ -41,6 +41,7 @@ class Meeting:
             assert self._changed.wait_for(lambda: len(self._there) >= self._count, 10), "nobody else came"
 
 
+@pytest.mark.slow
 def test_4_a_memmap_that_a_generator_is_given_is_not_copied(fresh_python: Callable[..., Any], tmp_path: Any) -> None:
     script = """
 import resource, sys

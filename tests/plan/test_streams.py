@@ -250,57 +250,163 @@ def gives_something_else() -> Iterator[Any]:
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: ps.from_generator(iter([1])), TypeError, r"from_generator\(\) needs something that can be begun again.*"
-     r"but a list_iterator can be iterated once\. Give the function that makes it.*"),
+    (
+        lambda: ps.from_generator(iter([1])),
+        TypeError,
+        (
+            r"from_generator\(\) needs something that can be begun again.*"
+            r"but a list_iterator can be iterated once\. Give the function that makes it.*"
+        ),
+    ),
     (lambda: ps.from_generator(i for i in range(2)), TypeError, r".*but a generator can be iterated once\..*"),
-    (lambda: ps.from_generator(7), TypeError, r"from_generator\(\) needs a generator function or an iterable, got 7, an "
-     r"int\."),
+    (
+        lambda: ps.from_generator(7),
+        TypeError,
+        (
+            r"from_generator\(\) needs a generator function or an iterable, got 7, an "
+            r"int\."
+        ),
+    ),
     (lambda: numbers(1, length=-1), ValueError, r"from_generator\(length=-1\): it must be at least 0\."),
     (lambda: numbers(1, length=2.0), TypeError, r"from_generator\(length=2\.0\): an integer is needed, not a float\."),
     (lambda: numbers(1, shards=0), ValueError, r"from_generator\(shards=0\): it must be at least 1\."),
     (lambda: ps.from_generator([1], shards=2), TypeError, r"from_generator\(shards=2\) needs a function, got a list\."),
-    (lambda: ps.from_generator(range, 0).element_spec, ValueError, r"range gave no element, so what elements look like "
-     r"is unknown\. Say it: element_spec=.*"),
+    (
+        lambda: ps.from_generator(range, 0).element_spec,
+        ValueError,
+        (
+            r"range gave no element, so what elements look like "
+            r"is unknown\. Say it: element_spec=.*"
+        ),
+    ),
     (lambda: ps.from_generator(lambda: [{}]).element_spec, ValueError, r".*no array at all as its first element\..*"),
     (lambda: ps.from_generator(lambda: [object()]).element_spec, ValueError, r".*a leaf that is an object.*"),
     (lambda: ps.from_generator(lambda: 7).element_spec, TypeError, r".* returned an int, which cannot be iterated\..*"),
-    (lambda: list(ps.from_generator(gives_something_else)), ValueError, r"from_generator\(gives_something_else\) at "
-     r"test_streams\.py:\d+ gave a str as element 1 of epoch 0, but its element_spec is \(\) int64 \(as found on "
-     r"element 0\)\. Every element of a dataset has one structure, shape and dtype.*"),
-    (lambda: numbers(9)[3], TypeError, r"\[3\] needs random access, but from_generator\(range\) gives elements one after "
-     r"the other: this dataset is a stream\. Take it as it comes: next\(iter\(ds\.skip\(i\)\)\)\."),
-    (lambda: ps.range(9).filter(bool).batch(2)[0], TypeError, r"\[0\] needs random access, but filter\(bool\) gives "
-     r"elements one after the other.*"),
-    (lambda: numbers(9).shuffle(), TypeError, r"shuffle\(\) needs random access, but from_generator\(range\) .* Give "
-     r"window=, and that many elements are held and shuffled among themselves\."),
+    (
+        lambda: list(ps.from_generator(gives_something_else)),
+        ValueError,
+        (
+            r"from_generator\(gives_something_else\) at test_streams\.py:\d+ gave a str as element 1 of epoch 0, "
+            r"but its element_spec is \(\) int64 \(as found on "
+            r"element 0\)\. Every element of a dataset has one structure, shape and dtype.*"
+        ),
+    ),
+    (
+        lambda: numbers(9)[3],
+        TypeError,
+        (
+            r"\[3\] needs random access, but from_generator\(range\) gives elements one after "
+            r"the other: this dataset is a stream\. Take it as it comes: next\(iter\(ds\.skip\(i\)\)\)\."
+        ),
+    ),
+    (
+        lambda: ps.range(9).filter(bool).batch(2)[0],
+        TypeError,
+        (
+            r"\[0\] needs random access, but filter\(bool\) gives "
+            r"elements one after the other.*"
+        ),
+    ),
+    (
+        lambda: numbers(9).shuffle(),
+        TypeError,
+        (
+            r"shuffle\(\) needs random access, but from_generator\(range\) .* Give "
+            r"window=, and that many elements are held and shuffled among themselves\."
+        ),
+    ),
     (lambda: numbers(9)[::-1], ValueError, r".*a stream cannot be read backwards\."),
     (lambda: numbers(9)[-3:], ValueError, r".*of unknown length cannot be counted from its end\."),
-    (lambda: numbers(9).split(0.5, 0.5), ValueError, r"split\(\) needs a known number of elements, but this is .*unknown "
-     r"length\..*"),
+    (
+        lambda: numbers(9).split(0.5, 0.5),
+        ValueError,
+        (
+            r"split\(\) needs a known number of elements, but this is .*unknown "
+            r"length\..*"
+        ),
+    ),
     (lambda: numbers(9, length=9).split(0.5, 0.5, seed=1), TypeError, r"split\(groups=, seed=\) needs random access.*"),
     (lambda: numbers(9, length=9).windows(2, groups=[0] * 9), TypeError, r"windows\(groups=\) needs random access.*"),
     (lambda: numbers(9).shuffle(window=0), ValueError, r"shuffle\(window=0\): it must be at least 1\."),
     (lambda: ps.range(9).filter("x"), TypeError, r"filter\(\) needs a function, got 'x', a str\."),
-    (lambda: list(numbers(9).filter(lambda x: x * 0.5)), ValueError, r"filter\(<lambda>\) at test_streams\.py:\d+ needs a "
-     r"function that returns True or False, but it returned a float64 for element 0: .*"),
-    (lambda: list(numbers(9).filter(lambda x: None)), ValueError, r".*True or False, but it returned a NoneType for "
-     r"element 0: None\."),
+    (
+        lambda: list(numbers(9).filter(lambda x: x * 0.5)),
+        ValueError,
+        (
+            r"filter\(<lambda>\) at test_streams\.py:\d+ needs a "
+            r"function that returns True or False, but it returned a float64 for element 0: .*"
+        ),
+    ),
+    (
+        lambda: list(numbers(9).filter(lambda x: None)),
+        ValueError,
+        (
+            r".*True or False, but it returned a NoneType for "
+            r"element 0: None\."
+        ),
+    ),
     (lambda: list(numbers(9).filter(lambda x: np.array([x]))), ValueError, r".*it returned an ndarray for element 0.*"),
-    (lambda: list(numbers(2).bucket_by_length(lambda x: "a", [1], [1, 1])), ValueError, r"bucket_by_length\(<lambda>\).*"
-     r"returns an integer, but it returned a str for element 0: 'a'\."),
-    (lambda: numbers(2).flat_map(lambda x: []).element_spec, ValueError, r"flat_map\(<lambda>\) at test_streams\.py:\d+ "
-     r"gave no element at all.*element_spec=.*"),
-    (lambda: list(numbers(3).flat_map(lambda x: [x] if x < 2 else ["no"])), ValueError, r"flat_map\(<lambda>\).* gave a "
-     r"str for element 2, but its element_spec is \(\) int64 .*"),
-    (lambda: list(numbers(3).flat_map(lambda x: 7)), RuntimeError, r"flat_map\(<lambda>\).* failed on element 0 of epoch 0.*"
-     r": TypeError: 'int' object is not iterable"),
-    (lambda: rows(1, 2).batch(2).element_spec, ValueError, r"batch\(2\) stacks elements, so they must have one shape, "
-     r".*"),
-    (lambda: rows(1).padded_batch(2, padded_shapes=(None, 3)).element_spec, ValueError, r"padded_batch\(2\): "
-     r"padded_shapes is \(None, 3\), but element is \(None,\) int64\."),
-    (lambda: rows(1).bucket_by_length(len, [3, 2], [1, 1, 1]), ValueError, r".*boundaries=\[3, 2\]\): they must ascend\."),
-    (lambda: rows(1).bucket_by_length(len, [3], [1]), ValueError, r"bucket_by_length\(\) has 1 boundaries, and so 2 "
-     r"buckets, but got 1 batch_sizes\."),
+    (
+        lambda: list(numbers(2).bucket_by_length(lambda x: "a", [1], [1, 1])),
+        ValueError,
+        (
+            r"bucket_by_length\(<lambda>\).*"
+            r"returns an integer, but it returned a str for element 0: 'a'\."
+        ),
+    ),
+    (
+        lambda: numbers(2).flat_map(lambda x: []).element_spec,
+        ValueError,
+        (
+            r"flat_map\(<lambda>\) at test_streams\.py:\d+ "
+            r"gave no element at all.*element_spec=.*"
+        ),
+    ),
+    (
+        lambda: list(numbers(3).flat_map(lambda x: [x] if x < 2 else ["no"])),
+        ValueError,
+        (
+            r"flat_map\(<lambda>\).* gave a "
+            r"str for element 2, but its element_spec is \(\) int64 .*"
+        ),
+    ),
+    (
+        lambda: list(numbers(3).flat_map(lambda x: 7)),
+        RuntimeError,
+        (
+            r"flat_map\(<lambda>\).* failed on element 0 of epoch 0.*"
+            r": TypeError: 'int' object is not iterable"
+        ),
+    ),
+    (
+        lambda: rows(1, 2).batch(2).element_spec,
+        ValueError,
+        (
+            r"batch\(2\) stacks elements, so they must have one shape, "
+            r".*"
+        ),
+    ),
+    (
+        lambda: rows(1).padded_batch(2, padded_shapes=(None, 3)).element_spec,
+        ValueError,
+        (
+            r"padded_batch\(2\): "
+            r"padded_shapes is \(None, 3\), but element is \(None,\) int64\."
+        ),
+    ),
+    (
+        lambda: rows(1).bucket_by_length(len, [3, 2], [1, 1, 1]),
+        ValueError,
+        r".*boundaries=\[3, 2\]\): they must ascend\.",
+    ),
+    (
+        lambda: rows(1).bucket_by_length(len, [3], [1]),
+        ValueError,
+        (
+            r"bucket_by_length\(\) has 1 boundaries, and so 2 "
+            r"buckets, but got 1 batch_sizes\."
+        ),
+    ),
     (lambda: ps.interleave([numbers(1)], cycle_length=0), ValueError, r"interleave\(cycle_length=0\): .*at least 1\."),
     (lambda: ps.interleave([numbers(1)], block_length=0), ValueError, r"interleave\(block_length=0\): .*at least 1\."),
     (lambda: ps.mix([numbers(1)], [1, 2]), ValueError, r"mix\(\) got 1 datasets and 2 weights\."),
@@ -309,12 +415,28 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ps.zip((numbers(1, length=1), ps.range(2))), ValueError, r"zip\(\) puts elements side by side.*"),
     (lambda: ps.concatenate([numbers(1, length=math.inf), ps.range(2)]), ValueError, r".*dataset 0 is endless.*"),
     (lambda: numbers(1, length=math.inf).repeat(), ValueError, r"repeat\(\) needs.*It is endless already\."),
-    (lambda: list(numbers(3, length=5)), ValueError, r"from_generator\(range\).* at test_streams\.py:\d+ ended after 3 "
-     r"elements of epoch 0, but length=5 was said\. Correct the length, or leave it out\."),
-    (lambda: list(numbers(9, length=5)), ValueError, r"from_generator\(range\).* gives more elements than length=5\..*"),
-    (lambda: numbers(9).batch(4).loader(shard=(0, 2)), ValueError, r"Of a stream of unknown length the last batch may "
-     r"have any number of elements, which 2 shards cannot share evenly\. Use drop_remainder=True\."),
-]  # fmt: skip
+    (
+        lambda: list(numbers(3, length=5)),
+        ValueError,
+        (
+            r"from_generator\(range\).* at test_streams\.py:\d+ ended after 3 "
+            r"elements of epoch 0, but length=5 was said\. Correct the length, or leave it out\."
+        ),
+    ),
+    (
+        lambda: list(numbers(9, length=5)),
+        ValueError,
+        r"from_generator\(range\).* gives more elements than length=5\..*",
+    ),
+    (
+        lambda: numbers(9).batch(4).loader(shard=(0, 2)),
+        ValueError,
+        (
+            r"Of a stream of unknown length the last batch may "
+            r"have any number of elements, which 2 shards cannot share evenly\. Use drop_remainder=True\."
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("call", "builtin", "text"), REFUSED, ids=[str(number) for number in range(len(REFUSED))])

@@ -19,13 +19,15 @@ from penstock._plan._batch import Batch
 from penstock._plan._combine import Interleave
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
-from penstock._plan._stream import Inlet, cut, needed
+from penstock._plan._stream import Generate, Inlet, cut, needed
 from penstock._run._choice import Choice, choose, choose_feed
+from penstock._run._cpus import usable_cpu_count
 from penstock._run._feed import Feed
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Position, Program
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._serial import Serial
+from penstock._run._shutdown import watch
 
 SPAN_NBYTES = 4 << 20
 """A span that holds what a batch needs is about so large, and no more than `SPAN_COUNT` elements."""
@@ -92,7 +94,10 @@ class Stage:
             self._choices.append(self.choice)
             if below is not None:
                 for number, each in inner:
-                    self._stages[number] = _Parallel(each, executor, workers, timeout_s, same_epoch=same_epoch)
+                    apart = executor
+                    if len(inner) > usable_cpu_count() and isinstance(each, Generate) and executor != "inline":
+                        apart = "threads"  # shards, for which so many processes would be too many
+                    self._stages[number] = _Parallel(each, apart, workers, timeout_s, same_epoch=same_epoch)
                 self._below = _feed_program(above, below, self._stages)
                 self._feed_choice = choose_feed(
                     self._below, "inline" if self.choice.executor == "inline" else executor, timeout_s
@@ -253,6 +258,7 @@ class _Parallel:
         """Gives the elements of an epoch from one on; each is good until the next one is asked for."""
         if self._pipeline is None:
             self._pipeline = self._stage.start(gives_rest=self._is_stacked)
+            watch(self, self._pipeline)
             if self._is_closed:
                 self.request_stop()
         pipeline = self._pipeline

@@ -12,7 +12,8 @@ twice, reads ahead by an unknown number of batches, turns errors into text, and 
 it was given.
 
 What Keras does not tell an adapter is read from the frame of the `EpochIterator` that asks: whether `fit` was
-given steps (then Keras's epochs are not ours), and arguments that it drops without a word. Where another version
+given steps (then Keras's epochs are not ours), and arguments that it drops without a word. And it is told there that an
+epoch of unknown length ends when it ends. Where another version
 of Keras does not have them there, we do not say it.
 """
 
@@ -114,6 +115,16 @@ class KerasAdapter(DataAdapter):
         rows = min(remainders(self.loader._node), default=0) // self.loader._options.shard[1]
         return rows if self.has_partial_batch and rows else None
 
+    def on_epoch_begin(self) -> None:
+        """Has Keras look for the end of an epoch of unknown length, and not go by the length of the one before.
+
+        Keras would also warn that the data ran out, which here is how every epoch ends.
+        """
+        asking = _asking(sys._getframe(1))
+        if asking is not None and self.loader.length is None and not asking.steps_per_epoch:
+            asking._num_batches = None
+            asking._interrupted_warning = _say_nothing
+
     # What Keras trains on. It asks more often than it reads, so all of these do nothing until their first `next`.
 
     def get_numpy_iterator(self) -> Iterator[Tree]:
@@ -184,6 +195,8 @@ class _Pass(Iterator[Tree]):
             batch = self._drawn(self._epoch)
         except StopIteration:
             if not self._runs_on:
+                if self._convert is _as_tensorflow and self._loader.length is None:
+                    self._end_for_tensorflow()
                 raise
             self._epoch = iter(self._loader)
             batch = self._drawn(self._epoch)
@@ -191,6 +204,12 @@ class _Pass(Iterator[Tree]):
             _tell_cause(error)
             raise
         return self._made(batch)
+
+    def _end_for_tensorflow(self) -> None:
+        """Ends an epoch of unknown length as an iterator of tf.data does: Keras's trainer looks for that alone."""
+        import tensorflow as tf
+
+        raise tf.errors.OutOfRangeError(None, None, "The epoch has ended.") from None
 
     def _drawn(self, epoch: Iterator[Tree]) -> Tree:
         if not self._reads_ahead:
@@ -261,6 +280,10 @@ class RestThenWhole(int):
             self._rest = int(self)
         self._last_seen = seen
         return seen >= self._rest
+
+
+def _say_nothing() -> None:
+    """Takes the place of a warning."""
 
 
 # What frameworks get.
