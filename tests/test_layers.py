@@ -192,7 +192,7 @@ def test_a_circle_of_modules_is_found():
         ("_tree.py", "from penstock._plan._node import Node", "points back"),
         ("_memory/_ring.py", "if True:\n    import penstock._run._executor", "points back"),
         (
-            "_run/_worker.py",
+            "_run/_workers/_worker.py",
             "class A:\n    def f(self):\n        from penstock import _dataset",
             "points back",
         ),

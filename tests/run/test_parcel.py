@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock._run import _parcel
-from penstock._run._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
+from penstock._run._workers import _parcel
+from penstock._run._workers._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
 
@@ -27,12 +27,12 @@ def send(function, *arguments):
 
     import penstock
     from penstock._memory._shared import SharedFile
-    from penstock._run._parcel import pack
+    from penstock._run._workers._parcel import pack
 
     child = """
 import sys
 from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._run._parcel import unpack
+from penstock._run._workers._parcel import unpack
 descriptor, *numbers = map(int, sys.argv[1:])
 data, *arrays = map(Place, numbers[::2], numbers[1::2])
 function, arguments = unpack(read_bytes(descriptor, data), [map_private(descriptor, each) for each in arrays])

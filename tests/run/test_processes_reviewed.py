@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run import _pool
+from penstock._run._workers import _pool
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
 

@@ -17,13 +17,13 @@ from penstock._run._executor import Client, Executor
 from penstock._run._feed_program import FeedProgram
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit
-from penstock._run._parcel import Parcel, pack
-from penstock._run._pool import join, join_alone
 from penstock._run._processes import ProcessesExecutor, pool_patience_s
-from penstock._run._remote_error import unpickled
 from penstock._run._serial import Serial
-from penstock._run._tenant import Tenant
 from penstock._run._threads import ThreadsExecutor
+from penstock._run._workers._parcel import Parcel, pack
+from penstock._run._workers._pool import join, join_alone
+from penstock._run._workers._remote_error import unpickled
+from penstock._run._workers._tenant import Tenant
 
 _log = logging.getLogger("penstock")
 

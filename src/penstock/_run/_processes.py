@@ -1,7 +1,6 @@
 """The executor `processes`: workers with an interpreter each, for functions that hold the GIL.
 
-What it is made of: `_pool.py` keeps the workers, `_child.py` is one of them seen from here, `_worker.py` is what
-runs in it, `_board.py` is how units get there, `_parcel.py` how plans do. This file is what a pipeline sees.
+What it is made of is in `_workers/`. This file is what a pipeline sees.
 
 Who writes what. Everything happens on the pool's thread: it takes what is done, has the pipeline issue the next
 batches, and queues them. `wake` and `request_stop` only post to it, so a finalizer may call them.
@@ -12,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from penstock._memory._ring import Ring
-from penstock._run._blame import HANG_COUNT
 from penstock._run._executor import Client, Executor
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit
-from penstock._run._parcel import Parcel
-from penstock._run._pool import START_S
-from penstock._run._tenant import Plan, Tenant
+from penstock._run._workers._blame import HANG_COUNT
+from penstock._run._workers._parcel import Parcel
+from penstock._run._workers._pool import START_S
+from penstock._run._workers._tenant import Plan, Tenant
 
 
 @final

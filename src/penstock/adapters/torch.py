@@ -29,7 +29,7 @@ from penstock._plan._node import Node, finite_length, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows
 from penstock._plan._text import length_text
 from penstock._random import seeded_globals
-from penstock._run._parcel import pack, unpack
+from penstock._run._workers._parcel import pack, unpack
 from penstock._spec import Spec
 from penstock._tree import Tree, flatten_like, paths
 from penstock.adapters._epochs import Epoch, EpochAdapter

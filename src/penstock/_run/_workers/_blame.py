@@ -3,8 +3,8 @@
 from typing import Final
 
 from penstock._errors import DeadlineError, WorkerError
-from penstock._run._child import Child
-from penstock._run._tenant import Job, Plan
+from penstock._run._workers._child import Child
+from penstock._run._workers._tenant import Job, Plan
 
 DEATH_COUNT: Final = 3
 """How many workers a unit may cost before it is an error: one may have been somebody else's doing."""

@@ -395,7 +395,7 @@ def _is_own_code(obj: Any) -> bool:
 def _is_installed(path: str) -> bool:
     # The standard library (`sysconfig` would say the same, after 15 ms), what is installed, and we ourselves.
     folders = [os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages()]
-    folders.append(os.path.dirname(os.path.dirname(__file__)))
+    folders.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
     path = os.path.realpath(path)
     if path.startswith(tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)):
         return True

@@ -14,11 +14,11 @@ from penstock._memory._ring import Ring
 from penstock._memory._shared import Place
 from penstock._memory._slot import own_words
 from penstock._run._lower import Unit
-from penstock._run._parcel import Parcel
-from penstock._run._worker import Opening
+from penstock._run._workers._parcel import Parcel
+from penstock._run._workers._worker import Opening
 
 if TYPE_CHECKING:
-    from penstock._run._pool import Pool
+    from penstock._run._workers._pool import Pool
 
 _NOTHING_WANTED: Final = 1 << 62
 

@@ -39,12 +39,12 @@ from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Trace
 from penstock._random import owned_globals
-from penstock._run._board import DONE, TOLD, Board
 from penstock._run._feed_program import FeedProgram
-from penstock._run._gil import GilClock
 from penstock._run._lower import Program, Unit, run_unit
-from penstock._run._parcel import unpack
-from penstock._run._remote_error import dump_error
+from penstock._run._workers._board import DONE, TOLD, Board
+from penstock._run._workers._gil import GilClock
+from penstock._run._workers._parcel import unpack
+from penstock._run._workers._remote_error import dump_error
 
 STACK_SIGNAL: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Has a worker write its Python stacks to its control socket, whatever it is doing."""

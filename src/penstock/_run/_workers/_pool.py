@@ -38,13 +38,13 @@ from penstock._memory._mapping import MemoryFile
 from penstock._memory._shared import SharedFile
 from penstock._memory._slot import own_words
 from penstock._plan._reader import Trace
-from penstock._run._blame import blame, note_idle
-from penstock._run._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
-from penstock._run._child import Channels, Child
 from penstock._run._cpus import usable_cpu_count
-from penstock._run._remote_error import load_error
-from penstock._run._tenant import Job, Plan, Tenant
-from penstock._run._worker import Closing, Message
+from penstock._run._workers._blame import blame, note_idle
+from penstock._run._workers._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
+from penstock._run._workers._child import Channels, Child
+from penstock._run._workers._remote_error import load_error
+from penstock._run._workers._tenant import Job, Plan, Tenant
+from penstock._run._workers._worker import Closing, Message
 
 START_COUNT: Final = 3
 """How many workers in a row may end before they are ready."""

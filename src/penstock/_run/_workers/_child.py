@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, final
 
 from penstock._memory._budget import mib
 from penstock._memory._mapping import MemoryFile, map_shared
-from penstock._run._worker import PACKET_NBYTES, STACK_SIGNAL, Closing, Message, Opening
+from penstock._run._workers._worker import PACKET_NBYTES, STACK_SIGNAL, Closing, Message, Opening
 
 _THREAD_COUNTS: Final = (
     "OMP_NUM_THREADS",
@@ -86,7 +86,7 @@ class Child:
             arguments = (number, os.getpid(), theirs.fileno(), *channels)
             script = (
                 f"import sys; sys.path[:] = {[path for path in sys.path if type(path) is str]!r}; "
-                f"from penstock._run._worker import main; main{arguments}"
+                f"from penstock._run._workers._worker import main; main{arguments}"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", script, f"penstock worker {number}"],
@@ -246,5 +246,5 @@ def _thread_counts(count: int) -> dict[str, str]:
 
 def _user_lines(stack: str) -> str:
     """A stack without the frames of this package's private rooms, which are below each of the user's."""
-    ours = os.path.join(os.path.dirname(os.path.dirname(__file__)), "_")
+    ours = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "_")
     return "\n".join(line for line in stack.strip().splitlines() if ours not in line)
