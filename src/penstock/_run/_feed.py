@@ -140,8 +140,8 @@ class Feed(Client):
 
     def _is_wanted(self, unit: Unit) -> bool:
         with self._lock:
-            span = self._units[unit.ticket]
-            return span.run is self._run and not span.run.is_over
+            span = self._units.get(unit.ticket)
+            return span is not None and span.run is self._run and not span.run.is_over
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""
@@ -156,7 +156,9 @@ class Feed(Client):
         if error is not None:
             clear_own_frames(error)
         with self._lock:
-            span = self._units.pop(unit.ticket)
+            span = self._units.pop(unit.ticket, None)
+            if span is None:
+                return  # forgotten, see `begin`
             span.pending -= 1
             run = span.run
             if run is self._run and not run.is_over and not self._closed:
@@ -281,6 +283,10 @@ class Feed(Client):
             run = Run(epoch, (self._next_number - index) * size, element)
             if consumed >= 0:
                 run.origin = element, consumed
+            if self._executor.worker_count == 0:  # nothing can be under way but what Ctrl-C cut off from its books
+                self._units.clear()
+                for span in self._spans:
+                    span.pending = 0
             self._run, self._limit = run, limit
             self.ring.words[0] = self._ticket  # what is under way is not wanted any more
         self._executor.wake()

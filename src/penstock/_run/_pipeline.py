@@ -17,7 +17,8 @@ Guarantees.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, and so between taking
   a batch from `_order` and handing it out. So `take` is told which batch it is to deliver, and seeks it if
   another is next; and seeking finds slots that nobody has any more (`Ring.reclaim`). Units are issued where
-  no interrupt comes, on workers.
+  no interrupt comes, on workers; the executor `inline`, which has none, begins anew where its books do not
+  add up (`_restart`).
 
 Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
 delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
@@ -391,8 +392,14 @@ class Pipeline:
             LoaderError: The loader was closed meanwhile.
             Exception: What a unit of this batch raised.
         """
+        has_restarted = False
         while (filling := self._head_if_ready(position)) is None:
-            if not self._drive():
+            if self._drive():
+                continue
+            if self._executor.worker_count == 0 and not has_restarted:
+                has_restarted = True
+                self._restart(position)
+            else:
                 self._wait(timeout_s)
         if filling.is_end:
             self._executor.wake()  # what comes after the next end may be looked at now
@@ -452,6 +459,19 @@ class Pipeline:
                 # A stream may have given some elements and be slow with the next, in the middle of a unit.
                 self._intake.feed.look()
         raise queue.Empty
+
+    def _restart(self, position: Position) -> None:
+        """Forgets what is under way, where the consumer does everything itself and there is nothing to do.
+
+        Ctrl-C struck it in the middle of its books, between two bytecodes: a unit was done and not counted off, or
+        counted and not queued.
+        """
+        with self._lock:
+            self._fillings.clear()
+            self._order.clear()
+            self._unfinished_units = 0
+            self._cursor = None
+            self._seek(position)
 
     def _drive(self) -> bool:
         """Runs one unit on the calling thread, where there are no workers; of the feed, if nothing else can be done."""
