@@ -27,7 +27,7 @@ from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
 from penstock._plan._split import boundaries, by_groups, require_apart
-from penstock._plan._text import describe, length_text
+from penstock._plan._text import describe, length_text, length_words
 from penstock._plan._windows import Windows, group_bounds
 from penstock._random import permute, seeded_globals
 from penstock._spec import Spec
@@ -74,7 +74,7 @@ class Dataset:
         length = self._node.length
         if not isinstance(length, int):
             raise UnknownLengthError(
-                f"This dataset is {length_text(length)}, so it has no len(). Use take(n) for a part, or .length."
+                f"This dataset is {length_words(length)}, so it has no len(). Use take(n) for a part, or .length."
             )
         return length
 
@@ -122,7 +122,7 @@ class Dataset:
                 raise ElementIndexError(f"Index {number} is outside a dataset of {length_text(length)}.")
             number %= length
         elif number < 0:
-            raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_text(length)}.")
+            raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_words(length)}.")
         return self._element(number)
 
     def __iter__(self) -> Iterator[Tree]:
@@ -811,7 +811,7 @@ class Dataset:
     def _require_finite(self, verb: str, cure: str) -> None:
         if not isinstance(self._node.length, int):
             raise ArgumentError(
-                f"{verb}() needs a known number of elements, but this is {length_text(self._node.length)}. {cure}"
+                f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. {cure}"
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
 from penstock._plan._node import Node
-from penstock._plan._text import difference, identity, length_text
+from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._shutdown import watch
@@ -18,6 +18,8 @@ from penstock._tree import Tree
 from penstock.diagnostics._report import Counters, Report
 
 STATE_VERSION = 1
+POSITION_LIMIT = 1 << 40
+"""Beyond the batches of any epoch whose length is not known."""
 CURSOR_COUNT = 64
 """Positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
@@ -128,7 +130,7 @@ class Loader:
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         if self._program.batch_count is None:
-            raise UnknownLengthError(f"This loader is {length_text(self._node.length)}, so it has no len().")
+            raise UnknownLengthError(f"This loader is {length_words(self._node.length)}, so it has no len().")
         return self._program.batch_count
 
     @property
@@ -200,6 +202,8 @@ class Loader:
         if not (isinstance(cursor, list) and len(cursor) == 1 and type(cursor[0]) is int and 0 <= cursor[0] < 1 << 62):
             raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
         count = self._program.batch_count
+        if count is None and position >= POSITION_LIMIT:
+            raise StateError(f"position={position} is no number of batches that anybody reads.")
         if count is not None and position and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
         return epoch, position

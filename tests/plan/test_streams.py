@@ -127,10 +127,9 @@ def test_what_a_step_makes_of_a_stream(step: Callable[[ps.Dataset], ps.Dataset],
         dataset = step(start)
         assert lists(dataset) == want
         assert dataset.length in (None, len(want))
-        with (
-            dataset.loader("inline") if dataset.length != 0 else ps.range(1).filter(lambda x: False).loader() as loader
-        ):
-            assert lists(loader) == want
+        if dataset.length != 0:  # of which there is nothing to load, and the loader says so
+            with dataset.loader("inline") as loader:
+                assert lists(loader) == want
 
 
 def test_a_cycle_deals_as_tf_data_does() -> None:

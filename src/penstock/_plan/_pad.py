@@ -218,8 +218,15 @@ class BucketByLength(Sequential):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        is_exact = self.drop_remainder and len(set(self.sizes)) == 1
-        return self.padding.spec(self.label, self.source.source.spec, self.sizes[0] if is_exact else None)
+        largest = max(self.sizes)
+        spec = self.padding.spec(self.label, self.source.source.spec, largest)
+        if self.drop_remainder and len(set(self.sizes)) == 1:
+            return spec
+        leaves = [
+            ArraySpec((None, *leaf.shape[1:]), leaf.dtype, None if None in leaf.shape else leaf.shape)  # type: ignore[arg-type]
+            for leaf in spec.leaves
+        ]
+        return Spec(tuple(leaves), spec.structure)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """A batch of a bucket when it is full; at the end what is left, shortest first."""

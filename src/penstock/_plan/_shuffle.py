@@ -72,6 +72,7 @@ class Shuffle(Reorder):
                 yield from (window[place] for place in places.tolist())
             if len(window) < size:
                 return
+            del window  # before the next one is there too
 
     @property
     def scratch_nbytes(self) -> int:

@@ -55,6 +55,11 @@ def length_text(length: "Length") -> str:
     return "endless" if length == math.inf else f"{length:,} element{'' if length == 1 else 's'}"
 
 
+def length_words(length: "Length") -> str:
+    """A length as what a dataset is."""
+    return "of unknown length" if length is None else length_text(length)
+
+
 def identity(node: "Node") -> str:
     """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end."""
     text = _identity(node)

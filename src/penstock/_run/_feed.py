@@ -19,6 +19,7 @@ import functools
 import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -268,7 +269,12 @@ class Feed(Client):
 
     # The pipeline's side, with its lock held.
 
-    def begin(self, epoch: int, element: int, consumed: int = -1, limit: int | None = None) -> Run:
+    @property
+    def current(self) -> Run | None:
+        """What is being read."""
+        return self._run
+
+    def begin(self, epoch: int, element: int, consumed: int = -1, limit: int | None = None) -> None:
         """Begins an epoch at an element, and gives up what was being read before.
 
         Args:
@@ -290,7 +296,6 @@ class Feed(Client):
             self._run, self._limit = run, limit
             self.ring.words[0] = self._ticket  # what is under way is not wanted any more
         self._executor.wake()
-        return run
 
     def release(self, run: Run, element: int) -> None:
         """Says that of all spans, nothing before this element of a run is needed any more."""
@@ -350,9 +355,10 @@ class Feed(Client):
     def close(self, timeout_s: float) -> bool:
         """Stops, waits for the worker to end, and frees the memory. Returns whether it ended."""
         self.request_stop()
+        ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
         for stage in self._program.stages.values():
-            ended &= stage.close(timeout_s)
+            ended &= stage.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self.leave()
             self._reader = None
@@ -390,14 +396,25 @@ class Intake:
         self._program = program
         self._gives_rest = gives_rest
         self.feed = feed
-        self.run: Run | None = None
+        self._has_begun = False
+
+    @property
+    def run(self) -> Run | None:
+        """What the feed reads, if it is what is looked for; else None."""
+        return self.feed.current if self._has_begun else None
+
+    def forget(self) -> None:
+        """Says that another epoch is looked for from now on, or the same again."""
+        self._has_begun = False
 
     def begin(self, epoch: int, index: int, consumed: int = -1) -> None:
         """Makes a batch the next that is looked for; see `Feed.begin`."""
         node, limit = self._program.node, None
         if self._program.batch_count:
             limit = needed(node, self._program.batch_count - 1)[1]
-        self.run = self.feed.begin(epoch, needed(node, index)[0], consumed, limit)
+        self._has_begun = False  # Ctrl-C may strike in between
+        self.feed.begin(epoch, needed(node, index)[0], consumed, limit)
+        self._has_begun = True
 
     def look(self, epoch: int, index: int) -> object:
         """Whether a batch can be made: `WAIT`, `END` if the epoch has no such batch, an error, or `(base, length)`."""

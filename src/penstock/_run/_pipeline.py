@@ -34,6 +34,7 @@ import math
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -294,7 +295,7 @@ class Pipeline:
     def _go_to(self, position: Position) -> None:
         self._cursor = position
         if self._intake is not None and position[1] == 0:
-            self._intake.run = None  # another epoch, or the same again
+            self._intake.forget()
 
     def _needs(self, position: Position | None) -> tuple[Run, int] | None:
         """The first element of a stream that a batch reads, and in which reading."""
@@ -547,9 +548,10 @@ class Pipeline:
             Whether all workers ended. One that is stuck in a user's function keeps what it works on.
         """
         self.request_stop()
+        ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
         if self._intake is not None:
-            ended &= self._intake.feed.close(timeout_s)
+            ended &= self._intake.feed.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self._program.sources.close()
             self._ring.release()

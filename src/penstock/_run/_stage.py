@@ -196,9 +196,10 @@ def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> F
     Small spans cost time, each a unit of its own at least, and large ones memory.
     """
     first, stop = needed(above, 0)
-    count, nbytes = max(1, stop - first), max(1, below.spec.nbytes)
-    fitting = min(SPAN_COUNT, SPAN_NBYTES // nbytes)
-    size = fitting - fitting % count if count <= fitting else -(-count // 4)
+    count = size = max(1, stop - first)
+    if below.spec.is_bounded:  # else nobody knows how large an element is, and no more are taken than is needed
+        fitting = min(SPAN_COUNT, SPAN_NBYTES // max(1, below.spec.nbytes))
+        size = fitting - fitting % count if count <= fitting else -(-count // 4)
     return FeedProgram(below, size, -(-2 * count // size) + 2, stages)
 
 
@@ -263,12 +264,14 @@ class _Parallel:
                 self.request_stop()
         pipeline = self._pipeline
         number, skipped = divmod(start, self._size if self._is_stacked else 1)
+        if number >= (self._stage.program.batch_count or math.inf):
+            return self._elements(pipeline, (epoch, number), 0)  # nothing
         pipeline.seek((epoch, number))  # now, and not when the first element is asked for
         return self._elements(pipeline, (epoch, number), skipped)
 
     def _elements(self, pipeline: Pipeline, position: Position, skipped: int) -> Generator[Leaves, None, None]:
         program = self._stage.program
-        while position[1] != program.batch_count:
+        while position[1] < (math.inf if program.batch_count is None else program.batch_count):
             batch: Any = pipeline.take(position, self._timeout_s)
             if batch is END_OF_EPOCH:
                 return

@@ -1,0 +1,284 @@
+"""Streams that go wrong, wait for ever, or are broken off: what comes before, what is said, what is left."""
+
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing._shared import SharedSignal
+from tests.run.common import DEADLINE_S
+from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+# Errors: those before arrive, then the error, then the next epoch.
+
+
+@EVERY_EXECUTOR
+def test_an_element_of_another_shape_is_named(executor: str) -> None:
+    def uneven() -> Iterator[Any]:
+        for i in range(1000):
+            yield np.zeros(3 if i != 777 else 4)
+
+    got: list[Any] = []
+    text = (
+        r"from_generator\(uneven\) at test_feeds_end.py:\d+ gave an array of \(4,\) float64 as element 777 of epoch 0"
+    )
+    with ps.from_generator(uneven).batch(10).loader(executor) as loader:
+        with pytest.raises(ps.SpecError, match=text):
+            got.extend(loader)
+        assert len(got) == 77
+
+
+@EVERY_EXECUTOR
+def test_a_generator_that_raises_is_named_with_its_element_and_the_next_epoch_works(executor: str) -> None:
+    fragile = Watched(1000, fails_at=500)
+    with stream(fragile).batch(7).loader(executor) as loader:
+        got: list[Any] = []
+        with pytest.raises(
+            ps.ElementError, match=r"failed at element 500 of epoch 0: KeyError: 'record 500'"
+        ) as caught:
+            got.extend(lists([batch])[0] for batch in loader)
+        assert got == batches_of(7, 1000)[:71]
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert loader.get_state()["position"] == 71
+        fragile.broken.reset()
+        assert lists(loader) == batches_of(7, 1000)
+    assert fragile.times(BEGUN) == fragile.times(ENDED)
+
+
+@EVERY_EXECUTOR
+def test_the_state_after_an_error_resumes_at_the_failing_batch(executor: str) -> None:
+    fragile = Watched(100, fails_at=50)
+    with stream(fragile).batch(7).loader(executor) as loader:
+        for _ in range(3):
+            with pytest.raises(ps.ElementError, match="element 50 of epoch 0"):
+                list(loader)
+            assert (loader.get_state()["epoch"], loader.get_state()["position"]) == (0, 7)
+            loader.set_state(loader.get_state())
+        fragile.broken.reset()
+        assert lists(loader) == batches_of(7, 100)[7:]
+
+
+@EVERY_EXECUTOR
+def test_a_function_that_raises_on_an_element_of_a_stream_names_its_number(executor: str) -> None:
+    def decode(x: Any) -> Any:
+        if x == 1021:
+            raise ValueError("bad record")
+        return x
+
+    odd = ps.from_generator(lambda: range(1, 4000, 2), element_spec=INT64)
+    text = r"map\(decode\) at test_feeds_end.py:\d+ failed on element 510 of epoch 1.*ValueError: bad record"
+    with odd.map(decode, element_spec=INT64).batch(4).loader(executor) as loader:
+        loader.set_state(loader.get_state() | {"epoch": 1})
+        got: list[Any] = []
+        with pytest.raises(ps.ElementError, match=text):
+            got.extend(loader)
+        assert len(got) == 127
+
+
+@pytest.mark.parametrize("verb", ["filter", "flat_map", "bucket_by_length"])
+@EVERY_EXECUTOR
+def test_a_function_that_decides_names_its_element_too(executor: str, verb: str) -> None:
+    def judge(x: Any) -> Any:
+        if x == 70:
+            raise ValueError("cannot say")
+        return {"filter": True, "flat_map": [x], "bucket_by_length": 1}[verb]
+
+    numbers = stream(Watched(200))
+    dataset = {
+        "filter": lambda: numbers.filter(judge),
+        "flat_map": lambda: numbers.flat_map(judge, element_spec=INT64),
+        "bucket_by_length": lambda: numbers.bucket_by_length(judge, [5], [10, 10]),
+    }[verb]()
+    text = rf"{verb}\(judge.* at test_feeds_end.py:\d+ failed on element 70 of epoch 0.*ValueError: cannot say"
+    with dataset.loader(executor) as loader:
+        got: list[Any] = []
+        with pytest.raises(ps.ElementError, match=text):
+            got.extend(loader)
+        assert len(got) == (7 if verb == "bucket_by_length" else 70)
+
+
+@pytest.mark.parametrize("where", ["helper", "function", "flat_map", "filter", "map"])
+@EVERY_EXECUTOR
+def test_a_stop_iteration_that_is_a_mistake_does_not_look_like_the_end(executor: str, where: str) -> None:
+    def helper(x: Any) -> Any:
+        return next(iter(())) if x == 5 else x
+
+    def generator() -> Iterator[Any]:
+        for i in range(9):
+            yield helper(i)
+
+    def function() -> Any:
+        return iter([helper(5)])
+
+    numbers = stream(range(9))
+    dataset = {
+        "helper": lambda: stream(generator),
+        "function": lambda: stream(function),
+        "flat_map": lambda: numbers.flat_map(lambda x: [helper(x)], element_spec=INT64),
+        "filter": lambda: numbers.filter(lambda x: helper(x) == x),
+        "map": lambda: numbers.map(helper, element_spec=INT64),
+    }[where]()
+    number = 0 if where == "function" else 5
+    with (
+        dataset.batch(2).loader(executor) as loader,
+        pytest.raises(ps.ElementError, match=rf"element {number} of epoch 0.*StopIteration"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("length", [3, 30])
+@EVERY_EXECUTOR
+def test_a_wrong_length_is_an_error_on_every_executor(executor: str, length: int) -> None:
+    text = "gives more elements than length=3" if length == 3 else "ended after 9 elements of epoch 0, but length=30"
+    with stream(range(9), length=length).loader(executor) as loader, pytest.raises(ps.SpecError, match=text):
+        list(loader)
+
+
+@EVERY_EXECUTOR
+def test_a_shard_that_raises_is_named_and_the_next_epoch_works(executor: str) -> None:
+    armed = SharedSignal()
+    armed.give()
+
+    def part(index: int, count: int) -> Iterator[int]:
+        for i in range(index, 100, count):
+            if i == 50 and armed.wait(0):
+                raise OSError("shard gone")
+            yield i
+
+    with ps.from_generator(part, shards=4, element_spec=INT64).batch(5).loader(executor) as loader:
+        got: list[Any] = []
+        with pytest.raises(ps.ElementError, match=r"part.* failed at element 12 of epoch 0: OSError: shard gone"):
+            got.extend(lists([batch])[0] for batch in loader)
+        assert got == batches_of(5, 100)[:10]
+        armed.reset()
+        assert lists(loader) == batches_of(5, 100)
+
+
+# Deadlines, and the end of generators.
+
+
+def test_a_generator_that_waits_for_ever_is_named_by_the_deadline() -> None:
+    stuck = Watched(100, blocks_at=42)
+    loader = stream(stuck).batch(5).loader("threads", timeout_s=0.3)
+    got: list[Any] = []
+    with pytest.raises(ps.DeadlineError, match=r"(?s)element 42 of Watched.*timeout_s=0\.3|timeout_s=0\.3.*element 42"):
+        got.extend(loader)
+    assert len(got) == 8
+    stuck.gate.give()
+    loader.close()
+    assert stuck.times(BLOCKED) == 1
+
+
+def test_a_stream_that_gives_nothing_for_long_but_gets_on_is_no_matter_for_the_deadline() -> None:
+    sparse = ps.from_generator(itertools.count, element_spec=INT64).filter(lambda x: x % 10_000 == 9_999)
+    with sparse.loader("threads", workers=2, timeout_s=0.1) as loader:
+        assert int(next(iter(loader))) == 9_999
+
+
+def test_closing_ends_a_consumer_that_waits_and_the_thread_when_the_generator_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
+    stuck = Watched(100, blocks_at=3)
+    loader = stream(stuck).batch(5).loader("threads")
+    caught: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            list(loader)
+        except ps.LoaderError as error:
+            caught.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert stuck.blocked.wait(DEADLINE_S)
+    loader.close()
+    consumer.join(DEADLINE_S)
+    assert not consumer.is_alive()
+    assert len(caught) == 1
+    stuck.gate.give()  # the fixture waits for the thread
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize("way", ["close", "drop"])
+@EVERY_EXECUTOR
+def test_a_generator_that_was_broken_off_runs_its_finally_block(executor: str, taken: int, way: str) -> None:
+    watched = Watched(None)
+    loader = stream(watched).batch(4).loader(executor, prefetch=1)
+    iterator = iter(loader)
+    lists(itertools.islice(iterator, taken))
+    if way == "close":
+        loader.close()
+    threads = [one for one in threading.enumerate() if one.name.startswith("penstock-")]
+    del loader, iterator
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert watched.times(BEGUN) == watched.times(ENDED) <= 1
+
+
+@EVERY_EXECUTOR
+def test_a_break_ends_the_generator_before_the_next_begins(executor: str) -> None:
+    watched = Watched(50)
+    with stream(watched).batch(4).loader(executor, prefetch=2) as loader:
+        for epoch in range(6):
+            assert lists(itertools.islice(loader, epoch)) == batches_of(4, 50)[:epoch]
+            assert watched.times(BEGUN) - watched.times(ENDED) <= 1
+        assert lists(loader) == batches_of(4, 50)
+    assert watched.times(BEGUN) == watched.times(ENDED)
+
+
+def test_an_iteration_without_a_loader_that_is_dropped_ends_the_generator() -> None:
+    watched = Watched(None)
+    for step in (stream(watched), stream(watched).filter(lambda x: x > 3).batch(2), stream(watched).shuffle(window=8)):
+        assert len(list(itertools.islice(step, 3))) == 3
+    assert watched.times(BEGUN) == watched.times(ENDED) == 3
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("where", ["generator", "function"])
+def test_ctrl_c_costs_nothing(executor: str, where: str) -> None:
+    # On the main thread it strikes in the middle of the generator, which then is lost; elsewhere while the consumer
+    # waits, or has just been given a batch, which then is lost.
+    armed, begun, answered = SharedSignal(), threading.Event(), threading.Event()
+    armed.give()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(x: Any) -> None:
+        if x == 50 and armed.wait(0):
+            armed.reset()
+            assert threading.get_ident() == main or begun.wait(DEADLINE_S)
+            signal.pthread_kill(main, signal.SIGINT)
+            assert threading.get_ident() == main or answered.wait(DEADLINE_S)
+
+    def generator() -> Iterator[int]:
+        for i in range(100):
+            if where == "generator":
+                interrupt(i)
+            yield i
+
+    def function(x: Any) -> Any:
+        if where == "function":
+            interrupt(x)
+        return x
+
+    with stream(generator).map(function, element_spec=INT64).batch(4).loader(executor, prefetch=1) as loader:
+        iterator, got = iter(loader), []
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it strikes anywhere in it
+            begun.set()
+            got.extend(batch.tolist() for batch in iterator)
+            answered.wait(DEADLINE_S)
+        answered.set()
+        at = loader.get_state()["position"]
+        assert got == batches_of(4, 100)[: len(got)]
+        assert len(got) in (at - 1, at)
+        assert lists(iterator) == batches_of(4, 100)[at:]
+        assert lists(loader) == batches_of(4, 100)
