@@ -13,17 +13,19 @@ index, if it is not there), then the epochs of 2 s, a consumer that sums every b
 parallel `map`, and `prefetch(AUTOTUNE)`, as TensorFlow's guides advise. penstock runs two threads.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, TensorFlow 2.21,
-2026-11-20, while others used it too (load 2 to 5).
+2026-11-20.
 
-Result, `--quick`, two rounds at different times; records/s, and over the better of the two ways of tf.data:
+Result, two rounds, medians and spread, records/s, and over the better of the two ways of tf.data:
 
-    large     156,000 to 182,000, of tf.data 50,000 to 56,000          2.8 and 3.7
-    small     348,000 to 633,000, of tf.data 78,000 to 120,000         4.5 and 5.3
-    tokens    121,000, of tf.data 79,000                               1.5, one round
+              penstock                        tf.data, interleave    tf.data, reads         penstock / the better
+    large     187,700 (163,300 to 212,000)    65,500                 43,600                 2.9 (2.5 to 3.3)
+    small     317,400 (271,000 to 363,700)    46,000                 46,300                 6.9 (6.8 to 6.9)
+    tokens     93,400 (81,300 to 105,500)     39,200                 55,700                 1.8 (1.2 to 2.4)
 
-tf.data suffers more from other load than we do. While the machine was quiet, its better way (`interleave`) read 117,000
-to 125,000 large and 188,000 to 210,000 small records a second by hand, and penstock 135,000 to 184,000 and 303,000 to
-398,000: 1.2 to 1.5 and 1.5 to 1.9. Private and shared memory grew by 10 to 16 MiB; tf.data's by 270.
+Wanted: 1.0 for records of 4 kB, 0.5 for 100 bytes: met. tf.data's speed varies on this machine more than ours: timed by
+hand on another occasion its `interleave` read 117,000 to 125,000 large and 188,000 to 210,000 small records a second,
+and penstock 135,000 to 184,000 and 303,000 to 398,000, which is 1.2 to 1.5 and 1.5 to 1.9. Private and shared memory
+grew by 11 to 16 MiB, tf.data's by 270.
 
 Not shown: a cold page cache; shuffled order, which tf.data has none of beyond its buffer; and bytes of any size,
 which have to be decoded by a function anyway.
