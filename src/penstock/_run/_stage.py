@@ -245,7 +245,7 @@ class _Parallel:
         self._structure = node.spec.structure
         self._timeout_s = timeout_s
         plan = Batch(node, size, drop_remainder=False) if self._is_stacked else node
-        prefetch = 4 if self._is_stacked else STAGE_COUNT
+        prefetch = 4 if self._is_stacked else max(4, size)  # elements, of which as many are made ahead
         self._stage = Stage(plan, executor, workers, prefetch, timeout_s, same_epoch=same_epoch, is_inner=True)
         self._pipeline: Pipeline | None = None
         self._is_closed = False
