@@ -37,7 +37,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, final
 
 from penstock._errors import DeadlineError, LoaderError
@@ -48,6 +48,7 @@ from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
 from penstock._run._feed_program import Cursor
+from penstock._run._filling import Announcer, Filling
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
 from penstock._tree import Tree
 
@@ -55,40 +56,6 @@ LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
 END_OF_EPOCH: Final = object()
 """In the place of a batch: there is none."""
-
-
-@final
-@dataclass(slots=True, eq=False)
-class Filling:
-    """A slot that is being filled with a batch."""
-
-    epoch: int
-    index: int
-    slot: int
-    ticket: int
-    remaining: int
-    """Units not finished."""
-    errors: list[tuple[int, BaseException]] = field(default_factory=list)
-    """What units raised, with the row at which they start."""
-    consumed: int = -1
-    """Of a stream: how far its input was read when all of this batch was there; see `Feed.consumed_before`."""
-    needs: tuple[Run, int] | None = None
-    """Of a stream: the first element that it reads, and in which epoch's reading."""
-    is_end: bool = False
-    """It is no batch: the epoch, whose length nobody knew, has ended before it."""
-
-    def failed_before(self, unit: Unit) -> bool:
-        """Whether an earlier row failed, so that this unit's outcome is of no interest any more."""
-        return any(start < unit.start for start, _ in self.errors)
-
-    @property
-    def first_row(self) -> int:
-        """The first row that failed."""
-        return min(start for start, _ in self.errors)
-
-    def first_error(self) -> BaseException:
-        """That of the first row that fails, whichever unit was done first."""
-        return min(self.errors, key=lambda pair: pair[0])[1]
 
 
 @final
@@ -136,7 +103,7 @@ class Pipeline:
         self._cursor: Position | None = None
         self._resumed: tuple[int, tuple[int, int]] = (-1, (0, 0))
         """The epoch that was sought in its middle, and `Unit.origin` for it."""
-        self._told: deque[Position] = deque()
+        self._announcer = Announcer(program)
         self._ticket = 0
         self._unfinished_units = 0
         self._fillings: dict[int, Filling] = {}
@@ -322,7 +289,7 @@ class Pipeline:
             ticket=self._ticket,
             worker_count=self._executor.worker_count,
             row_s=self._ring.words[-1] / 1e9,
-            announce=(0, 0, 0) if self._is_stream else self._announcements(position),
+            announce=(0, 0, 0) if self._is_stream else self._announcer.after(position),
             base=base,
             length=length,
             origin=self._resumed[1] if self._resumed[0] == position[0] else (0, 0),
@@ -335,18 +302,6 @@ class Pipeline:
         self._order.append(filling)
         self._unfinished_units += len(units)
         self._executor.submit(units)
-
-    def _announcements(self, position: Position) -> tuple[int, int, int]:
-        """Batches after a position that the sources are to be told of now: many at once, every few batches."""
-        told, count = self._told, self._program.announced_count
-        if told and told[0] == position:
-            told.popleft()
-        if len(told) > count // 2:
-            return 0, 0, 0
-        known_count = len(told)
-        while len(told) < min(count, self._program.batch_count or count):
-            told.append(self._program.next_position(*(told[-1] if told else position)))
-        return (*told[known_count], len(told) - known_count) if len(told) > known_count else (0, 0, 0)
 
     # The consumer's side.
 
@@ -367,7 +322,7 @@ class Pipeline:
             return
         self._given_up = self._ring.words[0] = self._ticket
         self._order.clear()
-        self._told.clear()
+        self._announcer.forget()
         self._cursor = position
         self._resumed = (
             (position[0], (self._program.first_element(position[1]), consumed)) if consumed >= 0 else (-1, (0, 0))
