@@ -133,8 +133,9 @@ class KerasAdapter(DataAdapter):
 
     def get_tf_dataset(self) -> "_Feed":
         """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
-        runs_on = _counts_steps(sys._getframe(1))
-        return _Feed(lambda: self._pass(_as_tensorflow, runs_on=runs_on))
+        frame = sys._getframe(1)
+        runs_on, for_trainer = _counts_steps(frame), _asking(frame) is not None
+        return _Feed(lambda: self._pass(_as_tensorflow, runs_on=runs_on, for_trainer=for_trainer))
 
     def get_jax_iterator(self) -> Iterator[Tree]:
         """Batches that JAX takes."""
@@ -149,8 +150,18 @@ class KerasAdapter(DataAdapter):
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
         return self._pass(_as_torch, runs_on=_counts_steps(sys._getframe(1)))
 
-    def _pass(self, convert: Convert, *, runs_on: bool, reads_ahead: bool = False) -> "_Pass":
-        return _Pass(self.loader, self._spec, self._weights, convert, runs_on=runs_on, reads_ahead=reads_ahead)
+    def _pass(
+        self, convert: Convert, *, runs_on: bool, reads_ahead: bool = False, for_trainer: bool = False
+    ) -> "_Pass":
+        return _Pass(
+            self.loader,
+            self._spec,
+            self._weights,
+            convert,
+            runs_on=runs_on,
+            reads_ahead=reads_ahead,
+            for_trainer=for_trainer,
+        )
 
 
 @final
@@ -164,6 +175,7 @@ class _Pass(Iterator[Tree]):
         convert: What Keras gets for a leaf.
         runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
         reads_ahead: Keras trains on the batch before the one that it drew last.
+        for_trainer: It is iterated by Keras's TensorFlow trainer.
     """
 
     def __init__(
@@ -175,6 +187,7 @@ class _Pass(Iterator[Tree]):
         *,
         runs_on: bool,
         reads_ahead: bool,
+        for_trainer: bool,
     ) -> None:
         self._loader = loader
         self._spec = spec
@@ -182,6 +195,7 @@ class _Pass(Iterator[Tree]):
         self._convert = convert
         self._runs_on = runs_on
         self._reads_ahead = reads_ahead
+        self._for_trainer = for_trainer
         self._epoch: Iterator[Tree] | None = None
 
     def __next__(self) -> Tree:
@@ -195,7 +209,7 @@ class _Pass(Iterator[Tree]):
             batch = self._drawn(self._epoch)
         except StopIteration:
             if not self._runs_on:
-                if self._convert is _as_tensorflow and self._loader.length is None:
+                if self._for_trainer and self._loader.length is None:
                     self._end_for_tensorflow()
                 raise
             self._epoch = iter(self._loader)
