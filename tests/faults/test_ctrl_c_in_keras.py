@@ -1,5 +1,6 @@
 """Ctrl-C at any moment of `fit` on worker processes: what is left is an interpreter as good as before."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,8 @@ from tests.faults.programs import Program
 
 pytestmark = [pytest.mark.keras, pytest.mark.faults, pytest.mark.slow]
 
-COUNT = 100
+# What is tried is mostly ours, and the same for each backend.
+COUNT = 100 if os.environ.get("KERAS_BACKEND") == "tensorflow" else 30
 
 FITS = """
 import faulthandler, gc, os, random, signal, sys, threading, time
@@ -105,7 +107,7 @@ print('done', interrupted, flush=True)
 """
 
 
-def test_ctrl_c_at_a_hundred_moments_of_fit_leaves_a_usable_interpreter(start: Callable[..., Program]) -> None:
+def test_ctrl_c_at_many_moments_of_fit_leaves_a_usable_interpreter(start: Callable[..., Program]) -> None:
     program = start(FITS, arguments=[str(COUNT)])
     status, out, err = program.wait(deadline_s=240)
     assert status == 0, err
