@@ -73,9 +73,8 @@ class Dataset:
     def __len__(self) -> int:
         length = self._node.length
         if not isinstance(length, int):
-            raise UnknownLengthError(
-                f"This dataset is {length_words(length)}, so it has no len(). Use take(n) for a part, or .length."
-            )
+            cure = "Say how many there are where it is made: length=." if length is None else "Use take(n) for a part."
+            raise UnknownLengthError(f"This dataset is {length_words(length)}, so it has no len(). {cure}")
         return length
 
     def __bool__(self) -> bool:
@@ -516,7 +515,7 @@ class Dataset:
 
         Raises:
             ArgumentError: `size` is below 1.
-            SpecError: When the spec is first needed: shapes do not fit elements, or a leaf is text.
+            SpecError: When the spec is first needed: shapes do not fit elements, or text has axes to be padded.
             ElementError: While reading, an element is larger than its padded shape.
 
         Example:
@@ -811,7 +810,8 @@ class Dataset:
     def _require_finite(self, verb: str, cure: str) -> None:
         if not isinstance(self._node.length, int):
             raise ArgumentError(
-                f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. {cure}"
+                f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. "
+                f"{'Say how many there are where it is made: length=.' if self._node.length is None else cure}"
             )
 
 

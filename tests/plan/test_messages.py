@@ -164,13 +164,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"batch\(2\) stacks elements, so they must have one shape, but element is \(None,\) int64: an "
             r"axis of None "
-            r"differs from element to element\. Bring it to one size with map\(\) \(pad or crop\)\."
+            r"differs from element to element\. Use padded_batch\(\), or bring it to one size with map\(\)\."
         ),
     ),
     "windows of short batches": (
         lambda: ps.range(5).batch(2).windows(2).element_spec,
         ValueError,
-        r"windows\(2\) stacks elements, .* with map\(\) \(pad or crop\), or batch below with drop_remainder=True\.",
+        r"windows\(2\) stacks elements, .* with map\(\), or batch below with drop_remainder=True\.",
     ),
     "unbatch of scalars": (
         lambda: len(ps.range(5).unbatch()),

@@ -92,6 +92,7 @@ class Batch(Node):
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Stacks elements of a stream as they come."""
+        require_one_shape(self.label, self.source.spec)
         source = reader.inputs[0].sequence(epoch)
         while members := [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]:
             if len(members) == self.size or not self.drop_remainder:
@@ -220,7 +221,7 @@ def require_one_shape(label: str, spec: Spec) -> None:
         if None in leaf.shape:
             raise SpecError(
                 f"{label} stacks elements, so they must have one shape, but element{place} is {leaf}: an axis "
-                "of None differs from element to element. Bring it to one size with map() (pad or crop)"
+                "of None differs from element to element. Use padded_batch(), or bring it to one size with map()"
                 f"{_short_batch_cure(leaf)}."
             )
 

@@ -284,7 +284,8 @@ class Map(OneToOne):
         return SpecError(
             f"{self.label} at {self.where} returned {found} for element {index}"
             f"{text_of(self.known_spec, is_declared=self.declared is not None)}. "
-            "Every element of a dataset has one structure, shape and dtype: make the function return it."
+            "Every element of a dataset has one structure, shape and dtype: make the function return it; an axis that "
+            "differs is None in element_spec=."
         )
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:

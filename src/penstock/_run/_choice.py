@@ -263,6 +263,9 @@ def choose_feed(program: FeedProgram | Serial, executor: str, timeout_s: float) 
         program: What reads it.
         executor: What the user asked for.
         timeout_s: How long it may stand still.
+
+    Raises:
+        TravelError: A process was asked for, and it holds what cannot travel.
     """
     if executor == "inline":
         return Choice("inline", 0, timeout_s, "")
@@ -273,5 +276,9 @@ def choose_feed(program: FeedProgram | Serial, executor: str, timeout_s: float) 
     try:
         feed.pack(program)
     except TravelError as error:
-        return Choice("threads", 1, timeout_s, f"{program.node.label} is read on a thread of this process: {error}")
+        if executor == "processes":
+            raise
+        note = f"The stream is read on a thread of this process, not in one of its own: {error}"
+        _log.warning("%s", note)
+        return Choice("threads", 1, timeout_s, note)
     return feed

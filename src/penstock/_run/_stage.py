@@ -125,6 +125,12 @@ class Stage:
         found += [stage.remarks for stage in self._stages.values()]
         return "\n".join(dict.fromkeys(text for text in found if text))
 
+    @property
+    def busiest(self) -> Choice:
+        """What runs the functions: of a stream, it may be a stage's."""
+        inner = [stage.busiest for stage in self._stages.values()]
+        return next((each for each in (self.choice, *inner) if each.executor == "processes"), self.choice)
+
     def _spans_nbytes(self, below: Node) -> int:
         """What the part that runs in one place takes, and the stages in it."""
         assert self._below is not None
@@ -293,6 +299,11 @@ class _Parallel:
     def remarks(self) -> str:
         """See `Stage.remarks`."""
         return self._stage.remarks
+
+    @property
+    def busiest(self) -> Choice:
+        """See `Stage.busiest`."""
+        return self._stage.busiest
 
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""

@@ -404,5 +404,6 @@ def _require_batches(spec: Spec) -> None:
     if isinstance(tree, tuple) and not 1 <= len(tree) <= 3:
         raise SpecError(
             f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "
-            f"of {len(tree)}: {spec}. Put inputs into a dict or a tuple of their own: map(lambda a, b, y: ((a, b), y))."
+            f"of {len(tree)}: {spec}. Put inputs into a dict or a tuple of their own: "
+            "map(lambda e: ((e[0], e[1]), e[2]))."
         )

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from penstock._errors import ArgumentTypeError, SpecError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock._plan._conform import MisfitError, observed
 from penstock._plan._map import function_name
 from penstock._plan._stream import StreamSource
@@ -26,6 +26,11 @@ class GeneratorSource(StreamSource):
         self._args = args
         self._declared = element_spec
         self._found: Tree = None
+        self._last: Any = None
+        """The iterator that was returned last, to know it again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}  # it is nobody else's
 
     @property
     def is_declared(self) -> bool:
@@ -69,6 +74,12 @@ class GeneratorSource(StreamSource):
                 f"{self} returned {type_of(made)}, which cannot be iterated. Give a generator function (with yield), "
                 "or one that returns an iterable."
             ) from None
+        if elements is self._last:
+            raise ArgumentError(
+                f"{self} returned the same iterator as before, which can be iterated once: its elements are gone. Make "
+                "a new one at each call: from_generator(read, path), where read(path) opens the file and yields."
+            )
+        self._last = elements
         return elements
 
     def describe(self, index: int) -> str:

@@ -40,9 +40,11 @@ import numpy.typing as npt
 from penstock._errors import SourceError, TravelError, type_of
 from penstock._memory._budget import mib
 from penstock._memory._shared import View, lay_out
+from penstock._plan._filter import FlatMap
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._source import Source, SourceNode
+from penstock._plan._stream import Generate, StreamSource
 from penstock.sources.npy import StridedFile
 
 SHARED_ARRAY_NBYTES: Final = 1 << 20
@@ -433,7 +435,8 @@ def _diagnosis(plan: Node, error: Exception) -> TravelError:
     """Names the step and the variable that cannot travel; or that is the largest, where all can."""
     nodes = {id(node): node for node in walk(plan)}.values()
     held: list[tuple[Node, Any]] = [(node, node.function) for node in nodes if isinstance(node, Map)]
-    held += [(node, node.data) for node in nodes if isinstance(node, SourceNode)]
+    held += [(node, node.function) for node in nodes if isinstance(node, FlatMap)]
+    held += [(node, node.data) for node in nodes if isinstance(node, (SourceNode, Generate))]
     results = [_measured(value) for _, value in held]
     worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
     if worst is None or (not isinstance(error, _TooLargeError) and results[worst][1] is None):
@@ -442,7 +445,9 @@ def _diagnosis(plan: Node, error: Exception) -> TravelError:
     node, value = held[worst]
     words, culprit, (nbytes, reason) = _narrowed(value, results[worst], set())
     where, cure = "", "Give files or arrays (from_npy, from_arrays)"
-    if isinstance(node, Map):
+    if isinstance(node, Generate):
+        where, cure = f" at {node.where}", "Make it inside the generator"
+    if isinstance(node, (Map, FlatMap)):
         where, cure = f" at {node.where}", "Make it inside the function, give it as NumPy arrays, which workers share"
     what = [*words, type_of(culprit)]
     what[-2:] = [", ".join(what[-2:])]
@@ -505,7 +510,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         ways = ("__reduce__", "__reduce_ex__", "__getstate__")
         is_plain = all(getattr(kind, name) is getattr(object, name) for name in ways)
         ours = kind.__module__.partition(".")[0] == "penstock"  # whose attributes say nothing to the user
-        if is_plain and (isinstance(value, Source) or not ours):
+        if isinstance(value, StreamSource) or (is_plain and (isinstance(value, Source) or not ours)):
             for name, each in getattr(value, "__dict__", {}).items():
                 yield "" if ours else f"the attribute `{name}`", each
         yield "", kind
