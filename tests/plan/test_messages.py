@@ -216,7 +216,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"its element_spec is "
             r"\(1,\) float64 \(as found on element 0\)\. Every element of a dataset has one structure, shape "
             r"and dtype: make "
-            r"the function return it\."
+            r"the function return it; an axis that differs is None in element_spec=\."
         ),
     ),
     "other dtype than declared": (
