@@ -73,7 +73,9 @@ class Dataset:
     def __len__(self) -> int:
         length = self._node.length
         if not isinstance(length, int):
-            cure = "Say how many there are where it is made: length=." if length is None else "Use take(n) for a part."
+            cure = "Use take(n) for a part, or .length."
+            if length is None:
+                cure = "Say how many there are where it is made: length=."
             raise UnknownLengthError(f"This dataset is {length_words(length)}, so it has no len(). {cure}")
         return length
 
