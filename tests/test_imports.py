@@ -1,6 +1,7 @@
 """What `import penstock` costs and brings with it, each time in a fresh process."""
 
 import json
+import statistics
 
 import pytest
 
@@ -17,8 +18,8 @@ FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
 OTHERS = {"h5py", "hypothesis", "matplotlib", "pytest", "skimage", "zarr"}
 
 
-def imported(fresh_python):
-    done = fresh_python(REPORT)
+def imported(fresh_python, env=None):
+    done = fresh_python(REPORT, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout)
@@ -33,7 +34,8 @@ def test_import_starts_no_thread(fresh_python):
 
 
 @pytest.mark.limits
-def test_import_takes_a_third_of_a_second_at_most(fresh_python):
-    imported(fresh_python)  # compiles and reads from disk what the next ones find warm
-    # 0.19 to 0.30 s on the machine that this was written on; a quarter of it is NumPy. A framework would be seconds.
-    assert min(imported(fresh_python)["took_s"] for _ in range(5)) < 0.35
+def test_import_takes_under_a_quarter_of_a_second(fresh_python, tmp_path):
+    # As where it is installed: compiled once. An environment that forbids that would measure the compiler.
+    env = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    imported(fresh_python, env)  # compiles and reads from disk what the next ones find warm
+    assert statistics.median(imported(fresh_python, env)["took_s"] for _ in range(5)) < 0.25
