@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import _tree
-from penstock._dataset import Dataset, caller
+from penstock._dataset import Dataset, caller, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
 from penstock._plan._mix import Mix
@@ -139,9 +139,9 @@ def from_generator(
     """
     generators.require_again(fn)
     if length is not None and length != math.inf:
-        length = _count("from_generator", "length", length, 0)
+        length = integer("from_generator", "length", length, 0)
     where = caller()
-    if _count("from_generator", "shards", shards, 1) > 1 and not callable(fn):
+    if integer("from_generator", "shards", shards, 1) > 1 and not callable(fn):
         raise ArgumentTypeError(f"from_generator(shards={shards}) needs a function, got {type_of(fn)}.")
     arguments = [args] if shards == 1 else [(number, shards, *args) for number in builtins.range(shards)]
     nodes: list[Node] = [
@@ -324,8 +324,8 @@ def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, 
         [0, 0, 1, 1, 2, 3]
     """
     if cycle_length is not None:
-        _count("interleave", "cycle_length", cycle_length, 1)
-    _count("interleave", "block_length", block_length, 1)
+        integer("interleave", "cycle_length", cycle_length, 1)
+    integer("interleave", "block_length", block_length, 1)
     return Dataset(Interleave(tuple(_nodes("interleave", datasets)), cycle_length, block_length))
 
 
@@ -358,17 +358,7 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
     for share in shares:
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
             raise ArgumentError(f"mix(weights={list(shares)}): {share!r} is not a number above zero.")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ArgumentTypeError(f"mix(seed={seed!r}): an integer is needed, not {type_of(seed)}.")
-    return Dataset(Mix(nodes, shares, seed))
-
-
-def _count(verb: str, name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not {type_of(value)}.")
-    if value < least:
-        raise ArgumentError(f"{verb}({name}={value}): it must be at least {least}.")
-    return value
+    return Dataset(Mix(nodes, shares, integer("mix", "seed", seed)))
 
 
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:

@@ -204,7 +204,7 @@ class Dataset:
             >>> bool((noisy[1] == noisy[1]).all()), bool((noisy[1] == noisy[2]).any())
             (True, False)
         """
-        return self._mapped("random_map", fn, element_spec, seed=_integer("random_map", "seed", seed))
+        return self._mapped("random_map", fn, element_spec, seed=integer("random_map", "seed", seed))
 
     def filter(self, fn: Callable[[Any], Any]) -> "Dataset":
         """Keeps the elements of which a function says True.
@@ -317,9 +317,9 @@ class Dataset:
             >>> sorted(penstock.range(5).shuffle(seed=7))
             [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)]
         """
-        _integer("shuffle", "seed", seed)
+        integer("shuffle", "seed", seed)
         if window is not None:
-            window = _integer("shuffle", "window", window, least=1)
+            window = integer("shuffle", "window", window, least=1)
         if window is None:
             self._require_random(
                 "shuffle()", "Give window=, and that many elements are held and shuffled among themselves"
@@ -346,7 +346,7 @@ class Dataset:
             [0, 1, 0, 1, 0, 1]
         """
         if count is not None:
-            count = _integer("repeat", "count", count)
+            count = integer("repeat", "count", count)
         if self._node.length is not None:
             self._require_finite("repeat", "It is endless already.")
         return Dataset(Repeat(self._node, count))
@@ -359,7 +359,7 @@ class Dataset:
         Raises:
             ArgumentError: `n` is negative.
         """
-        return self._sliced("take", str(n), 0, _integer("take", "n", n), None)
+        return self._sliced("take", str(n), 0, integer("take", "n", n), None)
 
     def skip(self, n: int) -> "Dataset":
         """Leaves out the first `n` elements.
@@ -369,7 +369,7 @@ class Dataset:
         Raises:
             ArgumentError: `n` is negative.
         """
-        return self._sliced("skip", str(n), _integer("skip", "n", n), None, None)
+        return self._sliced("skip", str(n), integer("skip", "n", n), None, None)
 
     def shard(self, index: int, count: int) -> "Dataset":
         """Keeps elements `index`, `index + count`, `index + 2 * count` and so on.
@@ -380,8 +380,8 @@ class Dataset:
         Raises:
             ArgumentError: Not `0 <= index < count`.
         """
-        _integer("shard", "count", count, least=1)
-        if _integer("shard", "index", index) >= count:
+        integer("shard", "count", count, least=1)
+        if integer("shard", "index", index) >= count:
             raise ArgumentError(f"shard({index}, {count}): the index must be below the count.")
         return self._sliced("shard", f"{index}, {count}", index, None, count)
 
@@ -446,7 +446,7 @@ class Dataset:
                     "split(seed=...) would deal overlapping windows to different parts, which would then share "
                     "data. Split by range (no seed), or give groups=, a label a window."
                 )
-            node = Shuffle(node, _integer("split", "seed", seed), None, reshuffle=False)
+            node = Shuffle(node, integer("split", "seed", seed), None, reshuffle=False)
         return _ranges(node, parts, ends)
 
     def _split_groups(
@@ -459,7 +459,7 @@ class Dataset:
         order = None
         if seed is not None:
             group_count = len(np.unique(labels))
-            order = permute(np.arange(group_count), group_count, seed=_integer("split", "seed", seed), epoch=0)
+            order = permute(np.arange(group_count), group_count, seed=integer("split", "seed", seed), epoch=0)
         results = []
         chosen = by_groups(labels, parts, order)
         require_apart(self._node, chosen, len(self))
@@ -496,7 +496,7 @@ class Dataset:
             >>> [batch.tolist() for batch in penstock.range(5).batch(2)]
             [[0, 1], [2, 3], [4]]
         """
-        return Dataset(Batch(self._node, _integer("batch", "size", size, least=1), drop_remainder))
+        return Dataset(Batch(self._node, integer("batch", "size", size, least=1), drop_remainder))
 
     def padded_batch(
         self, size: int, *, padded_shapes: Tree = None, padding_values: Any = 0, drop_remainder: bool = False
@@ -526,7 +526,7 @@ class Dataset:
             [[0, 1, 0], [0, 1, 2]]
         """
         padding = _padding("padded_batch", padded_shapes, padding_values)
-        count = _integer("padded_batch", "size", size, least=1)
+        count = integer("padded_batch", "size", size, least=1)
         return Dataset(PaddedBatch(self._node, count, drop_remainder, padding))
 
     def bucket_by_length(
@@ -564,8 +564,8 @@ class Dataset:
             >>> [batch.shape for batch in ragged.bucket_by_length(len, [3], [3, 2])]
             [(3, 2), (2, 4)]
         """
-        edges = tuple(_integer("bucket_by_length", "boundaries", edge) for edge in boundaries)
-        sizes = tuple(_integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes)
+        edges = tuple(integer("bucket_by_length", "boundaries", edge) for edge in boundaries)
+        sizes = tuple(integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes)
         if list(edges) != sorted(set(edges)):
             raise ArgumentError(f"bucket_by_length(boundaries={list(edges)}): they must ascend.")
         if len(sizes) != len(edges) + 1:
@@ -618,7 +618,7 @@ class Dataset:
             [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
         for name, value in (("length", length), ("shift", shift), ("stride", stride)):
-            _integer("windows", name, value, least=1)
+            integer("windows", name, value, least=1)
         span, total = (length - 1) * stride + 1, self._node.length
         if groups is None:
             count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
@@ -863,7 +863,7 @@ def _is_shape(value: object) -> bool:
     return isinstance(value, tuple) and all(size is None or type(size) is int for size in value)
 
 
-def _integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
+def integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
     """Checks a count; `least` defaults to 0, and to no bound for seeds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not {type_of(value)}.")

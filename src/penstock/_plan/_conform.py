@@ -1,6 +1,7 @@
 """Whether what a function of the user returned is an element of a spec."""
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -70,3 +71,16 @@ def text_of(spec: Spec | None, *, is_declared: bool) -> str:
     if spec is None:
         return ""
     return f", but its element_spec is {spec} (as {'declared' if is_declared else 'found on element 0'})"
+
+
+def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:
+    """Calls what returns an iterable and begins it; the end of its elements is not in sight yet.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would look like that end.
+        Exception: Whatever else it raised.
+    """
+    try:
+        return iter(function(*arguments))
+    except StopIteration as error:
+        raise RuntimeError("it raised StopIteration") from error

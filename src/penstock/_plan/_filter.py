@@ -1,12 +1,12 @@
 """Steps after which nobody knows how many elements there are: `filter` and `flat_map`."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from penstock._errors import ElementError, PenstockError, SpecError
-from penstock._plan._conform import MisfitError, conformed, observed, text_of
+from penstock._plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock._plan._map import Map, function_name
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node
 from penstock._plan._reader import OpenSources, Reader, copied
@@ -154,7 +154,7 @@ class FlatMap(Sequential):
             while True:
                 try:
                     if made is None:
-                        made = self._begin(structure.unflatten([copied(leaf) for leaf in leaves]))
+                        made = begun(self.function, structure.unflatten([copied(leaf) for leaf in leaves]))
                     value = next(made, _NOTHING)
                     if value is _NOTHING:
                         break
@@ -166,12 +166,6 @@ class FlatMap(Sequential):
                         f"{type(error).__name__}: {error}"
                     ) from error
                 yield index, value
-
-    def _begin(self, element: Any) -> Iterator[Any]:
-        try:
-            return iter(self.function(element))
-        except StopIteration as error:  # which would look like the end of what it gives
-            raise RuntimeError("it raised StopIteration") from error
 
     def _misfit(self, found: MisfitError, index: int, spec: Spec | None) -> SpecError:
         return SpecError(

@@ -90,11 +90,12 @@ class Padding:
             stacked.append(place)
         return stacked
 
-    def spec(self, label: str, spec: Spec, size: int | None) -> Spec:
-        """What batches of up to `size` elements look like; exactly so many if the size is known."""
+    def spec(self, label: str, spec: Spec, size: int, *, is_exact: bool) -> Spec:
+        """What batches of up to `size` elements look like, or of exactly so many."""
         leaves = []
         for leaf, shape in zip(spec.leaves, self.target(label, spec), strict=True):
-            leaves.append(ArraySpec((size, *shape), leaf.dtype))
+            largest = None if None in shape else (size, *shape)
+            leaves.append(ArraySpec((size if is_exact else None, *shape), leaf.dtype, largest))  # type: ignore[arg-type]
         return Spec(tuple(leaves), spec.structure)
 
 
@@ -142,15 +143,8 @@ class PaddedBatch(Node):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        is_exact = self._plain.remainder == 0 and self.source.length is not None
-        spec = self.padding.spec(self.label, self.source.spec, self.size)
-        if is_exact or self.drop_remainder:
-            return spec
-        leaves = [
-            ArraySpec((None, *leaf.shape[1:]), leaf.dtype, None if None in leaf.shape else leaf.shape)  # type: ignore[arg-type]
-            for leaf in spec.leaves
-        ]
-        return Spec(tuple(leaves), spec.structure)
+        is_exact = self.drop_remainder or (self._plain.remainder == 0 and self.source.length is not None)
+        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=is_exact)
 
     def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
         """The elements of each batch, in order."""
@@ -218,15 +212,8 @@ class BucketByLength(Sequential):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        largest = max(self.sizes)
-        spec = self.padding.spec(self.label, self.source.source.spec, largest)
-        if self.drop_remainder and len(set(self.sizes)) == 1:
-            return spec
-        leaves = [
-            ArraySpec((None, *leaf.shape[1:]), leaf.dtype, None if None in leaf.shape else leaf.shape)  # type: ignore[arg-type]
-            for leaf in spec.leaves
-        ]
-        return Spec(tuple(leaves), spec.structure)
+        is_exact = self.drop_remainder and len(set(self.sizes)) == 1
+        return self.padding.spec(self.label, self.source.source.spec, max(self.sizes), is_exact=is_exact)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """A batch of a bucket when it is full; at the end what is left, shortest first."""

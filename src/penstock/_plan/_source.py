@@ -90,6 +90,22 @@ class Source(ABC):
                 array[read.rows] = scratch
 
 
+class Handle(Source):
+    """A source whose `open` gives another object, which is what reads."""
+
+    @abstractmethod
+    def open(self) -> Source:
+        """Returns the form that reads."""
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Opens, reads and closes."""
+        opened = self.open()
+        try:
+            opened.read_into(indices, out)
+        finally:
+            opened.close()
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):

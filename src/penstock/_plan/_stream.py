@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock._errors import ElementError, PenstockError, SpecError, StateError
-from penstock._plan._conform import MisfitError, conformed, text_of
+from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
 from penstock._spec import Spec
@@ -153,17 +153,14 @@ class Generate(Node):
                 close()
 
     def _begin(self, epoch: int, index: int, consumed: int) -> Iterator[Any]:
-        try:
-            elements = iter(self.data.iterate(epoch))
-            if index and not hasattr(elements, "set_state"):
+        elements = begun(self.data.iterate, epoch)
+        if index:
+            if not hasattr(elements, "set_state"):
                 raise StateError(
                     f"The state has a cursor, by which {self.label} at {self.where} is to go to element {index}, but "
                     "it gives an iterator without set_state(). Give one that has it, as when the state was saved."
                 )
-            if index:
-                elements.set_state(consumed)  # type: ignore[attr-defined]  # it told where it was
-        except StopIteration as error:  # which would look like the end of the elements
-            raise RuntimeError("it raised StopIteration") from error
+            elements.set_state(consumed)  # it told where it was
         return elements
 
 

@@ -232,7 +232,7 @@ class Program:
         """
         rows = self.row_count(epoch, index, length)
         if rows is None:
-            return [Unit(epoch, index, 0, 1, slot, ticket, announce, base, length)]
+            return [Unit(epoch, index, 0, 1, slot, ticket, announce, base, length, origin)]
         first, last = self.shard_rows(rows)
         size = self._unit_rows(last - first, worker_count, row_s)
         return [

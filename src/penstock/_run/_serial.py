@@ -49,22 +49,6 @@ class Serial(Program):
         """The number of the first element of a batch."""
         return index * self._size
 
-    def units(
-        self,
-        epoch: int,
-        index: int,
-        slot: int,
-        ticket: int,
-        worker_count: int,
-        row_s: float = 0.0,
-        announce: tuple[int, int, int] = (0, 0, 0),
-        base: int = 0,
-        length: int = -1,
-        origin: tuple[int, int] = (0, 0),
-    ) -> list[Unit]:
-        """A batch as the one unit that it is."""
-        return [Unit(epoch, index, 0, self._size, slot, ticket, origin=origin)]
-
     def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
         """A batch is not cut."""
         return None

@@ -65,7 +65,6 @@ class Stage:
         is_inner: bool = False,
     ) -> None:
         self._prefetch = prefetch
-        self._timeout_s = timeout_s
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
         self.program: Program

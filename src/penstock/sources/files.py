@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._plan._node import Indices
-from penstock._plan._source import Read, Source
+from penstock._plan._source import Handle, Read, Source
 from penstock._spec import ArraySpec
 from penstock.sources._filerows import FileRows
 from penstock.sources.npy import StridedFile
@@ -17,7 +17,7 @@ from penstock.sources.npy import StridedFile
 
 @final
 @dataclass(frozen=True)
-class FileSource(Source):
+class FileSource(Handle):
     """Rows of an array that lies in a file. Equal handles are one source."""
 
     handle: StridedFile
@@ -40,14 +40,6 @@ class FileSource(Source):
     def open(self) -> "OpenFileSource":
         """The form that reads; the file itself is opened at the first read."""
         return OpenFileSource(self)
-
-    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Opens, reads and closes."""
-        opened = self.open()
-        try:
-            opened.read_into(indices, out)
-        finally:
-            opened.close()
 
 
 @final

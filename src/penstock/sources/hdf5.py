@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Source
+from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec
 
 
 @final
 @dataclass(frozen=True)
-class Hdf5Source(Source):
+class Hdf5Source(Handle):
     """Rows of an HDF5 dataset."""
 
     path: str
@@ -43,14 +43,6 @@ class Hdf5Source(Source):
     def open(self) -> "OpenHdf5Source":
         """Opens the file for reading."""
         return OpenHdf5Source(self)
-
-    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Opens, reads and closes."""
-        opened = self.open()
-        try:
-            opened.read_into(indices, out)
-        finally:
-            opened.close()
 
 
 @final

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock import _tree
 from penstock._errors import ArgumentTypeError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Source
+from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 from penstock.sources._arrow import Column, Leaf, by_chunk
@@ -73,7 +73,7 @@ Table: TypeAlias = MappedTable | JoinedTable | pa.Table
 
 
 @final
-class HuggingFaceSource(Source):
+class HuggingFaceSource(Handle):
     """Rows of a `datasets.Dataset`."""
 
     def __init__(
@@ -101,10 +101,6 @@ class HuggingFaceSource(Source):
         return OpenHuggingFaceSource(
             self, self._leaves, _opened(self._table), None if self._order is None else _opened(self._order)
         )
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Maps the files and reads."""
-        self.open().read_into(indices, out)
 
 
 @final

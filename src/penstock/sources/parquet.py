@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Read, Source
+from penstock._plan._source import Handle, Read, Source
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
@@ -48,7 +48,7 @@ class _Groups(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TableSource(Source):
+class TableSource(Handle):
     """Rows of Parquet or Arrow files, one file after the other. Footers are read when the length is first needed."""
 
     kind: Kind
@@ -108,10 +108,6 @@ class TableSource(Source):
     def open(self) -> "OpenTableSource":
         """The form that reads."""
         return OpenTableSource(self)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Opens, reads and closes."""
-        self.open().read_into(indices, out)
 
 
 class _Decoded:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Read, Source
+from penstock._plan._source import Handle, Read, Source
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
@@ -69,7 +69,7 @@ class _Index(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TarSource(Source):
+class TarSource(Handle):
     """Samples of tar files, one file after the other. The index is looked up or made when it is first needed."""
 
     files: tuple[File, ...]
@@ -120,14 +120,6 @@ class TarSource(Source):
     def open(self) -> "OpenTarSource":
         """The form that reads; files are opened when they are first read."""
         return OpenTarSource(self)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Opens, reads and closes."""
-        opened = self.open()
-        try:
-            opened.read_into(indices, out)
-        finally:
-            opened.close()
 
 
 @final

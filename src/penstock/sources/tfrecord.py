@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Read, Source
+from penstock._plan._source import Handle, Read, Source
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
@@ -68,7 +68,7 @@ class _Index(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TFRecordSource(Source):
+class TFRecordSource(Handle):
     """Records of TFRecord files, one file after the other. The index is looked up or made when it is first needed."""
 
     files: tuple[File, ...]
@@ -129,14 +129,6 @@ class TFRecordSource(Source):
     def open(self) -> "OpenTFRecordSource":
         """The form that reads; files are opened when they are first read."""
         return OpenTFRecordSource(self)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Opens, reads and closes."""
-        opened = self.open()
-        try:
-            opened.read_into(indices, out)
-        finally:
-            opened.close()
 
     def _inferred(self) -> tuple[Feature, ...]:
         for file in self.files:
