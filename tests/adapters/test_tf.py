@@ -56,12 +56,13 @@ class _Tf:
 
 
 class TestTf(_Tf, AdapterTests):
-    @classmethod
-    def pytest_generate_tests(cls, metafunc):
+    @property  # for TensorFlow is imported by the tests that need it, and not where these are collected
+    def function_error(self):
         import tensorflow as tf
 
-        cls.function_error = cls.closed_error = tf.errors.UnknownError
-        super().pytest_generate_tests(metafunc)
+        return tf.errors.UnknownError
+
+    closed_error = function_error
 
 
 @pytest.mark.limits

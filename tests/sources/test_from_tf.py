@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.sources.tf import TfSource
 from penstock.testing import assert_same
 
 pytestmark = pytest.mark.framework
@@ -43,6 +42,8 @@ def test_spec_and_length_are_those_of_tensorflow(tf):
 
 
 def test_elements_are_views_of_tensors(tf):
+    from penstock.sources.tf import TfSource
+
     source = TfSource(tf.data.Dataset.range(3).map(lambda i: tf.fill((100,), i)))
     elements = list(source.iterate(0))
     assert [element[0] for element in elements] == [0, 1, 2]
