@@ -137,6 +137,16 @@ class Map(OneToOne):
         return True
 
     @property
+    def computes(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def releases_gil(self) -> bool:
+        """Whether the function says, by an attribute of this name, that threads can run it side by side."""
+        return getattr(self.function, "releases_gil", False) is True
+
+    @property
     def known_spec(self) -> Spec | None:
         """What was declared or found; None before."""
         if self.verdict is not None:

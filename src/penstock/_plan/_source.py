@@ -46,6 +46,10 @@ class Source(ABC):
     element_spec: Tree
     """The tree of `ArraySpec` that every element has; shapes are fixed, or the leaf is ragged."""
 
+    computes: bool = False
+    """Whether an element takes computation, such as decoding, that lets go of the GIL. Workers then share a batch by
+    some milliseconds' work each."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of elements; read from a header, never by counting them."""
@@ -122,6 +126,11 @@ class SourceNode(Node):
 
     def _find_length(self) -> int:
         return len(self.data)
+
+    @property
+    def computes(self) -> bool:
+        """What the source says of itself."""
+        return self.data.computes
 
     @property
     def known_spec(self) -> Spec:

@@ -46,7 +46,7 @@ class FeedProgram:
         stages: Parts of it that are made in parallel, by the numbers of their nodes.
     """
 
-    runs_functions = False
+    computes = False
     is_serial = False
 
     def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, Parallel]) -> None:

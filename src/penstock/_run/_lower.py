@@ -21,7 +21,6 @@ from penstock._errors import ArgumentError, ElementError
 from penstock._memory._slot import note_time, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
-from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
 from penstock._plan._stream import closed
@@ -252,15 +251,15 @@ class Program:
         if worker_count == 0:
             return max(1, row_count)
         share = max(1, -(-row_count // worker_count))
-        if self.runs_functions:
+        if self.computes:
             return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
         return max(share, UNIT_NBYTES // max(1, row_nbytes))
 
     @cached_property
-    def runs_functions(self) -> bool:
-        """Whether it takes functions of the user."""
-        return any(isinstance(node, Map) for node in walk(self.node))
+    def computes(self) -> bool:
+        """Whether elements take computation, and are not merely read."""
+        return any(node.computes for node in walk(self.node))
 
     @cached_property
     def announced_count(self) -> int:

@@ -215,12 +215,12 @@ def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
 
 
 def _inner(node: Node) -> Iterator[tuple[int, Node]]:
-    """The inputs of a feed that workers make: those with functions; with their numbers in the order of `walk`."""
+    """The inputs of a feed that workers make, for they take computation; with their numbers in the order of `walk`."""
     number = 1
     for each in node.inputs:
         count = len(list(walk(each)))
         apart = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
-        if apart or (any(isinstance(inner, Map) for inner in walk(each)) and _is_topmost(each)):
+        if apart or (any(inner.computes for inner in walk(each)) and _is_topmost(each)):
             yield number, each
         else:
             for inner_number, inner in _inner(each):

@@ -206,7 +206,7 @@ class _Worker:
     def _load(self, number: int, plan: "_Plan") -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
         plan.load(self._shared, self._trace)
-        if self._number == 0 and plan.runs_functions:
+        if self._number == 0 and plan.computes:
             self._clocks[number] = GilClock()
             self._clocks[number].start()
         imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
@@ -272,9 +272,9 @@ class _Plan:
         self.is_loaded = True
 
     @property
-    def runs_functions(self) -> bool:
-        """Whether it delivers batches that take functions of the user."""
-        return not isinstance(self._value, Node) and self._value.runs_functions
+    def computes(self) -> bool:
+        """Whether it delivers batches that take computation."""
+        return not isinstance(self._value, Node) and self._value.computes
 
     @property
     def uses_globals(self) -> bool:
