@@ -193,14 +193,19 @@ class OpenSources:
 class Trace:
     """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits.
 
-    Three integers, for they may lie in memory that another process looks at.
+    Three integers, for they may lie in memory that another process looks at. And what goes between the guards of a plan
+    and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("words",)
+    __slots__ = ("failures", "is_condemned", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
+        self.failures: list[Any] = []
+        """What failed in this unit and was set aside: `Failure`s."""
+        self.is_condemned = False
+        """Whether the one element of this unit is not to be tried: workers died of it."""
 
     def read(self) -> tuple[int, int, int]:
         """The words, of one moment or of two: the worker may move on meanwhile."""

@@ -30,6 +30,7 @@ from penstock._memory._ring import Ring
 from penstock._memory._shared import Place, SharedFile
 from penstock._plan._reader import Window, place_of
 from penstock._plan._stream import needed
+from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed_program import Cursor, FeedProgram, Parallel
@@ -148,7 +149,7 @@ class Feed(Client):
         """What a worker was at that had a unit, for messages."""
         return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
-    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
         """Takes text and ragged arrays, which came from another process."""
         self._program.put_objects(unit, self.ring.rows(unit.slot), objects)
 

@@ -66,6 +66,8 @@ class Unit:
     """Of a stream: how many elements its epoch has, if that was known when this unit was made; else -1."""
     origin: tuple[int, int] = (0, 0)
     """Of a feed: where to begin, if it has to begin anew; see `Reader.origin`."""
+    is_condemned: bool = False
+    """Whether its one element is to be set aside, and not tried: workers died of it."""
 
 
 class Outcome(NamedTuple):
@@ -98,6 +100,8 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
         Exception: What the unit raised.
     """
     began = time.perf_counter()
+    reader.trace.failures.clear()
+    reader.trace.is_condemned = unit.is_condemned
     try:
         program.run(reader, unit, out)
     finally:

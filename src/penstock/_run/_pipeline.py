@@ -40,16 +40,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-from penstock._errors import DeadlineError, LoaderError
+from penstock._errors import DeadlineError, LoaderError, WorkerError
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
 from penstock._plan._reader import Reader, place_of
+from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
 from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
+from penstock._run._quarantine import Quarantine
 from penstock._tree import Tree
 
 LOOK_S: Final = 0.02
@@ -70,6 +72,7 @@ class Pipeline:
         make_feed: For a plan over a stream: makes its feed, given what to call when elements have come, and where to
             put text for other processes, if they are to see them.
         gives_rest: Whether what is there before an error is delivered: as a short batch, or see `rest`.
+        quarantine: Takes what was set aside, if the plan has guards; see `_tolerate.py`.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class Pipeline:
         make_feed: Callable[[Callable[[], None], SharedFile | None], Feed] | None = None,
         *,
         gives_rest: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._program = program
+        self._quarantine = quarantine
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Reader | Cursor] = []
@@ -108,6 +113,8 @@ class Pipeline:
         self._unfinished_units = 0
         self._fillings: dict[int, Filling] = {}
         self._order: deque[Filling] = deque()
+        self._deaths: dict[tuple[int, int], BaseException | None] = {}
+        """What was said of units whose one element workers died of, by ticket and row."""
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
         self._intake: Intake | None = None
@@ -147,14 +154,23 @@ class Pipeline:
             )
             self._readers.append(reader)
         run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
+        if reader.trace.failures and self._quarantine is not None:
+            self._quarantine.add(reader.trace.failures)
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""
         return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
-    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
         """Puts text and ragged arrays, which came from another process, into the slot's place for objects."""
-        self._program.put_objects(unit, self._ring.rows(unit.slot), objects)
+        if objects:
+            self._program.put_objects(unit, self._ring.rows(unit.slot), objects)
+        if unit.is_condemned and failures:  # what it is said to have failed with there, nobody has seen
+            death = self._deaths.pop((unit.ticket, unit.start))
+            told = replace(failures[0], exception=type(death).__name__, message=str(death), traceback="")
+            failures = [told, *failures[1:]]
+        if failures and self._quarantine is not None:
+            self._quarantine.add(failures)
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Counts a unit of its batch; the last one makes the batch ready."""
@@ -163,6 +179,13 @@ class Pipeline:
         with self._lock:
             filling = self._fillings[unit.ticket]
             row = unit.start
+            if self._sets_aside(error, unit):
+                if unit.stop - unit.start > 1:
+                    self._repeat_by_rows(filling, unit)
+                else:
+                    self._deaths[unit.ticket, unit.start] = error
+                    self._executor.submit([replace(unit, is_condemned=True)])
+                return
             if error is not None and self._gives_rest and not self._closed:
                 if self._program.is_serial:
                     row = Outcome.read(self._ring.words, unit.slot).row_count
@@ -207,6 +230,11 @@ class Pipeline:
             position = filling.epoch, filling.index + 1
             self._order.append(Filling(*position, slot=-1, ticket=self._ticket, remaining=0, is_end=True))
         self._cursor = self._program.next_position(*position, is_last=True)
+
+    def _sets_aside(self, error: BaseException | None, unit: Unit) -> bool:
+        """Whether workers died of what a guard is to set aside: one element of this unit, or the only one."""
+        is_lethal = isinstance(error, (WorkerError, DeadlineError)) and self._executor.is_elsewhere
+        return is_lethal and self._quarantine is not None and not unit.is_condemned and not self._closed
 
     def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
         """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""

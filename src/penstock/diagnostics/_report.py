@@ -77,6 +77,10 @@ class Report:
     """Of arrays that worker processes share."""
     note: str
     """What the library chose by itself and why, if it chose, and what happened to workers; a line each."""
+    set_aside: int = 0
+    """Elements that failed, and were replaced or left out: see `on_error`."""
+    quarantine: str = ""
+    """The file that lists them."""
 
     @property
     def wait_share(self) -> float:
@@ -97,6 +101,9 @@ class Report:
             f"{self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
         copies = f" {self.copied} batches were copied out, because many were kept." if self.copied else ""
+        if self.set_aside:
+            plural = " was" if self.set_aside == 1 else "s were"
+            copies += f" {self.set_aside:,} element{plural} set aside, see {self.quarantine}."
         note = f"\n{self.note}" if self.note else ""
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return (

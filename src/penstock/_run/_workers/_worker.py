@@ -290,7 +290,10 @@ class _Plan:
         program: Any = self._value
         rows = self._slots[unit.slot]
         run_unit(program, self._reader, unit, rows, self.words)
-        return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
+        failures = tuple(trace.failures)
+        if not (failures or self._has_objects):
+            return "", None
+        return "made", (program.objects(unit, rows) if self._has_objects else (), failures)
 
     def _go_there(self) -> None:
         # Plans of different times share a worker; and a function may have gone elsewhere.
