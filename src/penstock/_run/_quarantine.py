@@ -64,8 +64,7 @@ class Quarantine:
             if self._limit is not None and self.count > self._limit:
                 raise ElementError(
                     f"{self.count} elements failed, which is more than max_errors={self._limit_text} allows. They are "
-                    f"listed in {self.path}; the last is {failures[-1].step} on element {failures[-1].index} of epoch "
-                    f"{failures[-1].epoch}: {failures[-1].message}"
+                    f"listed in {self.path}; the last: {failures[-1].message}"
                 )
 
     def _write(self, failure: Failure) -> None:
@@ -85,11 +84,12 @@ class Quarantine:
         if self.count > _TOLD_COUNT and str(self.count).strip("0") != "1":
             return
         _log.warning(
-            "Element %d of epoch %d was set aside, number %d, see %s. %s: %s",
-            failure.index,
-            failure.epoch,
-            self.count,
+            "An element was set aside, the %s so far, see %s: %s",
+            _ordinal(self.count),
             self.path,
-            failure.step,
             failure.message,
         )
+
+
+def _ordinal(count: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(count, f"{count:,}th")
