@@ -358,7 +358,7 @@ def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: An
         batches = [batch.tolist() for batch in loader]
     gone = {*BAD, 5}
     if on_error == "skip":
-        assert sum(batches, []) == [x * 10 for x in range(16) if x not in gone]
+        assert [x for batch in batches for x in batch] == [x * 10 for x in range(16) if x not in gone]
     else:
         assert batches == [[0, 10, 20, 0], [40, 60, 60, 70], [80, 90, 80, 80], [120, 130, 140, 150]]
     records = {record["sources"][0][1]: record for record in lines(tmp_path)}

@@ -223,7 +223,7 @@ def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
 
 
 def _inner(node: Node) -> Iterator[tuple[int, Node]]:
-    """The inputs of a feed that workers make, for they take computation or may fail; with their numbers in the order of `walk`."""
+    """The inputs of a feed that workers make, for they take time or may fail; numbered in the order of `walk`."""
     number = 1
     for each in node.inputs:
         count = len(list(walk(each)))
