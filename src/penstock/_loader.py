@@ -13,6 +13,7 @@ from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, Stat
 from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard, OnError, tolerant
+from penstock._run._cpus import usable_cpu_count
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._quarantine import Quarantine
@@ -309,6 +310,9 @@ class Loader:
             note=self._stage.remarks,
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=self._quarantine.path if self._quarantine else "",
+            memory_limit=self._options.memory_limit,
+            cpu_count=usable_cpu_count(),
+            lanes=tuple(self._pipeline.lanes()) if self._pipeline else (),
         )
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ into the slot of the batch. Everything that can go wrong in it is told with the 
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -252,13 +253,14 @@ class Map(OneToOne):
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace = source.spec.structure, reader.trace.words
+        structure, trace, began = source.spec.structure, reader.trace.words, time.perf_counter()
         trace[0], trace[1] = reader.number + 1, epoch
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
             out.put(row, self._run(element, rng, globals_, epoch, index))
             del element  # or the scratch memory looks as if the function had kept it
+        reader.trace.note(reader.number, len(chunk), began)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

@@ -155,5 +155,4 @@ class SourceNode(Node):
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Notes the read; the source does all of its reads at once."""
-        assert reader.source is not None
-        gather.add(reader.source, indices, out)
+        gather.add(reader, indices, out)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ElementError
-from penstock._memory._slot import note_time, outcome_words
+from penstock._memory._slot import note_time, note_unit, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._node import Node, walk
@@ -99,7 +99,7 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
     Raises:
         Exception: What the unit raised.
     """
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.thread_time()
     reader.trace.failures.clear()
     reader.trace.is_condemned = unit.is_condemned
     try:
@@ -108,7 +108,10 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
         with contextlib.suppress(IndexError):  # the ring was released
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
-            note_time(words, unit.stop - unit.start, time.perf_counter() - began)
+            wall_s = time.perf_counter() - began
+            note_time(words, unit.stop - unit.start, wall_s)
+            if reader.trace.times is not None:
+                note_unit(reader.trace.times, unit.stop - unit.start, wall_s, time.thread_time() - cpu_began)
 
 
 class Program:
@@ -157,6 +160,20 @@ class Program:
     def batch_count(self) -> int | None:
         """Batches in an epoch; None for an epoch without an end."""
         return self.node.length if isinstance(self.node.length, int) else None
+
+    @cached_property
+    def step_count(self) -> int:
+        """Steps of which workers note how long they take."""
+        return len(list(walk(self.node)))
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows that the units of a full batch have, all together."""
+        rows = self.row_count(0, 0)
+        if rows is None:
+            return 1
+        first, last = self.shard_rows(rows)
+        return max(1, last - first)
 
     @property
     def spec(self) -> Spec:

@@ -50,9 +50,11 @@ from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
 from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
+from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
 from penstock._run._quarantine import Quarantine
 from penstock._tree import Tree
+from penstock.diagnostics._lanes import Lane
 
 LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
@@ -126,7 +128,12 @@ class Pipeline:
                 self._stops.append(feed.stop_workers)
                 self._intake = Intake(program, feed, gives_rest=gives_rest)
             self._ring = Ring(
-                program.spec, slot_count, spare_count, self._executor.wake, is_shared=self._executor.is_elsewhere
+                program.spec,
+                slot_count,
+                spare_count,
+                self._executor.wake,
+                is_shared=self._executor.is_elsewhere,
+                step_count=program.step_count,
             )
             self._executor.begin(program, self._ring, self._intake.feed.ring if self._intake else None)
         except BaseException:  # no memory, no descriptor, Ctrl-C: nobody else would stop the workers
@@ -153,6 +160,7 @@ class Pipeline:
                 window=self._intake.feed.window() if self._intake else None,
             )
             self._readers.append(reader)
+            reader.trace.times = self._ring.times[(len(self._readers) - 1) % len(self._ring.times)]
         run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
         if reader.trace.failures and self._quarantine is not None:
             self._quarantine.add(reader.trace.failures)
@@ -490,6 +498,23 @@ class Pipeline:
             "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
         )
 
+    def lanes(self, delivered: float = 0) -> list[Lane]:
+        """What the workers did so far: those that fill batches first, then those that what these read is made by.
+
+        Args:
+            delivered: Of a part of a plan: the batches that the user's workers filled so far.
+        """
+        times = self._ring.total_times()
+        own = lane_of(
+            self._program.node,
+            times,
+            max(1, self._executor.worker_count),
+            delivered,
+            rows_per_batch=0 if delivered else self._program.rows_per_batch,
+            is_serial=self._program.is_serial,
+        )
+        return [own, *(self._intake.feed.lanes(own.batches) if self._intake else [])]
+
     @property
     def copied_count(self) -> int:
         """How many batches were handed out as private copies."""
@@ -539,6 +564,7 @@ class Pipeline:
             self._program.sources.close()
             self._ring.release()
             for reader in self._readers:
+                reader.trace.times = None  # which is in the ring's memory
                 if isinstance(reader, Cursor):
                     reader.close()
             self._readers.clear()

@@ -30,6 +30,7 @@ from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._quarantine import Quarantine
 from penstock._run._serial import Serial
 from penstock._run._shutdown import watch
+from penstock.diagnostics._lanes import Lane
 
 SPAN_NBYTES = 4 << 20
 """A span that holds what a batch needs is about so large, and no more than `SPAN_COUNT` elements."""
@@ -331,6 +332,10 @@ class _Parallel:
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
         return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
+
+    def lanes(self, delivered: float) -> list[Lane]:
+        """See `Pipeline.lanes`."""
+        return [] if self._pipeline is None else self._pipeline.lanes(delivered)
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""

@@ -205,7 +205,7 @@ class _Worker:
 
     def _load(self, number: int, plan: "_Plan") -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
-        plan.load(self._shared, self._trace)
+        plan.load(self._shared, self._trace, self._number)
         if self._number == 0 and plan.computes:
             self._clocks[number] = GilClock()
             self._clocks[number].start()
@@ -257,18 +257,22 @@ class _Plan:
         self.is_loaded = False
         self._value: Any = None
 
-    def load(self, shared: int, trace: Trace) -> None:
-        """Unpickles the plan. Imports what its functions ask for."""
+    def load(self, shared: int, trace: Trace, number: int) -> None:
+        """Unpickles the plan, for the worker of this number. Imports what its functions ask for."""
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
         if isinstance(self._value, (Program, FeedProgram)):
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
-            self._slots = RingLayout(self._value.spec, self._opening.slot_count).slots(self._memories[0])
+            layout = RingLayout(self._value.spec, self._opening.slot_count, self._value.step_count)
+            self._slots = layout.slots(self._memories[0])
+            times = layout.times(self._memories[0])
+            trace.times = times[number % len(times)]
             window = None
             if isinstance(self._value, Program) and (spans := self._value.spans) is not None:
                 window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
             self._reader = self._value.reader(owned_globals, trace, window)
+            self._times = trace.times
         self.is_loaded = True
 
     @property
@@ -289,6 +293,7 @@ class _Plan:
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Any = self._value
         rows = self._slots[unit.slot]
+        trace.times = self._times
         run_unit(program, self._reader, unit, rows, self.words)
         failures = tuple(trace.failures)
         if not (failures or self._has_objects):
