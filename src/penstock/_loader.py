@@ -1,6 +1,7 @@
 """A dataset being run: executor, ring, position."""
 
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -20,7 +21,10 @@ from penstock._run._quarantine import Quarantine
 from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
 from penstock._tree import Tree
+from penstock.diagnostics._lanes import Lane
 from penstock.diagnostics._report import Counters, Report
+
+_log = logging.getLogger("penstock")
 
 STATE_VERSION = 1
 POSITION_LIMIT = 1 << 40
@@ -160,6 +164,8 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._counters = Counters()
+        self._mark: tuple[Counters, tuple[Lane, ...]] = Counters(), ()
+        """What had been done when the iteration began."""
         # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
         self._at: Position = (0, 0)
         """The position after the batches that were handed out."""
@@ -182,6 +188,7 @@ class Loader:
             self._counters.paused()
             self._started_at = self._started_at or time.perf_counter()
             self._running().seek(self._at, self._consumed.get(self._at, -1))
+            self._mark = self._counters.copy(), self._lanes()
             return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
@@ -290,8 +297,20 @@ class Loader:
     # What it says of itself.
 
     def report(self) -> Report:
-        """Says where the time went so far, and what was chosen. Print it."""
-        counters = self._counters
+        """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
+        return self._report(self._counters, self._lanes())
+
+    def _lanes(self) -> tuple[Lane, ...]:
+        return tuple(self._pipeline.lanes()) if self._pipeline else ()
+
+    def _tell_epoch(self, epoch: int) -> None:
+        """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
+        if _log.isEnabledFor(logging.INFO):
+            counters, lanes = self._mark
+            done = [now.since(then) for now, then in zip(self._lanes(), lanes, strict=True)] if lanes else self._lanes()
+            _log.info("Epoch %d: %s.", epoch, self._report(self._counters.since(counters), tuple(done)).sentence)
+
+    def _report(self, counters: Counters, lanes: tuple[Lane, ...]) -> Report:
         leaves = self._node.spec.leaves
         sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
         return Report(
@@ -312,7 +331,7 @@ class Loader:
             quarantine=self._quarantine.path if self._quarantine else "",
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
-            lanes=tuple(self._pipeline.lanes()) if self._pipeline else (),
+            lanes=lanes,
         )
 
     def __repr__(self) -> str:
@@ -363,6 +382,7 @@ class Loader:
                 batch = pipeline.take(self._at, self._options.timeout_s)
                 if batch is END_OF_EPOCH:
                     iterator.is_over = True
+                    self._tell_epoch(epoch)
                     self._at = (self._next_epoch(), 0)
                     raise StopIteration
                 self._counters.left(entered_at, self._started_at)
@@ -371,6 +391,8 @@ class Loader:
                 if pipeline.consumed >= 0:
                     self._note_consumed((epoch, position + 1), pipeline.consumed)
                 self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
+                if iterator.is_over:
+                    self._tell_epoch(epoch)
                 return batch
             except Exception as error:  # an epoch that failed is over; the loader can begin another
                 if not isinstance(error, StopIteration):

@@ -5,8 +5,8 @@ where it is read, and one for each part of it that is made in parallel.
 
 The model of `seconds_per_batch` is the bound of a pipeline with room between its parts: as slow as its slowest part,
 and no faster than the CPUs. A worker's time for a batch is measured by the clock (`wall_s`) and by the CPU (`cpu_s`).
-What the clock says more is waiting, for a disk or a lock or, where there are more workers than CPUs, for a CPU; the last
-is computed and taken off, so that a run with many workers can say what fewer would do.
+What the clock says more is waiting, for a disk or a lock or, where there are more workers than CPUs, for a CPU; the
+last is computed and taken off, so that a run with many workers can say what fewer would do.
 """
 
 from dataclasses import dataclass

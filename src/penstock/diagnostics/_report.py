@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from penstock._errors import ArgumentError
@@ -54,6 +54,19 @@ class Counters:
         else:
             self.wait_s += self._left_at - entered_at
         self.batches += 1
+
+    def copy(self) -> "Counters":
+        """These numbers, as they are now."""
+        return replace(self)
+
+    def since(self, before: "Counters") -> "Counters":
+        """What was counted since."""
+        return replace(
+            self,
+            batches=self.batches - before.batches,
+            wait_s=self.wait_s - before.wait_s,
+            use_s=self.use_s - before.use_s,
+        )
 
     def paused(self) -> None:
         """The consumer turns to something else; that time is nobody's."""
