@@ -131,3 +131,14 @@ def test_the_memmap_question():
     assert [len(part) for part in (train, val, test)] == [11, 4, 4]
     x, y = train.shuffle(seed=1).batch(4)[0]
     np.testing.assert_array_equal(y - x, np.full((4, 3, 2), 6.0))
+
+
+def test_a_dataset_refuses_to_become_an_array_with_the_cure() -> None:
+    dataset = ps.range(4).batch(2)
+    with pytest.raises(
+        ps.ArgumentTypeError, match=r"no array: it is read as it is needed. Keras takes fit\(ds.to_keras"
+    ):
+        np.asarray(dataset)
+    with pytest.raises(AttributeError, match=r"no shape: (.|\n)*fit\(ds.to_keras\(\)\)"):
+        dataset.shape  # noqa: B018
+    assert not hasattr(dataset, "shape")

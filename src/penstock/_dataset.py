@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("penstock")
+
+_NO_ARRAY: Final = (
+    "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
+    "np.stack(list(ds)) loads all of it."
+)
 
 
 @final
@@ -180,6 +185,15 @@ class Dataset:
         elif number < 0:
             raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_words(length)}.")
         return self._element(number)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuses to become an array: that would be all of the data, loaded one element at a time."""
+        raise ArgumentTypeError(f"A dataset is no array: {_NO_ARRAY}")
+
+    @property
+    def shape(self) -> NoReturn:
+        """No attribute of a dataset, and an AttributeError; Keras asks for it when it is given one as it is."""
+        raise AttributeError(f"A dataset has no shape: {_NO_ARRAY}", name="shape", obj=self)
 
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""
