@@ -26,6 +26,8 @@ class Budget:
     """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
     shared_nbytes: int
     """Arrays in memory that worker processes get a share of."""
+    kept_nbytes: int
+    """Caches in memory."""
     spans_nbytes: int
     """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
     last_step: str
@@ -39,7 +41,8 @@ class Budget:
     @property
     def projected_nbytes(self) -> int:
         """The sum."""
-        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.spans_nbytes
+        rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
+        return self.ring_nbytes + rest
 
     def require(self, limit: int | None) -> None:
         """Refuses a loader that cannot stay under its limit.
@@ -53,8 +56,15 @@ class Budget:
             "the ring": self.ring_nbytes,
             "scratch memory of the workers": self.scratch_nbytes,
             "elements of a stream that wait for the workers": self.spans_nbytes,
+            "a cache in memory": self.kept_nbytes,
         }
         largest = max(items, key=lambda name: items[name])
+        if largest == "a cache in memory":
+            raise MemoryLimitError(
+                f"Projected memory is {mib(self.projected_nbytes)}, above memory_limit={mib(limit)}. "
+                f"{mib(self.kept_nbytes)} of it is a cache in memory. Say how much it may take, cache(limit=...), or "
+                "keep it on disk, cache(path)."
+            )
         rest = self.projected_nbytes - self.ring_nbytes
         fitting = (limit - rest) // self.slot_nbytes - 2
         cure = f"prefetch={fitting} fits" if fitting >= 1 else "no prefetch fits"
@@ -78,6 +88,7 @@ def budget(
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
+        kept_nbytes=sum({each.opens: each.kept_nbytes for each in nodes}.values()),
         spans_nbytes=spans_nbytes,
         last_step=node.label,
         spec=str(spec),
