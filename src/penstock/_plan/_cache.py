@@ -35,6 +35,9 @@ HELD: Final = 2
 class OpenCache(Openable, ABC):
     """Elements that are kept, as one process sees them; serves any number of threads at once."""
 
+    is_full = False
+    """Whether all elements are held, so that nobody needs to ask. It may be noticed late."""
+
     @abstractmethod
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Says of each element whether it is `ABSENT`, `SUSPECT` or `HELD`."""
@@ -202,13 +205,19 @@ class Cache(Node):
 
     def announced(self, reader: "Reader", epoch: int, indices: Indices) -> Iterable[Demand]:
         """Those that are not kept yet; the cache announces the others itself."""
-        return self.demand(0, indices[reader.source.look(indices) == ABSENT]) if self.inputs else ()
+        if not self.inputs or reader.source.is_full:
+            return ()
+        missing = indices[reader.source.look(indices) == ABSENT]
+        return self.demand(0, missing) if len(missing) else ()
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads what is kept; has the input make the rest now, and keeps it."""
         store: OpenCache = reader.source
+        if store.is_full:
+            store.read(indices, out, gather)
+            return
         state = store.look(indices)
-        if (state == HELD).all():
+        if state.min(initial=HELD) == HELD:
             store.read(indices, out, gather)
             return
         held = (state == HELD).nonzero()[0]

@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
-    """Returns the steps of a plan, from the data to the end.
+    """Returns the steps of a plan, from the data to the end; but those that keep what others give, and change nothing.
 
     Args:
         plan: The plan.
@@ -36,7 +36,7 @@ def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
     for node in nodes:
         if id(node) not in known:
             known[id(node)] = _step(node, skipped)
-    return [known[id(node)] for node in reversed(nodes)]
+    return [known[id(node)] for node in reversed(nodes) if not (node.verb == "cache" and node.inputs)]
 
 
 def _step(node: Node, skipped: list[str] | None) -> Step:

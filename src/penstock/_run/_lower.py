@@ -21,6 +21,7 @@ from penstock._errors import ArgumentError, ElementError
 from penstock._memory._slot import note_time, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
+from penstock._plan._cache import Cache
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
@@ -252,7 +253,8 @@ class Program:
         if worker_count == 0:
             return max(1, row_count)
         share = max(1, -(-row_count // worker_count))
-        if self.runs_functions:
+        is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # read, and not made any more
+        if self.runs_functions and not is_short:
             return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
         return max(share, UNIT_NBYTES // max(1, row_nbytes))
@@ -261,6 +263,11 @@ class Program:
     def runs_functions(self) -> bool:
         """Whether it takes functions of the user."""
         return any(isinstance(node, Map) for node in walk(self.node))
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether what functions make is kept somewhere, so that they are not run each time."""
+        return any(isinstance(node, Cache) for node in walk(self.node))
 
     @cached_property
     def announced_count(self) -> int:

@@ -40,6 +40,10 @@ from penstock.sources.npy import StridedFile
 
 _log = logging.getLogger("penstock")
 _IS_SET: Final = np.uint64(1)
+# So many times all that was asked for was there before a process looks whether all is there that could be asked for.
+_LOOK_COUNT: Final = 32
+# Marks that lie closer together than this are one read.
+_SPAN_NBYTES: Final = 1 << 16
 
 
 @final
@@ -54,12 +58,14 @@ class OpenCacheFiles(OpenCache):
         self.opened = _Files(files.paths)
         self._lock = threading.Lock()
         self._has_warned = False
+        self._has_rest, self._row_limit = files.has_rest, files.row_limit
         self._whole: OpenCacheFiles | None = None
         self._state = np.zeros(files.length, np.uint8)
-        self._places = np.zeros((files.length if files.has_rest else 0, 2), np.int64)
+        self._places = np.zeros((files.length if self._has_rest else 0, 2), np.int64)
+        self._look_count = 0
         if files.length:
-            every = np.arange(files.row_limit)
-            self._state[: files.row_limit] = self._learn(every, self._marks(every))
+            every = np.arange(self._row_limit)
+            self._state[: self._row_limit] = self._learn(every, self._marks(every))
 
     @property
     def length(self) -> int:
@@ -68,15 +74,22 @@ class OpenCacheFiles(OpenCache):
 
     def held_count(self) -> int:
         """How many elements are there, whole and right as far as marks say; looks at them all."""
-        every = np.arange(self.files.row_limit)
+        every = np.arange(self._row_limit)
         return int(np.count_nonzero(self._learn(every, self._marks(every))))
 
     # What is there.
 
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Knows it from before, or looks at the index."""
+        if self.is_full:
+            return np.full(len(indices), HELD, np.uint8)
         state = self._state[indices]
-        unsure = ((state == ABSENT) & (indices < self.files.row_limit)).nonzero()[0]
+        if state.min(initial=HELD) == HELD:
+            self._look_count += 1
+            if self._look_count % _LOOK_COUNT == 0:
+                self.is_full = self._state.min() == HELD
+            return state
+        unsure = ((state == ABSENT) & (indices < self._row_limit)).nonzero()[0]
         if len(unsure):
             wanted = indices[unsure]
             state[unsure] = self._state[wanted] = self._learn(wanted, self._marks(wanted))
@@ -85,8 +98,15 @@ class OpenCacheFiles(OpenCache):
     def _marks(self, indices: Indices) -> npt.NDArray[np.uint64]:
         """The index as it is now: shape `(n, 1)` or `(n, 3)`."""
         marks = np.empty((len(indices), mark_nbytes(self._spec) // 8), "<u8")
-        if len(indices):
-            self._index.read_into(indices, marks)
+        if not len(indices):
+            return marks
+        first, count = int(indices.min()), int(np.ptp(indices)) + 1
+        if count * marks[0].nbytes <= _SPAN_NBYTES:
+            offset = self.files.index.offset + first * marks[0].nbytes
+            data = os.pread(self.opened["index.npy"].number, count * marks[0].nbytes, offset)
+            if len(data) == count * marks[0].nbytes:
+                return np.frombuffer(data, "<u8").reshape(count, -1)[indices - first]
+        self._index.read_into(indices, marks)
         return marks
 
     def _learn(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
@@ -95,7 +115,7 @@ class OpenCacheFiles(OpenCache):
         is_set = mark & _IS_SET == _IS_SET
         tags = (mark & np.uint64(0xFFFFFFFF)) >> _IS_SET
         is_believed = is_set & (tags == self.files.tag) & (self.files.tag != 0)
-        if self.files.has_rest:
+        if self._has_rest:
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
         return np.where(is_believed, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
 
@@ -106,7 +126,7 @@ class OpenCacheFiles(OpenCache):
         for number, source in enumerate(self._rows):
             if source is not None:
                 gather.add(source, indices, out.leaves(number, number + 1))
-        if self.files.has_rest:
+        if self._has_rest:
             for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
                 self._put_rest(row, self._rest_of(index), out)
 
@@ -136,9 +156,9 @@ class OpenCacheFiles(OpenCache):
         marks, pieces = self._marks(indices), self.pieces(out)
         right = np.zeros(len(indices), np.bool_)
         for k, (row, index) in enumerate(zip(out.row_numbers(), indices.tolist(), strict=True)):
-            rest = self._rest_of(index) if self.files.has_rest else b""
+            rest = self._rest_of(index) if self._has_rest else b""
             right[k] = self._checksum(index, pieces, row, rest) == int(marks[k, -1]) >> 32
-            if right[k] and self.files.has_rest:
+            if right[k] and self._has_rest:
                 self._put_rest(row, rest, out)
         self._mark(indices[right], marks[right])
         self._mark(indices[~right], np.zeros_like(marks[~right]))
@@ -169,7 +189,7 @@ class OpenCacheFiles(OpenCache):
 
     def advise(self, indices: Indices) -> None:
         """Announces rows that are held."""
-        held = indices[self._state[indices] == HELD]
+        held = indices if self.is_full else indices[self._state[indices] == HELD]
         for source in self._rows:
             if source is not None and len(held):
                 source.advise(held)
@@ -178,8 +198,8 @@ class OpenCacheFiles(OpenCache):
 
     def write(self, indices: Indices, rows: Rows) -> None:
         """Writes neighbours together; those that somebody else has written meanwhile are left alone."""
-        is_wanted = indices < self.files.row_limit
-        is_wanted[is_wanted] = self._marks(indices[is_wanted])[:, -1] == 0  # or somebody else was faster
+        is_wanted = indices < self._row_limit
+        is_wanted[is_wanted] = self._marks(indices[is_wanted])[:, -1] & _IS_SET == 0  # or somebody else was faster
         wanted, numbers = indices[is_wanted], np.array(rows.row_numbers(), np.int64)[is_wanted]
         if not len(wanted):
             return
@@ -204,7 +224,7 @@ class OpenCacheFiles(OpenCache):
         for k in range(count):
             marks[k, -1] = self._checksum(index + k, pieces, row + k, rest[k]) << 32
         marks[:, -1] |= self._tag
-        if self.files.has_rest:
+        if self._has_rest:
             sizes = np.array([len(each) for each in rest], np.uint64)
             marks[:, 1] = sizes
             marks[:, 0] = self._append(b"".join(rest)) + np.cumsum(sizes) - sizes
@@ -215,12 +235,12 @@ class OpenCacheFiles(OpenCache):
         offset = self.files.index.offset + index * marks[0].nbytes
         self.opened["index.npy"].write(marks.data.cast("B"), offset)
         if index + count <= len(self._state) and self.files.tag:
-            if self.files.has_rest:
+            if self._has_rest:
                 self._places[index : index + count] = marks[:, :2].astype(np.int64)
             self._state[index : index + count] = HELD
 
     def _encoded(self, rows: Rows, row: int, count: int) -> list[bytes]:
-        if not self.files.has_rest:
+        if not self._has_rest:
             return [b""] * count
         found = []
         for k in range(count):

@@ -39,4 +39,4 @@ def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
         at += size
     if not shape:
         return items[0], at
-    return np.array(items, object if not items else leaf.dtype.kind).reshape(shape), at
+    return np.array(items, leaf.dtype.kind).reshape(shape), at
