@@ -16,7 +16,7 @@ GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
-CORE = RUN | {"_loader", "_caching", "_dataset", "_constructors", "_records", "sources", "image"}
+CORE = RUN | {"_loader", "_caching", "_dataset", "_constructors", "_records", "_replay", "sources", "image"}
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_dataset": RUN | {"_loader", "_caching", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},
+    "_replay": RUN | {"_dataset"},
     "adapters": CORE,
     "__init__": CORE | {"adapters"},
     "testing": CORE | {"__init__", "adapters"},

@@ -373,3 +373,46 @@ def test_an_empty_dataset_is_refused() -> None:
 def test_no_timeout_is_a_timeout(executor: Any) -> None:
     with dataset().loader(executor, timeout_s=float("inf")) as loader:
         assert len(list(loader)) == 10
+
+
+class Doubler:
+    """A function that says of itself that threads can run it side by side."""
+
+    releases_gil = True
+
+    def __call__(self, x: Any) -> Any:
+        return x * 2
+
+
+def test_functions_that_let_go_of_the_gil_run_on_threads() -> None:
+    doubled = ps.range(8).map(Doubler())
+    with doubled.batch(4).loader() as loader:
+        assert loader.report().executor == "threads"
+    with doubled.map(lambda x: x + 1).batch(4).loader() as loader:  # one that nobody knows is enough
+        assert loader.report().executor == "processes"
+
+
+class Slow(ps.Source):
+    """Elements that take computation."""
+
+    element_spec = ps.ArraySpec((), "int64")
+    computes = True
+
+    def __init__(self) -> None:
+        self.read_counts: list[int] = []
+
+    def __len__(self) -> int:
+        return 64
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        self.read_counts.append(len(indices))
+        out[...] = indices
+
+
+def test_sources_that_compute_are_shared_by_all_workers() -> None:
+    for computes, most in ((True, 4), (False, 64)):
+        source = Slow()
+        source.computes = computes
+        with ps.from_source(source).batch(64).loader("threads", workers=2) as loader:
+            assert [batch.tolist() for batch in loader] == [[*range(64)]]
+        assert max(source.read_counts[: 64 // most]) == most

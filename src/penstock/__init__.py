@@ -15,6 +15,7 @@ A map of the package, each room importing only from those above it:
     sources/        where elements come from, one format a file
     _loader.py      a dataset being run
     _dataset.py     the handle: a method for each verb      _constructors.py, _records.py   from_..., zip, ...
+    _replay.py      elements that were set aside, again
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
     demos/  cli.py  the command `penstock`
@@ -59,6 +60,7 @@ from penstock._records import (
     from_tfrecord as from_tfrecord,
     write_tfrecord as write_tfrecord,
 )
+from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._spec import ArraySpec as ArraySpec
 from penstock.diagnostics._report import Report as Report
 

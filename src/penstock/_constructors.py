@@ -213,6 +213,7 @@ class _Lookalike(Source):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.element_spec = inner.element_spec
+        self.computes = bool(getattr(inner, "computes", False))
 
     def __len__(self) -> int:
         return len(self._inner)

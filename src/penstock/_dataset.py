@@ -6,6 +6,7 @@ A verb checks its arguments, builds one node, and returns a new handle. What a s
 
 import logging
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -714,11 +715,14 @@ class Dataset:
         prefetch: int = 4,
         memory_limit: int | None = None,
         timeout_s: float = 300.0,
+        on_error: Literal["raise", "skip", "replace"] = "raise",
         shard: tuple[int, int] = (0, 1),
+        max_errors: int | float | None = None,
+        quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl",
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
-        None of the options changes what is delivered.
+        None of the options changes what is delivered, but `on_error` and `shard`, which say so.
 
         Args:
             executor: `"processes"`, for Python functions, which hold the GIL; `"threads"`, for reads and for
@@ -732,7 +736,18 @@ class Dataset:
             timeout_s: How long, in seconds, a worker may stand still on an element. A process is then killed, after
                 it said where it is, and the work is done again; the second time it is an error that names the
                 element. A thread cannot be killed: it is an error at once.
+            on_error: What becomes of an element that fails: whose file is broken, of which a function raises, or of
+                which worker processes die. `"raise"` delivers the error in the place of its batch. `"replace"` puts
+                the next element of the same batch that does not fail in its place: shapes, number and order of the
+                others stay (where elements come out of a `filter`, it is left out all the same). `"skip"` leaves it
+                out: batches are filled with those that follow, the length is unknown, and the loader is a stream.
+                An element is what goes into a batch, an image with its label. What a generator raises ends it.
             shard: `(index, count)`: deliver only this share of the rows of every batch.
+            max_errors: How many elements may fail, as a count, or as a fraction (a float) of those of an epoch;
+                one more is an error. An element that fails in every epoch counts once. None for any number.
+            quarantine: The file to which elements that fail are appended as it happens, a line of JSON each: what it
+                is made of (file, index), epoch, step, exception, traceback. `replay` runs them again. It is made when
+                the first one fails.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
@@ -746,7 +761,12 @@ class Dataset:
             ...     [batch.tolist() for batch in loader]
             [[0, 1, 2, 3], [4, 5]]
         """
-        return Loader(self._node, LoaderOptions(executor, workers, prefetch, memory_limit, timeout_s, shard))
+        return Loader(
+            self._node,
+            LoaderOptions(
+                executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine
+            ),
+        )
 
     def to_keras(
         self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any

@@ -1,21 +1,30 @@
 """A dataset being run: executor, ring, position."""
 
 import contextlib
+import logging
+import math
+import os
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
-from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError
-from penstock._plan._node import Node
+from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
+from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
+from penstock._plan._tolerate import Guard, OnError, tolerant
+from penstock._run._cpus import usable_cpu_count
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
+from penstock._run._quarantine import Quarantine
 from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
 from penstock._tree import Tree
+from penstock.diagnostics._lanes import Lane
 from penstock.diagnostics._report import Counters, Report
+
+_log = logging.getLogger("penstock")
 
 STATE_VERSION = 1
 POSITION_LIMIT = 1 << 40
@@ -29,14 +38,17 @@ CLOSE_WAIT_S = 5.0
 @final
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a dataset is run. None of it changes what is delivered; see `Dataset.loader` for each."""
+    """How a dataset is run. See `Dataset.loader` for each."""
 
     executor: Literal["auto", "inline", "threads", "processes"] = "auto"
     workers: int | Literal["auto"] = "auto"
     prefetch: int = 4
     memory_limit: int | None = None
     timeout_s: float = 300.0
+    on_error: OnError = "raise"
     shard: tuple[int, int] = (0, 1)
+    max_errors: int | float | None = None
+    quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "inline", "threads", "processes"):
@@ -53,11 +65,58 @@ class LoaderOptions:
             raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
         if not self.timeout_s > 0:
             raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
+        if self.on_error not in ("raise", "skip", "replace"):
+            raise ArgumentError(
+                f"on_error={self.on_error!r} is not known. Use 'raise', 'skip' (leave out elements that fail), or "
+                "'replace' (put another one of the batch in their place)."
+            )
+        self._check_max_errors()
         shard = self.shard
         if not (isinstance(shard, tuple) and len(shard) == 2 and all(type(part) is int for part in shard)):
             raise ArgumentTypeError(f"shard={shard!r} is not a pair of integers (index, count).")
         if not 0 <= shard[0] < shard[1]:
             raise ArgumentError(f"shard={shard!r} is (index, count), and needs 0 <= index < count.")
+
+    def _check_max_errors(self) -> None:
+        most = self.max_errors
+        if most is not None:
+            if isinstance(most, bool) or not isinstance(most, (int, float)):
+                raise ArgumentTypeError(f"max_errors={most!r} is no number: a count, or a fraction such as 0.01.")
+            if not (most >= 0 and (isinstance(most, int) or most <= 1)):
+                raise ArgumentError(f"max_errors={most!r} is neither a count from 0 on nor a fraction from 0.0 to 1.0.")
+            if self.on_error == "raise":
+                raise ArgumentError(
+                    f"max_errors={most!r} says how many elements may fail, but on_error='raise' ends with the first. "
+                    "Use on_error='replace' or 'skip'."
+                )
+        if not isinstance(self.quarantine, (str, os.PathLike)):
+            raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
+
+    def make_quarantine(self, node: Node, plan: Node) -> Quarantine | None:
+        """Makes what takes elements that fail; None where the first is an error.
+
+        Args:
+            node: The plan as the user wrote it.
+            plan: The same with guards.
+
+        Raises:
+            ArgumentError: `max_errors` is a fraction of nobody knows how many; or there is no folder for the file.
+        """
+        if self.on_error == "raise":
+            return None
+        limit = self.max_errors
+        if isinstance(limit, float):
+            lengths = [each.inputs[0].length for each in walk(plan) if isinstance(each, Guard)]
+            if not all(isinstance(length, int) for length in lengths):
+                raise ArgumentError(
+                    f"max_errors={limit} is a fraction, but nobody knows of how many elements: the dataset is "
+                    f"{length_words(node.length)}. Give a count, such as max_errors=100."
+                )
+            limit = math.floor(limit * max((length for length in lengths if isinstance(length, int)), default=0))
+        path = os.path.abspath(self.quarantine)
+        if not os.path.isdir(os.path.dirname(path)):
+            raise ArgumentError(f"quarantine={str(self.quarantine)!r}: there is no folder {os.path.dirname(path)}.")
+        return Quarantine(path, identity(node), self.on_error, limit, str(self.max_errors))
 
 
 @final
@@ -80,18 +139,21 @@ class Loader:
     """
 
     def __init__(self, node: Node, options: LoaderOptions, *, same_epoch: bool = False) -> None:
-        self._node = node
+        _require_elements(node)
+        self._identity = identity(node)
+        self._node = plan = tolerant(node, options.on_error)
         self._options = options
         self._same_epoch = same_epoch
-        _require_elements(node)
+        self._quarantine = options.make_quarantine(node, plan)
         self._stage = Stage(
-            node,
+            plan,
             options.executor,
             options.workers,
             options.prefetch,
             options.timeout_s,
             options.shard,
             same_epoch=same_epoch,
+            quarantine=self._quarantine,
         )
         self._program, self._choice, self._budget = self._stage.program, self._stage.choice, self._stage.budget
         try:
@@ -99,10 +161,11 @@ class Loader:
         except BaseException:
             self._stage.close()
             raise
-        self._identity = identity(node)
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._counters = Counters()
+        self._mark: tuple[Counters, tuple[Lane, ...]] = Counters(), ()
+        """What had been done when the iteration began."""
         # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
         self._at: Position = (0, 0)
         """The position after the batches that were handed out."""
@@ -125,6 +188,7 @@ class Loader:
             self._counters.paused()
             self._started_at = self._started_at or time.perf_counter()
             self._running().seek(self._at, self._consumed.get(self._at, -1))
+            self._mark = self._counters.copy(), self._lanes()
             return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
@@ -233,8 +297,20 @@ class Loader:
     # What it says of itself.
 
     def report(self) -> Report:
-        """Says where the time went so far, and what was chosen. Print it."""
-        counters = self._counters
+        """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
+        return self._report(self._counters, self._lanes())
+
+    def _lanes(self) -> tuple[Lane, ...]:
+        return tuple(self._pipeline.lanes()) if self._pipeline else ()
+
+    def _tell_epoch(self, epoch: int) -> None:
+        """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
+        if _log.isEnabledFor(logging.INFO):
+            counters, lanes = self._mark
+            done = [now.since(then) for now, then in zip(self._lanes(), lanes, strict=True)] if lanes else self._lanes()
+            _log.info("Epoch %d: %s.", epoch, self._report(self._counters.since(counters), tuple(done)).sentence)
+
+    def _report(self, counters: Counters, lanes: tuple[Lane, ...]) -> Report:
         leaves = self._node.spec.leaves
         sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
         return Report(
@@ -251,6 +327,11 @@ class Loader:
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
             note=self._stage.remarks,
+            set_aside=self._quarantine.count if self._quarantine else 0,
+            quarantine=self._quarantine.path if self._quarantine else "",
+            memory_limit=self._options.memory_limit,
+            cpu_count=usable_cpu_count(),
+            lanes=lanes,
         )
 
     def __repr__(self) -> str:
@@ -301,6 +382,7 @@ class Loader:
                 batch = pipeline.take(self._at, self._options.timeout_s)
                 if batch is END_OF_EPOCH:
                     iterator.is_over = True
+                    self._tell_epoch(epoch)
                     self._at = (self._next_epoch(), 0)
                     raise StopIteration
                 self._counters.left(entered_at, self._started_at)
@@ -309,6 +391,8 @@ class Loader:
                 if pipeline.consumed >= 0:
                     self._note_consumed((epoch, position + 1), pipeline.consumed)
                 self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
+                if iterator.is_over:
+                    self._tell_epoch(epoch)
                 return batch
             except Exception as error:  # an epoch that failed is over; the loader can begin another
                 if not isinstance(error, StopIteration):

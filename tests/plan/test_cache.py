@@ -540,3 +540,34 @@ def test_nothing_is_logged_where_all_goes_well(tmp_path: Path, caplog: pytest.Lo
         for _ in range(2):
             list(ps.range(10).cache(tmp_path))
     assert not caplog.records
+
+
+# Elements that fail.
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_what_stands_in_for_an_element_that_fails_is_not_kept(executor: Any, on_error: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "mended"
+
+    def fragile(x: Any) -> Any:
+        if x == 7 and not flag.exists():
+            raise ValueError("broken")
+        return x
+
+    kept = ps.range(12).map(fragile, element_spec=ps.ArraySpec((), "int64")).cache(tmp_path / "kept")
+    options = {"executor": executor, "workers": workers_of(executor), "on_error": on_error}
+    for plan, instead in ((kept.batch(4), [4, 5, 6]), (kept.batch(4).cache(tmp_path / "batches"), None)):
+        for _ in range(2):
+            with plan.loader(**options, quarantine=tmp_path / "q.jsonl") as loader:
+                got = [int(x) for batch in loader for x in batch]
+            others = [x for x in range(12) if x not in ((7,) if instead else (4, 5, 6, 7))]
+            assert set(got) == set(others)
+    flag.touch()
+    assert numbers(kept.batch(4), executor=executor) == list(range(12))
+
+
+def test_elements_of_a_stream_that_is_kept_cannot_be_left_out(tmp_path: Path) -> None:
+    kept = ps.from_generator(Stream(9)).map(lambda x: x["y"]).cache(tmp_path)
+    with pytest.raises(ps.ArgumentError, match=r"keeps an epoch of a stream for all epochs and runs to come"):
+        kept.batch(3).loader(on_error="skip")

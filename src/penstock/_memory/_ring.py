@@ -43,12 +43,20 @@ class Ring:
         spare_count: How many slots a hand-out must leave, or the batch is copied instead.
         on_free: Called after a slot came back, from a finalizer: it must take no lock and not fail.
         is_shared: Whether other processes are to write to it.
+        step_count: Steps of which workers note how long they take.
     """
 
     def __init__(
-        self, spec: Spec, slot_count: int, spare_count: int, on_free: Callable[[], None], *, is_shared: bool = False
+        self,
+        spec: Spec,
+        slot_count: int,
+        spare_count: int,
+        on_free: Callable[[], None],
+        *,
+        is_shared: bool = False,
+        step_count: int = 0,
     ) -> None:
-        self._layout = RingLayout(spec, slot_count)
+        self._layout = RingLayout(spec, slot_count, step_count)
         self._spec = spec
         self._structure = spec.structure
         self.slot_count = slot_count
@@ -59,6 +67,8 @@ class Ring:
         self._memory: mmap.mmap | None = self.file.map() if self.file else private(self._layout.nbytes)
         self.words = ring_words(self._memory, slot_count)
         """See `ring_words`."""
+        self.times = self._layout.times(self._memory)
+        """What each worker notes of its time; see `note_unit`."""
         self._rows = [self._layout.slot.rows(self._root(slot)) for slot in range(slot_count)]
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
@@ -132,9 +142,15 @@ class Ring:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
         self._memory = None
         self._rows = []
+        self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
         self.words = memoryview(b"").cast("q")
         if self.file is not None:
             self.file.close()
+
+    def total_times(self) -> npt.NDArray[np.int64]:
+        """What all workers noted of their time, added up; see `note_unit`."""
+        total: npt.NDArray[np.int64] = np.sum([np.frombuffer(words, np.int64) for words in self.times], axis=0)
+        return total
 
     @property
     def leased_count(self) -> int:

@@ -7,9 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._memory._mapping import PAGE_NBYTES
-from penstock._plan._reader import Rows
+from penstock._plan._reader import STEP_WORD, Rows
 from penstock._spec import Spec
 
+TIMED_COUNT = 16
+"""Workers that have places of their own for their times. Two that share one may lose a note, which is no harm."""
 ALIGNMENT_NBYTES = 64
 """A cache line, and what XLA asks of memory that it takes over without a copy."""
 
@@ -66,13 +68,21 @@ class RingLayout:
     Args:
         spec: What one slot holds.
         slot_count: How many slots.
+        step_count: Steps of which workers note how long they take, behind the slots.
     """
 
-    def __init__(self, spec: Spec, slot_count: int) -> None:
+    def __init__(self, spec: Spec, slot_count: int, step_count: int = 0) -> None:
         self.slot = SlotLayout(spec)
         self.slot_count = slot_count
         self._header_nbytes = _up(_words_nbytes(slot_count), PAGE_NBYTES)
-        self.nbytes = self._header_nbytes + slot_count * self.slot.nbytes
+        self._times_at = self._header_nbytes + slot_count * self.slot.nbytes
+        self._times_count = STEP_WORD + 2 * step_count
+        self.nbytes = self._times_at + 8 * TIMED_COUNT * self._times_count
+
+    def times(self, memory: mmap.mmap) -> "list[memoryview[int]]":
+        """What each worker notes of its time, see `note_unit`; workers beyond `TIMED_COUNT` begin again at 0."""
+        words = memoryview(memory)[self._times_at : self.nbytes].cast("q")
+        return [words[start : start + self._times_count] for start in range(0, len(words), self._times_count)]
 
     def slots(self, memory: mmap.mmap) -> list[Rows]:
         """Every slot as the one row that a plan fills."""
@@ -112,6 +122,16 @@ def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:
     """Notes how long some rows took. Workers may overwrite each other's notes; it is about the size of units only."""
     row_ns = int(seconds * 1e9) // max(1, row_count)
     words[-1] = (7 * words[-1] + row_ns) // 8 if words[-1] else row_ns
+
+
+def note_unit(times: "memoryview[int]", row_count: int, wall_s: float, cpu_s: float) -> None:
+    """Notes how long a unit took a worker, by the clock and by the CPU.
+
+    Times are a worker's rows, their nanoseconds, those of the CPU, and two words a step: see `Trace.note`.
+    """
+    times[0] += row_count
+    times[1] += int(wall_s * 1e9)
+    times[2] += int(cpu_s * 1e9)
 
 
 def _up(value: int, multiple: int) -> int:

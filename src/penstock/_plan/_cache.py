@@ -43,7 +43,7 @@ class OpenCache(Openable, ABC):
         """Says of each element whether it is `ABSENT`, `SUSPECT` or `HELD`."""
 
     @abstractmethod
-    def read(self, indices: Indices, out: Rows, gather: Gather) -> None:
+    def read(self, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements that are held into rows, or has `gather` do so when it runs."""
 
     @abstractmethod
@@ -214,15 +214,15 @@ class Cache(Node):
         """Reads what is kept; has the input make the rest now, and keeps it."""
         store: OpenCache = reader.source
         if store.is_full:
-            store.read(indices, out, gather)
+            store.read(reader, indices, out, gather)
             return
         state = store.look(indices)
         if state.min(initial=HELD) == HELD:
-            store.read(indices, out, gather)
+            store.read(reader, indices, out, gather)
             return
         held = (state == HELD).nonzero()[0]
         if len(held):
-            store.read(indices[held], out.take(held), gather)
+            store.read(reader, indices[held], out.take(held), gather)
         suspect = (state == SUSPECT).nonzero()[0]
         if len(suspect):
             state[suspect[~store.check(indices[suspect], out.take(suspect))]] = ABSENT
@@ -241,7 +241,7 @@ class Cache(Node):
         store: OpenCache = reader.source
         whole = store.whole()
         if whole is not None:
-            yield from self._kept(whole)
+            yield from self._kept(reader, whole)
             return
         recorder = store.recorder()
         try:
@@ -255,14 +255,14 @@ class Cache(Node):
             if recorder is not None:
                 recorder.close()
 
-    def _kept(self, whole: OpenCache) -> Generator[Leaves, None, None]:
+    def _kept(self, reader: "Reader", whole: OpenCache) -> Generator[Leaves, None, None]:
         size = chunk_count(self.spec)
         box = Rows.allocate(self.spec, min(size, whole.length))
         for start, stop in pieces(whole.length, size):
             indices, gather = np.arange(start, stop), Gather()
             rows = box.take(slice(0, stop - start))
             if (whole.look(indices) == HELD).all():
-                whole.read(indices, rows, gather)
+                whole.read(reader, indices, rows, gather)
                 gather.run()
             elif not (right := whole.check(indices, rows)).all():
                 raise whole.damaged(int(indices[~right][0]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from penstock._errors import ElementError, PenstockError, SpecError
 from penstock._plan._conform import MisfitError, begun, conformed, observed, text_of
-from penstock._plan._map import Map, function_name
+from penstock._plan._map import function_name
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._random import seeded_globals
@@ -45,7 +45,7 @@ class Sequential(Node):
 class Filter(Sequential):
     """The elements of which a function says True. The input gives pairs of an element and the verdict."""
 
-    source: Map
+    source: Node
 
     @property
     def verb(self) -> str:
@@ -67,7 +67,8 @@ class Filter(Sequential):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        return self.source.source.spec
+        pair = self.source.spec
+        return Spec(pair.leaves[:-1], pair.structure.children()[0])
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
         """Leaves out the others. Over random access, it can begin where it was."""

@@ -5,6 +5,7 @@ into the slot of the batch. Everything that can go wrong in it is told with the 
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,10 @@ from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
     from penstock._tree import Tree
+
+
+PROBE_COUNT = 64
+"""So many elements are looked at for what a function returns, where elements may fail."""
 
 
 def find_specs(plan: Node, trace: Trace) -> dict[int, tuple[Spec, bool]]:
@@ -75,11 +80,13 @@ def function_name(function: Callable[..., Any]) -> str:
 class Traits:
     """What was learnt about a function by running it. It is the one thing about a plan that may change."""
 
-    __slots__ = ("uses_globals",)
+    __slots__ = ("tolerates", "uses_globals")
 
     def __init__(self) -> None:
         self.uses_globals = False
         """It draws from `np.random` or `random`, which belong to the whole process."""
+        self.tolerates = False
+        """Some elements may fail: if the first does, what is returned is found out from one of the next."""
 
 
 @final
@@ -137,6 +144,16 @@ class Map(OneToOne):
         return True
 
     @property
+    def computes(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def releases_gil(self) -> bool:
+        """Whether the function says, by an attribute of this name, that threads can run it side by side."""
+        return getattr(self.function, "releases_gil", False) is True
+
+    @property
     def known_spec(self) -> Spec | None:
         """What was declared or found; None before."""
         if self.verdict is not None:
@@ -173,21 +190,32 @@ class Map(OneToOne):
         """The spec of what the function returns for element 0."""
         sources = OpenSources(self.source)
         try:
-            return self._spec_from(Reader(self.source, sources, isolation=seeded_globals))
+            return self._spec_from_first(Reader(self.source, sources, isolation=seeded_globals))
         finally:
             sources.close()
 
-    def _spec_from(self, reader: Reader) -> Spec:
-        element = reader.element(0, 0)
+    def _spec_from_first(self, reader: Reader) -> Spec:
+        """That of element 0, or, where elements may fail, of the first one that does not."""
+        for index in range(PROBE_COUNT - 1 if self.traits.tolerates else 0):
+            try:
+                return self._spec_from(reader, index)
+            except Exception as error:
+                if isinstance(error, MemoryError) or self.source.length == index + 1:
+                    raise
+        return self._spec_from(reader, PROBE_COUNT - 1 if self.traits.tolerates else 0)
+
+    def _spec_from(self, reader: Reader, index: int) -> Spec:
+        element = reader.element(0, index)
         short = self._short_axes(element)
         with seeded_globals() as globals_:
-            globals_.seed(0, self.random_depth, 0, 0)
-            value = self._call(self._arguments(ElementRng(self.seed or 0, self.random_depth), 0, 0, element), 0, 0)
+            globals_.seed(0, self.random_depth, 0, index)
+            rng = ElementRng(self.seed or 0, self.random_depth)
+            value = self._call(self._arguments(rng, 0, index, element), 0, index)
             self.traits.uses_globals |= globals_.used()
         try:
             spec = observed(value)
         except MisfitError as found:
-            raise self._misfit(found, 0) from None
+            raise self._misfit(found, index) from None
         return Spec(tuple(_varying(leaf, short) for leaf in spec.leaves), spec.structure)
 
     def _short_axes(self, element: "Tree") -> dict[int, int]:
@@ -225,13 +253,14 @@ class Map(OneToOne):
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace = source.spec.structure, reader.trace.words
+        structure, trace, began = source.spec.structure, reader.trace.words, time.perf_counter()
         trace[0], trace[1] = reader.number + 1, epoch
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
             out.put(row, self._run(element, rng, globals_, epoch, index))
             del element  # or the scratch memory looks as if the function had kept it
+        reader.trace.note(reader.number, len(chunk), began)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

@@ -123,6 +123,11 @@ class Node(ABC):
         return False
 
     @property
+    def computes(self) -> bool:
+        """Whether an element takes computation, a function or decoding, and is not merely read."""
+        return False
+
+    @property
     def access(self) -> Access:
         """`"random"` if any element can be had by its index, else `"stream"`."""
         return "random" if all(node.access == "random" for node in self.inputs) else "stream"

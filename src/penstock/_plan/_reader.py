@@ -9,6 +9,7 @@ is shared by the workers of one process; it is filled before they start and only
 import itertools
 import math
 import sys
+import time
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar, final
@@ -26,6 +27,8 @@ from penstock._tree import Tree
 
 T = TypeVar("T")
 
+STEP_WORD = 3
+"""In a worker's times, the words of the first step: elements and nanoseconds. Those before are about units."""
 CHUNK_NBYTES = 1 << 20
 """Scratch memory of a step is about this much: it stays in the core's cache, and calls are amortised."""
 
@@ -139,20 +142,26 @@ class Rows:
 class Gather:
     """Reads that are wanted, collected over a plan so that each source sees all of its own at once."""
 
-    __slots__ = ("_reads",)
+    __slots__ = ("_readers", "_reads")
 
     def __init__(self) -> None:
         self._reads: dict[Source, list[Read]] = {}
+        self._readers: dict[Source, Reader] = {}
 
-    def add(self, source: Source, indices: Indices, out: Rows) -> None:
-        """Notes that the elements `indices` of an open source belong into `out`."""
+    def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
+        """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
+        source = reader.source if source is None else source
+        assert source is not None
         self._reads.setdefault(source, []).append(Read(indices, out.arrays, out.rows))
+        self._readers[source] = reader
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
         for source, reads in self._reads.items():
+            reader, began = self._readers[source], time.perf_counter()
             try:
                 source.gather(reads)
+                reader.trace.note(reader.number, sum(len(read.indices) for read in reads), began)
             except PenstockError:
                 raise
             except Exception as error:
@@ -193,14 +202,35 @@ class OpenSources:
 class Trace:
     """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits.
 
-    Three integers, for they may lie in memory that another process looks at.
+    Three integers, for they may lie in memory that another process looks at. And what goes between the guards of a plan
+    and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("words",)
+    __slots__ = ("failures", "is_condemned", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
+        self.failures: list[Any] = []
+        """What failed in this unit and was set aside: `Failure`s."""
+        self.is_condemned = False
+        """Whether the one element of this unit is not to be tried: workers died of it."""
+        self.times: memoryview[int] | None = None
+        """Where the worker notes how long steps take, if somebody wants to know."""
+
+    def note(self, step: int, count: int, began: float) -> None:
+        """Notes how long a step took for some elements.
+
+        Args:
+            step: Its number in the order of `walk`.
+            count: The elements.
+            began: When it began, by `time.perf_counter()`.
+        """
+        times = self.times
+        if times is not None:
+            place = STEP_WORD + 2 * step
+            times[place] += count
+            times[place + 1] += int((time.perf_counter() - began) * 1e9)
 
     def read(self) -> tuple[int, int, int]:
         """The words, of one moment or of two: the worker may move on meanwhile."""

@@ -60,6 +60,10 @@ class Source(Openable, ABC):
     element_spec: Tree
     """The tree of `ArraySpec` that every element has; shapes are fixed, or the leaf is ragged."""
 
+    computes: bool = False
+    """Whether an element takes computation, such as decoding, that lets go of the GIL. Workers then share a batch by
+    some milliseconds' work each."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of elements; read from a header, never by counting them."""
@@ -132,6 +136,11 @@ class SourceNode(Node):
         return len(self.data)
 
     @property
+    def computes(self) -> bool:
+        """What the source says of itself."""
+        return self.data.computes
+
+    @property
     def known_spec(self) -> Spec:
         """Always known: a source knows its own."""
         return self.spec
@@ -163,5 +172,4 @@ class SourceNode(Node):
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Notes the read; the source does all of its reads at once."""
-        assert reader.source is not None
-        gather.add(reader.source, indices, out)
+        gather.add(reader, indices, out)

@@ -111,15 +111,25 @@ def origins(node: "Node", epoch: int, index: int) -> str:
     """Says from which elements of which sources an element is made, as `, made of ds.npy[777]`."""
     if not node.inputs and node.access == "stream":
         return ""  # that has been said
-    found: list[str] = []
+    found = [text for _, _, text in sources_of(node, epoch, index)]
+    return f", made of {', '.join(found)}" if found else ""
+
+
+def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str]]:
+    """From which elements of which sources an element is made, the first few.
+
+    Returns:
+        For each the constructor, the element's index there, and that in the user's terms: `ds.npy[777]`.
+    """
+    found: list[tuple[str, int, str]] = []
     stack = [(node, epoch, index)]
     while stack and len(found) < 4:
         here, era, place = stack.pop()
         data = getattr(here, "data", None)
         if data is not None:
-            found.append(data.describe(place))
+            found.append((here.verb, place, data.describe(place)))
             continue
         needs = list(here.demand(era, np.array([place], np.int64)))
         for need in reversed(needs):
             stack.extend((here.inputs[need.input], need.epoch, int(one)) for one in need.indices[:2][::-1])
-    return f", made of {', '.join(found)}" if found else ""
+    return found

@@ -195,7 +195,8 @@ def choose(
     """Chooses how to run a plan.
 
     `auto`: a user's Python function means processes, for it may hold the GIL; threads if it cannot travel to
-    another process. Without such a function, threads: what we do ourselves lets go of the GIL.
+    another process. Without such a function, threads: what we do ourselves lets go of the GIL, and so does a function
+    that says so by an attribute, `releases_gil = True`.
 
     Args:
         node: The plan.
@@ -221,7 +222,9 @@ def choose(
     if functions is None:
         functions = [each for each in walk(node) if isinstance(each, Map)]
     note = ""
-    if executor == "processes" or (executor == "auto" and functions and HAS_PROCESSES):
+    if executor == "processes" or (
+        executor == "auto" and HAS_PROCESSES and any(not each.releases_gil for each in functions)
+    ):
         choice = Choice("processes", count, timeout_s, "")
         try:
             choice.find_specs(node)

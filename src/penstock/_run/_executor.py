@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
+from penstock._plan._tolerate import Failure
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit
 
@@ -24,8 +25,14 @@ class Client(Protocol):
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Takes the outcome of a unit."""
 
-    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
-        """Takes what a unit wrote, in another process, of leaves without a place in the slot; before `finished`."""
+    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
+        """Takes what a unit made in another process and could not put into the slot; before `finished`.
+
+        Args:
+            unit: The unit.
+            objects: Of leaves without a place in the slot.
+            failures: Elements that were set aside.
+        """
 
     def pump(self) -> None:
         """Turns slots that came back into new units."""

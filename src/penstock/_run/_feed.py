@@ -30,10 +30,13 @@ from penstock._memory._ring import Ring
 from penstock._memory._shared import Place, SharedFile
 from penstock._plan._reader import Window, place_of
 from penstock._plan._stream import needed
+from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed_program import Cursor, FeedProgram, Parallel
+from penstock._run._lanes import lane_of
 from penstock._run._lower import FIRST_UNIT_ROWS, UNIT_S, Program, Unit, run_unit
+from penstock.diagnostics._lanes import Lane
 
 AHEAD_COUNT: Final = 2
 """Units that wait for the feed's worker or are at it, so that it need not wait for us."""
@@ -123,6 +126,7 @@ class Feed(Client):
                 1,
                 _ignore,
                 is_shared=shared is not None or self._executor.is_elsewhere,
+                step_count=program.step_count,
             )
             self._executor.begin(program, self.ring)
         except BaseException:
@@ -137,6 +141,7 @@ class Feed(Client):
             return
         if self._reader is None:
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
+            self._reader.trace.times = self.ring.times[0]
         run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
 
     def _is_wanted(self, unit: Unit) -> bool:
@@ -148,7 +153,7 @@ class Feed(Client):
         """What a worker was at that had a unit, for messages."""
         return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
-    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
         """Takes text and ragged arrays, which came from another process."""
         self._program.put_objects(unit, self.ring.rows(unit.slot), objects)
 
@@ -337,6 +342,11 @@ class Feed(Client):
         inner = [stage.progress() for stage in self._program.stages.values()]
         return self._executor.progress(), None if reader is None else reader.trace.read(), inner
 
+    def lanes(self, delivered: float) -> list[Lane]:
+        """What its worker did so far, and the workers of its stages; see `Pipeline.lanes`."""
+        own = lane_of(self._program.node, self.ring.total_times(), 1, delivered, is_serial=True)
+        return [own, *(lane for stage in self._program.stages.values() for lane in stage.lanes(delivered))]
+
     def place(self) -> str:
         """Where the worker is, for the message of a deadline."""
         reader = self._reader
@@ -361,6 +371,8 @@ class Feed(Client):
             ended &= stage.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self.leave()
+            if self._reader is not None:
+                self._reader.trace.times = None  # which is in the ring's memory
             self._reader = None
             for span in self._spans:
                 self._forget(span)

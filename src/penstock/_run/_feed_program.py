@@ -9,11 +9,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol, final
 
 from penstock._memory._spans import SpanLayout
-from penstock._plan._node import Leaves, Node
+from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._reader import OpenSources, Reader, Rows, Trace, Window
 from penstock._random import seeded_globals
 from penstock._run._lower import Outcome, Unit
 from penstock._spec import Spec
+from penstock.diagnostics._lanes import Lane
 
 
 class Parallel(Protocol):
@@ -27,6 +28,9 @@ class Parallel(Protocol):
 
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
+
+    def lanes(self, delivered: float) -> list[Lane]:
+        """What its workers did so far; see `Pipeline.lanes`."""
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""
@@ -46,13 +50,18 @@ class FeedProgram:
         stages: Parts of it that are made in parallel, by the numbers of their nodes.
     """
 
-    runs_functions = False
+    computes = False
     is_serial = False
 
     def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, Parallel]) -> None:
         self.node = node
         self.layout = SpanLayout(node.spec, size, slot_count)
         self.stages = stages
+
+    @property
+    def step_count(self) -> int:
+        """As of `Program`."""
+        return len(list(walk(self.node)))
 
     @property
     def spec(self) -> Spec:

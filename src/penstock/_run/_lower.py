@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ElementError
-from penstock._memory._slot import note_time, outcome_words
+from penstock._memory._slot import note_time, note_unit, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._cache import Cache
-from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
 from penstock._plan._stream import closed
@@ -68,6 +67,8 @@ class Unit:
     """Of a stream: how many elements its epoch has, if that was known when this unit was made; else -1."""
     origin: tuple[int, int] = (0, 0)
     """Of a feed: where to begin, if it has to begin anew; see `Reader.origin`."""
+    is_condemned: bool = False
+    """Whether its one element is to be set aside, and not tried: workers died of it."""
 
 
 class Outcome(NamedTuple):
@@ -99,14 +100,19 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
     Raises:
         Exception: What the unit raised.
     """
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.thread_time()
+    reader.trace.failures.clear()
+    reader.trace.is_condemned = unit.is_condemned
     try:
         program.run(reader, unit, out)
     finally:
         with contextlib.suppress(IndexError):  # the ring was released
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
-            note_time(words, unit.stop - unit.start, time.perf_counter() - began)
+            wall_s = time.perf_counter() - began
+            note_time(words, unit.stop - unit.start, wall_s)
+            if reader.trace.times is not None:
+                note_unit(reader.trace.times, unit.stop - unit.start, wall_s, time.thread_time() - cpu_began)
 
 
 class Program:
@@ -155,6 +161,20 @@ class Program:
     def batch_count(self) -> int | None:
         """Batches in an epoch; None for an epoch without an end."""
         return self.node.length if isinstance(self.node.length, int) else None
+
+    @cached_property
+    def step_count(self) -> int:
+        """Steps of which workers note how long they take."""
+        return len(list(walk(self.node)))
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows that the units of a full batch have, all together."""
+        rows = self.row_count(0, 0)
+        if rows is None:
+            return 1
+        first, last = self.shard_rows(rows)
+        return max(1, last - first)
 
     @property
     def spec(self) -> Spec:
@@ -254,15 +274,15 @@ class Program:
             return max(1, row_count)
         share = max(1, -(-row_count // worker_count))
         is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # read, and not made any more
-        if self.runs_functions and not is_short:
+        if self.computes and not is_short:
             return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
         return max(share, UNIT_NBYTES // max(1, row_nbytes))
 
     @cached_property
-    def runs_functions(self) -> bool:
-        """Whether it takes functions of the user."""
-        return any(isinstance(node, Map) for node in walk(self.node))
+    def computes(self) -> bool:
+        """Whether elements take computation, and are not merely read."""
+        return any(node.computes for node in walk(self.node))
 
     @cached_property
     def keeps(self) -> bool:

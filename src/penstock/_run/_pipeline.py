@@ -40,17 +40,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-from penstock._errors import DeadlineError, LoaderError
+from penstock._errors import DeadlineError, LoaderError, WorkerError
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
 from penstock._plan._reader import Reader, place_of
+from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
 from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
+from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
+from penstock._run._quarantine import Quarantine
 from penstock._tree import Tree
+from penstock.diagnostics._lanes import Lane
 
 LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
@@ -70,6 +74,7 @@ class Pipeline:
         make_feed: For a plan over a stream: makes its feed, given what to call when elements have come, and where to
             put text for other processes, if they are to see them.
         gives_rest: Whether what is there before an error is delivered: as a short batch, or see `rest`.
+        quarantine: Takes what was set aside, if the plan has guards; see `_tolerate.py`.
     """
 
     def __init__(
@@ -81,8 +86,10 @@ class Pipeline:
         make_feed: Callable[[Callable[[], None], SharedFile | None], Feed] | None = None,
         *,
         gives_rest: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._program = program
+        self._quarantine = quarantine
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Reader | Cursor] = []
@@ -108,6 +115,8 @@ class Pipeline:
         self._unfinished_units = 0
         self._fillings: dict[int, Filling] = {}
         self._order: deque[Filling] = deque()
+        self._deaths: dict[tuple[int, int], BaseException | None] = {}
+        """What was said of units whose one element workers died of, by ticket and row."""
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
         self._intake: Intake | None = None
@@ -119,7 +128,12 @@ class Pipeline:
                 self._stops.append(feed.stop_workers)
                 self._intake = Intake(program, feed, gives_rest=gives_rest)
             self._ring = Ring(
-                program.spec, slot_count, spare_count, self._executor.wake, is_shared=self._executor.is_elsewhere
+                program.spec,
+                slot_count,
+                spare_count,
+                self._executor.wake,
+                is_shared=self._executor.is_elsewhere,
+                step_count=program.step_count,
             )
             self._executor.begin(program, self._ring, self._intake.feed.ring if self._intake else None)
         except BaseException:  # no memory, no descriptor, Ctrl-C: nobody else would stop the workers
@@ -146,15 +160,25 @@ class Pipeline:
                 window=self._intake.feed.window() if self._intake else None,
             )
             self._readers.append(reader)
+            reader.trace.times = self._ring.times[(len(self._readers) - 1) % len(self._ring.times)]
         run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
+        if reader.trace.failures and self._quarantine is not None:
+            self._quarantine.add(reader.trace.failures)
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""
         return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
-    def received(self, unit: Unit, objects: Sequence[Any]) -> None:
+    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
         """Puts text and ragged arrays, which came from another process, into the slot's place for objects."""
-        self._program.put_objects(unit, self._ring.rows(unit.slot), objects)
+        if objects:
+            self._program.put_objects(unit, self._ring.rows(unit.slot), objects)
+        if unit.is_condemned and failures:  # what it is said to have failed with there, nobody has seen
+            death = self._deaths.pop((unit.ticket, unit.start))
+            told = replace(failures[0], exception=type(death).__name__, message=str(death), traceback="")
+            failures = [told, *failures[1:]]
+        if failures and self._quarantine is not None:
+            self._quarantine.add(failures)
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Counts a unit of its batch; the last one makes the batch ready."""
@@ -163,6 +187,13 @@ class Pipeline:
         with self._lock:
             filling = self._fillings[unit.ticket]
             row = unit.start
+            if self._sets_aside(error, unit):
+                if unit.stop - unit.start > 1:
+                    self._repeat_by_rows(filling, unit)
+                else:
+                    self._deaths[unit.ticket, unit.start] = error
+                    self._executor.submit([replace(unit, is_condemned=True)])
+                return
             if error is not None and self._gives_rest and not self._closed:
                 if self._program.is_serial:
                     row = Outcome.read(self._ring.words, unit.slot).row_count
@@ -207,6 +238,11 @@ class Pipeline:
             position = filling.epoch, filling.index + 1
             self._order.append(Filling(*position, slot=-1, ticket=self._ticket, remaining=0, is_end=True))
         self._cursor = self._program.next_position(*position, is_last=True)
+
+    def _sets_aside(self, error: BaseException | None, unit: Unit) -> bool:
+        """Whether workers died of what a guard is to set aside: one element of this unit, or the only one."""
+        is_lethal = isinstance(error, (WorkerError, DeadlineError)) and self._executor.is_elsewhere
+        return is_lethal and self._quarantine is not None and not unit.is_condemned and not self._closed
 
     def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
         """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""
@@ -462,6 +498,23 @@ class Pipeline:
             "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
         )
 
+    def lanes(self, delivered: float = 0) -> list[Lane]:
+        """What the workers did so far: those that fill batches first, then those that what these read is made by.
+
+        Args:
+            delivered: Of a part of a plan: the batches that the user's workers filled so far.
+        """
+        times = self._ring.total_times()
+        own = lane_of(
+            self._program.node,
+            times,
+            max(1, self._executor.worker_count),
+            delivered,
+            rows_per_batch=0 if delivered else self._program.rows_per_batch,
+            is_serial=self._program.is_serial,
+        )
+        return [own, *(self._intake.feed.lanes(own.batches) if self._intake else [])]
+
     @property
     def copied_count(self) -> int:
         """How many batches were handed out as private copies."""
@@ -511,6 +564,7 @@ class Pipeline:
             self._program.sources.close()
             self._ring.release()
             for reader in self._readers:
+                reader.trace.times = None  # which is in the ring's memory
                 if isinstance(reader, Cursor):
                     reader.close()
             self._readers.clear()

@@ -101,7 +101,7 @@ class _Receiver:
     def told(self, unit: Unit, payload: Any) -> None:
         client = self._client()
         if client is not None:
-            client.received(unit, payload)
+            client.received(unit, *payload)
 
 
 def _pump(client_ref: "weakref.ref[Client]") -> None:

@@ -20,14 +20,17 @@ from penstock._plan._combine import Interleave
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._stream import Generate, Inlet, cut, needed
+from penstock._plan._tolerate import Guard
 from penstock._run._choice import Choice, choose, choose_feed
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._feed import Feed
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Position, Program
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
+from penstock._run._quarantine import Quarantine
 from penstock._run._serial import Serial
 from penstock._run._shutdown import watch
+from penstock.diagnostics._lanes import Lane
 
 SPAN_NBYTES = 4 << 20
 """A span that holds what a batch needs is about so large, and no more than `SPAN_COUNT` elements."""
@@ -50,6 +53,7 @@ class Stage:
         shard: `(index, count)` of the rows of each batch.
         same_epoch: Every epoch is epoch 0 again.
         is_inner: It is a part of a plan, see `_Parallel`.
+        quarantine: Takes what was set aside, if the plan has guards.
     """
 
     def __init__(
@@ -63,8 +67,10 @@ class Stage:
         *,
         same_epoch: bool = False,
         is_inner: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._prefetch = prefetch
+        self._quarantine = quarantine
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
         self.program: Program
@@ -96,7 +102,9 @@ class Stage:
                     apart = executor
                     if len(inner) > usable_cpu_count() and isinstance(each, Generate) and executor != "inline":
                         apart = "threads"  # shards, for which so many processes would be too many
-                    self._stages[number] = _Parallel(each, apart, workers, timeout_s, same_epoch=same_epoch)
+                    self._stages[number] = _Parallel(
+                        each, apart, workers, timeout_s, same_epoch=same_epoch, quarantine=quarantine
+                    )
                 self._below = _feed_program(above, below, self._stages)
                 self._feed_choice = choose_feed(
                     self._below, "inline" if self.choice.executor == "inline" else executor, timeout_s
@@ -147,6 +155,7 @@ class Stage:
             make_executor=self.choice.make_executor,
             make_feed=self._make_feed if self._below else None,
             gives_rest=gives_rest,
+            quarantine=self._quarantine,
         )
         for probe in self._probes:
             probe.leave()
@@ -215,12 +224,12 @@ def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
 
 
 def _inner(node: Node) -> Iterator[tuple[int, Node]]:
-    """The inputs of a feed that workers make: those with functions; with their numbers in the order of `walk`."""
+    """The inputs of a feed that workers make, for they take time or may fail; numbered in the order of `walk`."""
     number = 1
     for each in node.inputs:
         count = len(list(walk(each)))
         apart = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
-        if apart or (any(isinstance(inner, Map) for inner in walk(each)) and _is_topmost(each)):
+        if apart or (any(inner.computes or isinstance(inner, Guard) for inner in walk(each)) and _is_topmost(each)):
             yield number, each
         else:
             for inner_number, inner in _inner(each):
@@ -242,7 +251,14 @@ class _Parallel:
     """An input of a feed that is made in parallel, some elements at a time, and given one after the other."""
 
     def __init__(
-        self, node: Node, executor: str, workers: int | Literal["auto"], timeout_s: float, *, same_epoch: bool
+        self,
+        node: Node,
+        executor: str,
+        workers: int | Literal["auto"],
+        timeout_s: float,
+        *,
+        same_epoch: bool,
+        quarantine: Quarantine | None,
     ) -> None:
         self.node = node
         self._size = size = max(1, min(STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
@@ -251,7 +267,16 @@ class _Parallel:
         self._timeout_s = timeout_s
         plan = Batch(node, size, drop_remainder=False) if self._is_stacked else node
         prefetch = 4 if self._is_stacked else max(4, size)  # elements, of which as many are made ahead
-        self._stage = Stage(plan, executor, workers, prefetch, timeout_s, same_epoch=same_epoch, is_inner=True)
+        self._stage = Stage(
+            plan,
+            executor,
+            workers,
+            prefetch,
+            timeout_s,
+            same_epoch=same_epoch,
+            is_inner=True,
+            quarantine=quarantine,
+        )
         self._pipeline: Pipeline | None = None
         self._is_closed = False
 
@@ -307,6 +332,10 @@ class _Parallel:
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
         return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
+
+    def lanes(self, delivered: float) -> list[Lane]:
+        """See `Pipeline.lanes`."""
+        return [] if self._pipeline is None else self._pipeline.lanes(delivered)
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""

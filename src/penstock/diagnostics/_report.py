@@ -1,10 +1,19 @@
 """Where the time and the memory of a run went, in one sentence."""
 
+import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import final
 
+from penstock._errors import ArgumentError
+from penstock.diagnostics._lanes import Lane, seconds_per_batch
+
 MIB = 1 << 20
+IDLE_SHARE = 0.03
+"""A consumer that waits less than this share of its time does not wait."""
+MOST_WORKERS = 64
+"""So many workers more are thought of."""
 
 
 @final
@@ -46,6 +55,19 @@ class Counters:
             self.wait_s += self._left_at - entered_at
         self.batches += 1
 
+    def copy(self) -> "Counters":
+        """These numbers, as they are now."""
+        return replace(self)
+
+    def since(self, before: "Counters") -> "Counters":
+        """What was counted since."""
+        return replace(
+            self,
+            batches=self.batches - before.batches,
+            wait_s=self.wait_s - before.wait_s,
+            use_s=self.use_s - before.use_s,
+        )
+
     def paused(self) -> None:
         """The consumer turns to something else; that time is nobody's."""
         self._left_at = 0.0
@@ -53,8 +75,23 @@ class Counters:
 
 @final
 @dataclass(frozen=True)
+class WhatIf:
+    """What a report says of a run with another number of workers."""
+
+    workers: int
+    elements_per_s: float
+    wait_share: float
+    """The share of the time that the consumer would wait, 0 to 1."""
+
+    def __str__(self) -> str:
+        wait = f"waiting {self.wait_share:.0%} of the time"
+        return f"with {_workers(self.workers)}: {self.elements_per_s:,.0f} elements/s, {wait}"
+
+
+@final
+@dataclass(frozen=True)
 class Report:
-    """A snapshot of a run. `print` it for a sentence, or read its fields."""
+    """A snapshot of a run. `print` it for a sentence and a table, or read its fields."""
 
     batches: int
     """Batches handed out."""
@@ -77,6 +114,15 @@ class Report:
     """Of arrays that worker processes share."""
     note: str
     """What the library chose by itself and why, if it chose, and what happened to workers; a line each."""
+    set_aside: int = 0
+    """Elements that failed, and were replaced or left out: see `on_error`."""
+    quarantine: str = ""
+    """The file that lists them."""
+    memory_limit: int | None = None
+    cpu_count: int = 1
+    """CPUs that this process may use."""
+    lanes: tuple[Lane, ...] = ()
+    """What workers did, step by step, as they measured it."""
 
     @property
     def wait_share(self) -> float:
@@ -88,19 +134,118 @@ class Report:
         """Elements a second, as the consumer saw it."""
         return (self.batches - 1) * self.elements_per_batch / self.elapsed_s if self.elapsed_s else 0.0
 
+    @property
+    def use_s(self) -> float:
+        """How long the consumer worked on a batch, on average."""
+        return max(0.0, self.elapsed_s - self.wait_s) / max(1, self.batches - 1)
+
+    def what_if(self, *, workers: int) -> WhatIf:
+        """Says what another number of workers would do, from what these measured.
+
+        A batch takes as long as the slowest part of the pipeline: the consumer, the workers together, or the CPUs.
+        Threads are taken to run side by side: for a function that holds the GIL, what is said of other numbers of
+        threads is too good.
+
+        Args:
+            workers: Threads or processes, on this machine.
+
+        Raises:
+            ArgumentError: Not a number from 1 on, or no batch was handed out yet.
+        """
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ArgumentError(f"what_if(workers={workers!r}): a number from 1 on is needed.")
+        if not self.lanes or not self.lanes[0].batches:
+            raise ArgumentError("what_if() computes from what was measured, and no batch was handed out yet.")
+        batch_s = seconds_per_batch(self.lanes, workers, self.cpu_count, self.use_s)
+        return WhatIf(
+            workers,
+            self.elements_per_batch / batch_s if batch_s else math.inf,
+            1 - self.use_s / batch_s if batch_s else 0.0,
+        )
+
+    @property
+    def limit(self) -> str:
+        """What the pipeline is as fast as, and what would help: a part of a sentence."""
+        if self.wait_share < IDLE_SHARE or not self.lanes:
+            return f"your program is the limit, {_ms(self.use_s)} a batch"
+        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self.cpu_count))
+        step, elements = lane.slowest, max(1.0, lane.batches * self.elements_per_batch)
+        if lane.is_serial:
+            return f"{lane.label}, read in one place, is the limit, {_ms(lane.wall_s / elements)} an element"
+        if step is None:
+            what = f"putting elements into batches is the limit, {_ms(lane.rest_s / elements)} an element"
+        else:
+            what = f"{step.step} is the limit, {_ms(step.element_s)} an element"
+        return f"{what} {f'on {_workers(self.workers)}' if self.workers else 'inline'}{self._cure}"
+
+    @property
+    def _cure(self) -> str:
+        now = self.workers or 1
+        for workers in range(now + 1, now + MOST_WORKERS):
+            if self.what_if(workers=workers).wait_share < IDLE_SHARE:
+                more = workers - now
+                return f"; {more} more worker{'' if more == 1 else 's'} would remove the wait"
+        best = self.what_if(workers=now + MOST_WORKERS)
+        if best.elements_per_s < 1.1 * self.what_if(workers=now).elements_per_s:
+            return f"; more workers would not help, for {_cpus(self.cpu_count)} busy"
+        return f"; more workers would help, up to {best.elements_per_s:,.0f} elements/s"
+
     def __str__(self) -> str:
         if not self.batches:
             return "No batch was handed out yet."
-        shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
-        memory = (
-            f"{self.projected_nbytes / MIB:.0f} MiB projected ({self.slot_count} slots of "
-            f"{self.slot_nbytes / MIB:.1f} MiB{shared})"
-        )
         copies = f" {self.copied} batches were copied out, because many were kept." if self.copied else ""
-        note = f"\n{self.note}" if self.note else ""
-        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        if self.set_aside:
+            plural = " was" if self.set_aside == 1 else "s were"
+            copies += f" {self.set_aside:,} element{plural} set aside, see {self.quarantine}."
+        lines = [f"{self.sentence}.{copies}", *self._table(), *([self.note] if self.note else [])]
+        return "\n".join(lines)
+
+    @property
+    def sentence(self) -> str:
+        """The run in one sentence, without its full stop."""
+        limit = f" of {self.memory_limit / MIB:,.0f}" if self.memory_limit else ""
+        shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
         return (
             f"{self.batches:,} batches, {self.elements_per_s:,.0f} elements/s; waited {self.wait_share:.0%} of the "
-            f"time for data ({self.executor}, {workers}); first batch after {self.first_batch_s * 1e3:.0f} ms; "
-            f"memory {memory}.{copies}{note}"
+            f"time for data ({self.executor}, {_workers(self.workers)}); {self.limit}; first batch after "
+            f"{self.first_batch_s * 1e3:.0f} ms; memory {self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
+            f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
+
+    def _table(self) -> Iterator[str]:
+        """A line for each step that was measured."""
+        rows = []
+        for lane in self.lanes:
+            rows += [
+                (step.step, f"{step.elements:,}", _ms(step.element_s), _share(step.seconds, lane.wall_s))
+                for step in sorted(lane.steps, key=lambda step: -step.number)
+            ]
+            if lane.wall_s:
+                label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
+                elements = f"{round(lane.batches * self.elements_per_batch):,}"
+                element_s = lane.rest_s / max(1.0, lane.batches * self.elements_per_batch)
+                rows.append((label, elements, _ms(element_s), _share(lane.rest_s, lane.wall_s)))
+        if not rows:
+            return
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        for name, elements, each, share in rows:
+            yield (
+                f"  {name:<{widths[0]}}  {elements:>{widths[1]}} elements  {each:>{widths[2]}} each  "
+                f"{share:>{widths[3]}} of the workers' time"
+            )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "0%"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _cpus(count: int) -> str:
+    return "the one CPU is" if count == 1 else f"all {count} CPUs are"

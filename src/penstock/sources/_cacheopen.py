@@ -32,7 +32,8 @@ import numpy.typing as npt
 from penstock._errors import PenstockError, SourceError
 from penstock._plan._cache import ABSENT, HELD, SUSPECT, OpenCache
 from penstock._plan._node import Indices, Leaves
-from penstock._plan._reader import Gather, Rows, chunk_count
+from penstock._plan._reader import Gather, Reader, Rows, chunk_count
+from penstock._plan._source import Read
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
 from penstock.sources._cacherest import decode, encode
 from penstock.sources.files import FileSource, OpenFileSource
@@ -121,11 +122,11 @@ class OpenCacheFiles(OpenCache):
 
     # Reading.
 
-    def read(self, indices: Indices, out: Rows, gather: Gather) -> None:
+    def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         """Rows as those of any file; the rest now."""
         for number, source in enumerate(self._rows):
             if source is not None:
-                gather.add(source, indices, out.leaves(number, number + 1))
+                gather.add(reader, indices, out.leaves(number, number + 1), source)
         if self._has_rest:
             for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
                 self._put_rest(row, self._rest_of(index), out)
@@ -148,11 +149,9 @@ class OpenCacheFiles(OpenCache):
 
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
         """Compares checksums. Those that are right get the present tag, and the others lose their mark."""
-        rows = Gather()
-        for number, source in enumerate(self._rows):
+        for array, source in zip(out.arrays, self._rows, strict=True):
             if source is not None:
-                rows.add(source, indices, out.leaves(number, number + 1))
-        rows.run()
+                source.gather([Read(indices, [array], out.rows)])
         marks, pieces = self._marks(indices), self.pieces(out)
         right = np.zeros(len(indices), np.bool_)
         for k, (row, index) in enumerate(zip(out.row_numbers(), indices.tolist(), strict=True)):

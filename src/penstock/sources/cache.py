@@ -13,7 +13,7 @@ from penstock._fingerprint import fingerprint
 from penstock._plan._cache import ABSENT, CacheHandle, OpenCache, Whole
 from penstock._plan._fingerprint import Step, fingerprint_of, table
 from penstock._plan._node import Indices, Length, Node
-from penstock._plan._reader import Gather, Rows, chunk_nbytes
+from penstock._plan._reader import Gather, Reader, Rows, chunk_nbytes
 from penstock._spec import Spec
 from penstock.sources._cachefiles import (
     CacheFiles,
@@ -195,7 +195,7 @@ class _Nothing(OpenCache):
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         return np.full(len(indices), ABSENT, np.uint8)
 
-    def read(self, indices: Indices, out: Rows, gather: Gather) -> None:
+    def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         assert not len(indices)
 
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:

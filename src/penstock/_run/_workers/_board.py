@@ -37,7 +37,7 @@ MAX_WORKER_COUNT: Final = 1024
 FREE, QUEUED, CLAIMED, DONE, TOLD = range(5)
 
 _BYTES = [bytes([state]) for state in range(5)]
-_ENTRY = struct.Struct("=14q")  # the number of the plan, and the integers of a unit
+_ENTRY = struct.Struct("=15q")  # the number of the plan, and the integers of a unit
 _LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, process
 _STATES: Final = 64
 _OWNERS: Final = _STATES + PLACE_COUNT
@@ -106,7 +106,7 @@ class Board:
             self._memory, _ENTRIES + place * _ENTRY.size
         )
         to_come, base, length, origin = (rest[0], rest[1], rest[2]), rest[3], rest[4], (rest[5], rest[6])
-        return Entry(plan, Unit(epoch, index, start, stop, slot, ticket, to_come, base, length, origin))
+        return Entry(plan, Unit(epoch, index, start, stop, slot, ticket, to_come, base, length, origin, bool(rest[7])))
 
     def finish(self, place: int, state: int, words: "memoryview[int]", slot: int) -> bool:
         """Makes a claimed place DONE or TOLD, and counts it off its slot.
@@ -159,7 +159,7 @@ class Board:
             return None
         unit = entry.unit
         where = (entry.plan, unit.epoch, unit.index, unit.start, unit.stop, unit.slot, unit.ticket)
-        numbers = (*where, *unit.announce, unit.base, unit.length, *unit.origin)
+        numbers = (*where, *unit.announce, unit.base, unit.length, *unit.origin, unit.is_condemned)
         _ENTRY.pack_into(self._memory, _ENTRIES + place * _ENTRY.size, *numbers)
         self._states[place] = QUEUED
         self._tail = (place + 1) % PLACE_COUNT

@@ -205,8 +205,8 @@ class _Worker:
 
     def _load(self, number: int, plan: "_Plan") -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
-        plan.load(self._shared, self._trace)
-        if self._number == 0 and plan.runs_functions:
+        plan.load(self._shared, self._trace, self._number)
+        if self._number == 0 and plan.computes:
             self._clocks[number] = GilClock()
             self._clocks[number].start()
         imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
@@ -257,24 +257,28 @@ class _Plan:
         self.is_loaded = False
         self._value: Any = None
 
-    def load(self, shared: int, trace: Trace) -> None:
-        """Unpickles the plan. Imports what its functions ask for."""
+    def load(self, shared: int, trace: Trace, number: int) -> None:
+        """Unpickles the plan, for the worker of this number. Imports what its functions ask for."""
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
         if isinstance(self._value, (Program, FeedProgram)):
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
-            self._slots = RingLayout(self._value.spec, self._opening.slot_count).slots(self._memories[0])
+            layout = RingLayout(self._value.spec, self._opening.slot_count, self._value.step_count)
+            self._slots = layout.slots(self._memories[0])
+            times = layout.times(self._memories[0])
+            trace.times = times[number % len(times)]
             window = None
             if isinstance(self._value, Program) and (spans := self._value.spans) is not None:
                 window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
             self._reader = self._value.reader(owned_globals, trace, window)
+            self._times = trace.times
         self.is_loaded = True
 
     @property
-    def runs_functions(self) -> bool:
-        """Whether it delivers batches that take functions of the user."""
-        return not isinstance(self._value, Node) and self._value.runs_functions
+    def computes(self) -> bool:
+        """Whether it delivers batches that take computation."""
+        return not isinstance(self._value, Node) and self._value.computes
 
     @property
     def uses_globals(self) -> bool:
@@ -289,8 +293,12 @@ class _Plan:
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Any = self._value
         rows = self._slots[unit.slot]
+        trace.times = self._times
         run_unit(program, self._reader, unit, rows, self.words)
-        return ("objects", program.objects(unit, rows)) if self._has_objects else ("", None)
+        failures = tuple(trace.failures)
+        if not (failures or self._has_objects):
+            return "", None
+        return "made", (program.objects(unit, rows) if self._has_objects else (), failures)
 
     def _go_there(self) -> None:
         # Plans of different times share a worker; and a function may have gone elsewhere.

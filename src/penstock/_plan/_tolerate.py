@@ -1,0 +1,372 @@
+"""Going on after an element that fails: the steps that `on_error` puts into a plan, and where it puts them.
+
+They stand where a whole element is about to go into a batch. So what is replaced, or left out, is an image together
+with its label, whichever of its steps failed.
+
+- `Replace` gives another element of the same batch in the place of one that fails.
+- `Judge` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
+
+Both read many elements at once, as if nothing could fail, and one by one when something did. What failed is noted in
+the worker's `Trace`, as data: a traceback that is kept would keep the rows that it was reading into.
+"""
+
+import itertools
+import traceback
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, final
+
+import numpy as np
+
+from penstock._errors import ArgumentError, ElementError, PenstockError, WorkerError
+from penstock._plan._batch import Batch, Unbatch
+from penstock._plan._cache import Cache
+from penstock._plan._cast import Cast
+from penstock._plan._combine import Concatenate, Interleave
+from penstock._plan._filter import Filter, FlatMap
+from penstock._plan._index import Slice
+from penstock._plan._map import Map
+from penstock._plan._mix import Mix
+from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
+from penstock._plan._pad import BucketByLength, PaddedBatch
+from penstock._plan._reader import Gather, Reader, Rows
+from penstock._plan._shuffle import Repeat, Shuffle
+from penstock._plan._text import sources_of
+from penstock._spec import ArraySpec, Spec
+
+OnError = Literal["raise", "skip", "replace"]
+
+_NEIGHBOUR_COUNT: Final = 1024
+"""Where there are no batches, so many elements are tried in the place of one that failed."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An element that failed, as it is told: to the quarantine file, and to the report."""
+
+    guard: int
+    """Which of a plan's guarding steps found it: `Guard.number`."""
+    epoch: int
+    index: int
+    """The element, at that step."""
+    step: str
+    """What failed: `map(decode)`, or where it was read."""
+    sources: tuple[tuple[str, int, str], ...]
+    """What it is made of: the constructor, the element's index there, and that in the user's terms."""
+    exception: str
+    """The type of what was raised, by the user's code where it was that."""
+    message: str
+    traceback: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for an element that fails in every epoch, wherever a shuffle puts it."""
+        return (self.guard, self.sources) if self.sources else (self.guard, self.epoch, self.index)
+
+
+class Guard(OneToOne):
+    """A step that notes elements which fail, and goes on. The user does not see it."""
+
+    source: Node
+    number: int
+    """Which guard of its plan it is."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """It is an option of the loader's."""
+        return True
+
+    @property
+    def is_parallel(self) -> bool:
+        """What it guards is what workers do."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """That of what it guards."""
+        return self.source.label
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Fills all rows at once; if that fails, one by one. An element that workers died of is not tried again."""
+        is_condemned, reader.trace.is_condemned = reader.trace.is_condemned, False
+        if is_condemned and len(indices) == 1:
+            self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
+            self._fill_instead(reader, epoch, int(indices[0]), out)
+            return
+        try:
+            self._try(reader, epoch, indices, out)
+            return
+        except Exception as error:
+            _require_tolerable(error)
+        for place, index in enumerate(indices.tolist()):
+            row = out.take(slice(place, place + 1))
+            if not self._succeeds(reader, epoch, index, row):
+                self._fill_instead(reader, epoch, index, row)
+
+    def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> None:
+        gather = Gather()
+        reader.inputs[0].fill(epoch, indices, self._places(out), gather)
+        gather.run()
+        self._pass(out)
+
+    def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
+        reader.trace.words[0] = 0
+        try:
+            self._try(reader, epoch, np.array([index], np.int64), row)
+            return True
+        except Exception as error:
+            _require_tolerable(error)
+            self._note(reader, epoch, index, error)
+            return False
+
+    def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
+        step = reader.trace.words[0] - reader.number - 1  # counted from here
+        nodes = list(walk(self))
+        at = nodes[step].label if 0 < step < len(nodes) else ""
+        cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
+        sources = tuple(sources_of(self.source, epoch, index))
+        reader.trace.failures.append(
+            Failure(
+                guard=self.number,
+                epoch=epoch,
+                index=index,
+                step=at or (sources[0][0] if sources else self.source.label),
+                sources=sources,
+                exception=type(cause).__qualname__,
+                message=str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}",
+                traceback="".join(traceback.format_exception(error)),
+            )
+        )
+
+    @property
+    def guarded(self) -> Node:
+        """Whose elements it goes on after: those that would go into a batch, were there no guard."""
+        return self.source
+
+    @abstractmethod
+    def _places(self, out: Rows) -> Rows:
+        """Where the input's elements belong."""
+
+    @abstractmethod
+    def _pass(self, out: Rows) -> None:
+        """Says of rows that they are there."""
+
+    @abstractmethod
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        """Fills the row of an element that failed."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Replace(Guard):
+    """The input's elements; in the place of one that fails, the next of its batch that does not."""
+
+    source: Node
+    number: int
+    size: int
+    """Elements in a batch; 0 where there are none."""
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return "replace"
+
+    def _find_spec(self) -> Spec:
+        return self.source.spec
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """That of the input."""
+        return self.source.known_spec
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """None: an element is there, or is not."""
+        return None
+
+    def _places(self, out: Rows) -> Rows:
+        return out
+
+    def _pass(self, out: Rows) -> None:
+        pass
+
+    def _neighbours(self, index: int) -> Iterator[int]:
+        """The elements after it, and then those before it, of its batch; of the dataset, if there are no batches."""
+        length = self.source.length
+        first = index - index % self.size if self.size else 0
+        stop = first + (self.size or _NEIGHBOUR_COUNT + index + 1)
+        if isinstance(length, int):
+            stop = min(stop, length)
+        yield from range(index + 1, min(stop, index + 1 + _NEIGHBOUR_COUNT))
+        yield from range(first, min(index, first + _NEIGHBOUR_COUNT))
+
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        for other in self._neighbours(index):
+            if self._succeeds(reader, epoch, other, row):
+                return
+        last = reader.trace.failures[-1]
+        whole = "all elements of the batch" if self.size else "it and all that was tried"
+        raise ElementError(
+            f"on_error='replace' has nothing to put in the place of element {index} of epoch {epoch}, for {whole} "
+            f"failed, the last with: {last.message}"
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Judge(Guard):
+    """Pairs of an element and whether it is there. Over the pairs of a `filter`, the verdict is changed to no."""
+
+    source: Node
+    number: int
+
+    @property
+    def verb(self) -> str:
+        """That of the step which asks for it."""
+        return "filter" if self._is_over_verdicts else "skip"
+
+    @property
+    def _is_over_verdicts(self) -> bool:
+        return isinstance(self.source, Map) and self.source.verdict is not None
+
+    def _find_spec(self) -> Spec:
+        if self._is_over_verdicts:
+            return self.source.spec
+        return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _places(self, out: Rows) -> Rows:
+        return out if self._is_over_verdicts else out.leaves(0, len(out.arrays) - 1)
+
+    def _pass(self, out: Rows) -> None:
+        if not self._is_over_verdicts:
+            out.arrays[-1][out.rows] = True
+
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        (number,) = row.row_numbers()
+        row.put(number, [*_blank(self.spec.leaves[:-1]), False])
+
+
+def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
+    """Leaves of an element that nobody will see."""
+    return [
+        np.zeros([size or 0 for size in leaf.shape], leaf.dtype) if leaf.dtype.itemsize else _blank_text(leaf)
+        for leaf in leaves
+    ]
+
+
+def _blank_text(leaf: ArraySpec) -> Any:
+    empty: Any = b"" if leaf.dtype.kind == "S" else ""
+    return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
+
+
+def _require_tolerable(error: Exception) -> None:
+    """Has no memory raised: that says nothing of the element."""
+    if isinstance(error, MemoryError):
+        raise error
+
+
+def tolerant(plan: Node, on_error: OnError) -> Node:
+    """Puts guarding steps into a plan.
+
+    Raises:
+        ArgumentError: Elements cannot be left out, or replaced, where that would have to be.
+    """
+    if on_error == "raise":
+        return plan
+    for node in walk(plan):
+        if isinstance(node, Map):
+            node.traits.tolerates = True
+    return _Rewriting(on_error).guarded(plan, 0)
+
+
+@final
+class _Rewriting:
+    """Where the guards go: along the one way from the end of a plan to where it branches, or begins.
+
+    `size` is the size of the batches that elements go into, 0 if they go to the consumer, and None where others may
+    stand between: there, another element of the same batch is not at hand, and an element that fails is left out.
+    """
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
+        self._numbers = itertools.count()
+
+    def guarded(self, node: Node, size: int | None) -> Node:
+        """A step with a guard over it, or, in a stream, over its last function."""
+        node = self._within(node)
+        return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
+
+    def _guard(self, node: Node, size: int | None) -> Node:
+        if not _can_fail(node):
+            return node
+        if self._on_error == "skip" or size is None:
+            return Filter(Judge(node, next(self._numbers)))
+        if size == 0 and node.access == "stream":
+            raise ArgumentError(
+                f"on_error='replace' puts another element of the same batch in the place of one that fails, but "
+                f"{node.label} gives single elements of a stream. Put batch() last, or use on_error='skip'."
+            )
+        return Replace(node, next(self._numbers), size)
+
+    def _over_functions(self, node: Node, size: int | None) -> Node:
+        if isinstance(node, Map):
+            return self._guard(node, size)
+        if isinstance(node, Cache) and node.inputs:
+            raise ArgumentError(
+                f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
+                "stream for all epochs and runs to come. Put what may fail after cache(), or use on_error='raise'."
+            )
+        if isinstance(node, _BORDERS) or len(node.inputs) != 1:
+            return node
+        return _over(node, self._over_functions(node.inputs[0], size if node.is_parallel else None))
+
+    def _within(self, node: Node) -> Node:
+        """The same step, over steps that have the guards which they need."""
+        if isinstance(node, Cache):
+            return node  # what stands in for another is not to be kept: what fails has failed before it
+        if isinstance(node, (Batch, PaddedBatch)):
+            return _over(node, self.guarded(node.source, node.size))
+        if isinstance(node, FlatMap):
+            return _over(node, self.guarded(node.source, None))
+        if isinstance(node, BucketByLength):
+            return _over(node, _over(node.source, self.guarded(node.source.source, None)))
+        if isinstance(node, Filter):
+            (source,) = node.source.inputs
+            return _over(node, Judge(_over(node.source, self._within(source)), next(self._numbers)))
+        if isinstance(node, (Concatenate, Interleave, Mix)) and node.access == "stream":
+            return replace(node, sources=tuple(self.guarded(each, None) for each in node.sources))
+        return _over(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
+
+
+_BORDERS: Final = (Batch, PaddedBatch, Filter, FlatMap, BucketByLength)
+_NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
+
+
+def _can_fail(node: Node) -> bool:
+    """Whether there is anything without a guard, down to where there is one."""
+    if isinstance(node, (Guard, Filter)):
+        return False
+    return node.computes or not node.inputs or any(map(_can_fail, node.inputs))
+
+
+def _over(node: Node, source: Node) -> Node:
+    """The same step over another input."""
+    (before,) = node.inputs
+    if source is before:
+        return node
+    if before.access == "random" and source.access == "stream":
+        windowed = isinstance(node, Shuffle) and node.window is not None
+        backwards = isinstance(node, Slice) and node.step < 0
+        if backwards or not (windowed or isinstance(node, _NEED_NO_INDEX)):
+            raise ArgumentError(
+                f"on_error='skip' leaves out elements before {before.label}, after which nobody knows where one is, "
+                f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
+            )
+    clone: Node = replace(node, source=source)  # type: ignore[type-var]  # every concrete node is a dataclass
+    return clone

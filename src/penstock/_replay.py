@@ -1,0 +1,107 @@
+"""Running elements again that a loader set aside."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from penstock._dataset import Dataset
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
+from penstock._plan._node import Node, walk
+from penstock._plan._reader import OpenSources, Reader
+from penstock._plan._text import difference, identity
+from penstock._plan._tolerate import Guard, tolerant
+from penstock._random import seeded_globals
+from penstock._tree import Tree
+
+
+@final
+@dataclass(frozen=True)
+class Replayed:
+    """An element that was set aside, run again."""
+
+    failure: dict[str, Any]
+    """Its line of the quarantine file: `sources`, `epoch`, `index`, `step`, `exception`, `message`, `traceback`."""
+    element: Tree
+    """What came of it, as it would have gone into its batch; None if it fails still."""
+    error: Exception | None
+    """What it raised now; None if it is well."""
+
+
+def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]:
+    """Runs exactly those elements again that a loader of this dataset set aside, one at a time, here and now.
+
+    Each in its epoch, and with the random numbers that it had there. Mend the file, or the function, and see.
+
+    Args:
+        path: A quarantine file, see `Dataset.loader`. Lines of other datasets are passed over, and an element that is
+            listed more than once is run once.
+        dataset: The dataset whose loader wrote it, built as it was.
+
+    Raises:
+        SourceError: There is no such file, or it is no quarantine file.
+        StateError: It has lines of other datasets alone; says what differs.
+        ArgumentError: The elements came out of a stream, and can only be had with all before them.
+
+    Example:
+        >>> def inverse(x):
+        ...     return 1 / float(x) if x else 1 / 0
+        >>> ds = penstock.range(4).map(inverse).batch(2)
+        >>> with ds.loader("inline", on_error="replace", quarantine="bad.jsonl") as loader:
+        ...     [batch.tolist() for batch in loader]
+        [[1.0, 1.0], [0.5, 0.3333333333333333]]
+        >>> [str(each.error.__cause__) for each in penstock.replay("bad.jsonl", ds)]
+        ['division by zero']
+    """
+    if not isinstance(dataset, Dataset):
+        raise ArgumentTypeError(f"replay() needs the dataset whose loader wrote the file, got {type_of(dataset)}.")
+    records = _records(Path(path))
+    ours = identity(dataset._node)
+    mine = [record for record in records if record["plan"] == ours]
+    if records and not mine:
+        raise StateError(f"{path} is of another dataset: {difference(records[0]['plan'], ours)}.")
+    return _run(mine, dataset._node)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}.") from None
+    records = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            records[record["plan"], record["guard"], record["epoch"], record["index"]] = record
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines) and not line.endswith(b"\n"):
+                break  # the disk was full, or the process was killed, in the middle of it
+            raise SourceError(f"{path} is no quarantine file: line {number} is {line[:80]!r}.") from None
+    return list(records.values())
+
+
+def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
+    readers: dict[tuple[str, int], Reader] = {}
+    for record in records:
+        key = record["on_error"], record["guard"]
+        if key not in readers:
+            readers[key] = _reader(node, *key)
+        try:
+            element = readers[key].element(record["epoch"], record["index"])
+        except Exception as error:
+            yield Replayed(record, None, error)
+        else:
+            yield Replayed(record, element, None)
+
+
+def _reader(node: Node, on_error: Any, number: int) -> Reader:
+    guards = {each.number: each for each in walk(tolerant(node, on_error)) if isinstance(each, Guard)}
+    source = guards[number].guarded
+    if source.access == "stream":
+        raise ArgumentError(
+            f"What failed came out of a stream, {source.label}, where an element can only be had with all before it. "
+            "Iterate the dataset again."
+        )
+    return Reader(source, OpenSources(source), isolation=seeded_globals)

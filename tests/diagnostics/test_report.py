@@ -1,0 +1,225 @@
+"""What a report says: the limit, what would help, and the times of the steps."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.diagnostics._lanes import Lane, StepTime
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+def lane(wall_ms: float, cpu_ms: float, *, workers: int = 2, is_serial: bool = False, step_ms: float = 0.0) -> Lane:
+    """Ten batches of which each took so long."""
+    steps = (StepTime("map(decode)", 1, 160, step_ms / 100),) if step_ms else ()
+    return Lane("batch(16)", workers, is_serial, 10, wall_ms / 100, cpu_ms / 100, steps)
+
+
+def report(*lanes: Lane, use_ms: float, wait_ms: float, workers: int = 2, cpu_count: int = 8) -> ps.Report:
+    """Of eleven batches, so that ten were between the first and the last."""
+    return ps.Report(
+        batches=11,
+        elements_per_batch=16,
+        elapsed_s=(use_ms + wait_ms) / 100,
+        wait_s=wait_ms / 100,
+        first_batch_s=0.1,
+        copied=0,
+        executor="processes",
+        workers=workers,
+        projected_nbytes=212 << 20,
+        slot_count=6,
+        slot_nbytes=30 << 20,
+        shared_nbytes=0,
+        note="",
+        memory_limit=1024 << 20,
+        cpu_count=cpu_count,
+        lanes=lanes,
+    )
+
+
+# What it computes.
+
+
+def test_workers_share_the_work_until_the_consumer_is_the_limit() -> None:
+    said = report(lane(100, 100, step_ms=97.6), use_ms=22, wait_ms=28)
+    found = [(said.what_if(workers=n).elements_per_s, said.what_if(workers=n).wait_share) for n in (1, 2, 4, 5, 20)]
+    rates, waits = zip(*found, strict=True)
+    assert rates == pytest.approx([160, 320, 640, 16 / 0.022, 16 / 0.022])
+    assert waits == pytest.approx([0.78, 0.56, 0.12, 0, 0])
+    assert (
+        said.limit == "map(decode) is the limit, 6.1 ms an element on 2 workers; 3 more workers would remove the wait"
+    )
+    assert "memory 212 of 1,024 MiB projected" in said.sentence
+    assert str(said.what_if(workers=4)) == "with 4 workers: 640 elements/s, waiting 12% of the time"
+
+
+def test_more_workers_than_cpus_do_not_help_what_computes() -> None:
+    said = report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(320)
+    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+
+
+def test_more_workers_than_cpus_help_what_waits() -> None:
+    said = report(lane(100, 10, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))
+
+
+def test_a_run_with_too_many_workers_says_what_fewer_would_do() -> None:
+    # Eight workers on two CPUs: each batch took 100 ms by the clock and 25 ms of a CPU.
+    said = report(lane(100, 25, workers=8, step_ms=99), use_ms=5, wait_ms=7.5, workers=8, cpu_count=2)
+    assert said.what_if(workers=2).elements_per_s == pytest.approx(said.what_if(workers=8).elements_per_s)
+
+
+def test_a_stream_is_as_fast_as_the_one_place_where_it_is_read() -> None:
+    feed = replace(lane(40, 40, is_serial=True), label="from_generator(lines)")
+    said = report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35)
+    assert said.what_if(workers=9).elements_per_s == pytest.approx(16 / 0.04)
+    assert said.limit == "from_generator(lines), read in one place, is the limit, 2.5 ms an element"
+
+
+def test_a_consumer_that_hardly_waits_is_the_limit() -> None:
+    assert report(lane(100, 100), use_ms=99, wait_ms=1).limit == "your program is the limit, 99.0 ms a batch"
+
+
+def test_what_is_not_in_a_step_goes_into_batches() -> None:
+    said = report(lane(100, 100, step_ms=20), use_ms=10, wait_ms=40)
+    assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
+
+
+def test_an_epoch_is_told_without_those_before() -> None:
+    before, now = (
+        lane(10, 10, step_ms=8),
+        replace(lane(100, 50), batches=40, steps=(StepTime("map(decode)", 1, 200, 0.9),)),
+    )
+    done = now.since(before)
+    assert (done.batches, done.wall_s, done.cpu_s) == pytest.approx((30, 0.9, 0.4))
+    assert done.steps == (StepTime("map(decode)", 1, 40, pytest.approx(0.82)),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
+def test_what_if_refuses_what_is_no_number_of_workers(workers: Any) -> None:
+    with pytest.raises(ps.ArgumentError, match="a number from 1 on is needed"):
+        report(lane(1, 1), use_ms=1, wait_ms=1).what_if(workers=workers)
+
+
+def test_what_if_needs_a_batch() -> None:
+    with (
+        ps.range(4).batch(2).loader("inline") as loader,
+        pytest.raises(ps.ArgumentError, match="no batch was handed out yet"),
+    ):
+        loader.report().what_if(workers=2)
+
+
+# What is measured.
+
+
+class Sleeping(ps.Source):
+    """A source whose elements take a while."""
+
+    element_spec = ps.ArraySpec((), "int64")
+    computes = True
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 160
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        time.sleep(self.seconds * len(indices))
+        out[...] = indices
+
+
+def slowly(seconds: float) -> Callable[[Any], Any]:
+    def work(x: Any) -> Any:
+        time.sleep(seconds)
+        return np.full(4, x)
+
+    return work
+
+
+KINDS = {
+    "source": ("from_source is the limit, 2", 0.002, 0, 0, (0.9, 1)),
+    "map": ("map(work) is the limit, 2", 0, 0.002, 0, (0.9, 1)),
+    "consumer": ("your program is the limit, ", 0, 0.0005, 0.02, (0, 0.15)),
+}
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("inline", 1), ("threads", 2), ("processes", 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) -> None:
+    text, source_s, map_s, consumer_s, (least, most) = KINDS[kind]
+    if kind == "consumer" and executor == "inline":
+        pytest.skip("an inline loader always waits: it is the consumer who works")
+    dataset = ps.from_source(Sleeping(source_s)).map(slowly(map_s)).batch(8)
+    with dataset.loader(executor, workers=workers) as loader:
+        for _ in loader:
+            time.sleep(consumer_s)
+        said = loader.report()
+        assert text in said.limit, said
+        assert least <= said.wait_share <= most
+        elements = {step.step.partition("(")[0]: step.elements for step in said.lanes[0].steps}
+        assert elements.keys() == {"from_source", "map"}
+        assert all(160 <= count <= 160 + 8 * 8 for count in elements.values()), "workers are ahead by the ring"
+    assert loader.report().lanes[0].steps, "what was measured outlives the loader"
+
+
+def test_a_slow_generator_is_named() -> None:
+    def lines() -> Any:
+        for number in range(64):
+            time.sleep(0.002)
+            yield number
+
+    with ps.from_generator(lines).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
+        assert sum(map(len, loader)) == 64
+        assert "lines), read in one place, is the limit, " in loader.report().limit
+
+
+def test_each_epoch_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with ps.range(40).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
+        for _ in range(2):
+            list(loader)
+        table = str(loader.report()).splitlines()
+    lines = [record.message for record in caplog.records]
+    assert [line.partition(",")[0] for line in lines] == ["Epoch 0: 5 batches", "Epoch 1: 5 batches"]
+    assert [row.split()[0].partition("(")[0] for row in table[1:4]] == ["range", "map", "into"]
+
+
+def test_nothing_is_told_to_nobody() -> None:
+    with ps.range(40).batch(8).loader("inline") as loader:
+        list(loader)
+        said = loader.report()
+    assert said.elements_per_s > 0
+    assert math.isfinite(said.what_if(workers=3).elements_per_s)
+
+
+@pytest.mark.limits
+@pytest.mark.parametrize("kind", ["waits", "computes"])
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_what_if_is_within_15_percent_of_the_real_run(executor: Any, kind: str) -> None:
+    matrix = np.random.default_rng(0).random((160, 160))
+
+    def computes(x: Any) -> Any:
+        return (matrix @ matrix).sum(axis=0) + x
+
+    function = slowly(0.004) if kind == "waits" else computes
+    dataset = ps.range(3000 if kind == "waits" else 6000).map(function).batch(16)
+
+    def run(workers: int) -> ps.Report:
+        with dataset.loader(executor, workers=workers) as loader:
+            next(iter(loader))
+            for batch in loader:
+                batch.sum()
+            return loader.report()
+
+    for here, there in [(1, 2), (2, 1), (2, 6)] if kind == "waits" else [(1, 2), (2, 1)]:
+        said, real = run(here).what_if(workers=there), run(there)
+        assert said.elements_per_s == pytest.approx(real.elements_per_s, rel=0.15), (here, there)

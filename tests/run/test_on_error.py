@@ -1,0 +1,367 @@
+"""`on_error`, `max_errors`, the quarantine file and `replay`: what fails is set aside, and nothing else changes."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+BAD = {3, 10, 11, 17, 24}
+EXECUTORS = [("inline", 1), ("threads", 3), ("processes", 2)]
+
+
+@pytest.fixture(params=EXECUTORS, ids=lambda run: run[0])
+def run(request: pytest.FixtureRequest) -> tuple[str, int]:
+    return request.param
+
+
+@pytest.fixture
+def load(run: tuple[str, int], tmp_path: Path) -> Iterator[Callable[..., ps.Loader]]:
+    loaders = []
+
+    def load(dataset: ps.Dataset, **options: Any) -> ps.Loader:
+        loader = dataset.loader(
+            **{"executor": run[0], "workers": run[1], "quarantine": tmp_path / "bad.jsonl"} | options
+        )
+        loaders.append(loader)
+        return loader
+
+    yield load
+    while loaders:
+        loaders.pop().close()
+
+
+def decode(x: Any) -> Any:
+    if int(x) in BAD:
+        raise ValueError(f"broken {x}")
+    return x * 10
+
+
+def lines(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+
+
+def elements_of(records: list[dict[str, Any]]) -> list[int]:
+    return sorted(record["sources"][0][1] for record in records)
+
+
+def numbers() -> Iterator[int]:
+    yield from range(30)
+
+
+def replaced(order: list[int], size: int) -> list[list[int]]:
+    """What batches hold: the next of the batch that is well, then the first of those before it."""
+    batches = []
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        turned = [batch[row + 1 :] + batch[:row] for row in range(len(batch))]
+        batches.append(
+            [one if one not in BAD else next(x for x in turned[row] if x not in BAD) for row, one in enumerate(batch)]
+        )
+    return [[one * 10 for one in batch] for batch in batches]
+
+
+def skipped(order: list[int], size: int) -> list[list[int]]:
+    rest = [one * 10 for one in order if one not in BAD]
+    return [rest[start : start + size] for start in range(0, len(rest), size)]
+
+
+ORACLES = {"replace": replaced, "skip": skipped}
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+@pytest.mark.parametrize("source", ["range", "shuffled", "filtered", "generator"])
+def test_batches_are_as_the_policy_says(load: Any, tmp_path: Path, source: str, on_error: Any) -> None:
+    base = ps.from_generator(numbers) if source == "generator" else ps.range(30)
+    ordered = base.shuffle(seed=3) if source == "shuffled" else base
+    order = [int(x) for x in ordered]
+    if source == "filtered":
+        ordered, order = ordered.filter(lambda x: x % 5 != 1), [x for x in order if x % 5 != 1]
+    loader = load(ordered.map(decode).batch(4), on_error=on_error)
+    assert [batch.tolist() for batch in loader] == ORACLES[on_error](order, 4)
+    assert elements_of(lines(tmp_path)) == sorted(BAD.intersection(order)) or source == "filtered"
+    assert loader.report().set_aside == len(BAD.intersection(order))
+    known = on_error == "replace" and source not in ("filtered", "generator")
+    assert loader.length == (8 if known else None)
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_a_broken_file_takes_its_label_along(load: Any, on_error: Any, tmp_path: Path) -> None:
+    class Files(ps.Source):
+        element_spec = ps.ArraySpec((2,), "float32")
+
+        def __len__(self) -> int:
+            return 30
+
+        def describe(self, index: int) -> str:
+            return f"{index}.jpg"
+
+        def read_into(self, indices: Any, out: Any) -> None:
+            for row, index in enumerate(indices.tolist()):
+                if index in BAD:
+                    raise OSError(f"{index}.jpg is truncated")
+                out[row] = index * 10
+
+    pairs = ps.zip((ps.from_source(Files()), ps.range(30))).shuffle(seed=5).batch(4)
+    batches = [(x[:, 0].tolist(), y.tolist()) for x, y in load(pairs, on_error=on_error)]
+    order = [int(x) for x in ps.range(30).shuffle(seed=5)]
+    assert [x for x, _ in batches] == ORACLES[on_error](order, 4)
+    assert all(x == [one * 10 for one in y] for x, y in batches)
+    (first, *_) = sorted(lines(tmp_path), key=lambda record: record["sources"][0][1])
+    assert first["sources"] == [["from_source", 3, "3.jpg"], ["range", 3, "the integer 3"]]
+    assert (first["step"], first["exception"], first["message"]) == (
+        "from_source",
+        "OSError",
+        "OSError: 3.jpg is truncated",
+    )
+    assert "read_into" in first["traceback"]
+
+
+def test_what_fails_is_written_once_with_its_cause(load: Any, tmp_path: Path) -> None:
+    loader = load(ps.range(30).shuffle(seed=1).map(decode).batch(4), on_error="replace")
+    for _ in range(3):  # each epoch in another order
+        assert sum(len(batch) for batch in loader) == 30
+    records = lines(tmp_path)
+    assert elements_of(records) == sorted(BAD)
+    assert loader.report().set_aside == len(BAD)
+    assert f"5 elements were set aside, see {tmp_path / 'bad.jsonl'}." in str(loader.report())
+    for record in records:
+        (source,) = record["sources"]
+        assert source == ["range", source[1], f"the integer {source[1]}"]
+        assert (record["step"], record["exception"]) == ("map(decode)", "ValueError")
+        assert f"broken {source[1]}" in record["message"]
+        assert "in decode" in record["traceback"]
+
+
+def test_replay_runs_exactly_those_again_and_they_are_well_once_mended(load: Any, tmp_path: Path) -> None:
+    for one in BAD:
+        (tmp_path / f"{one}.broken").touch()
+
+    def noisy(x: Any, rng: np.random.Generator) -> Any:
+        if (tmp_path / f"{int(x)}.broken").exists():
+            raise ValueError(f"broken {x}")
+        return x * 10 + rng.random()
+
+    dataset = ps.range(30).shuffle(seed=1).random_map(noisy).batch(4)
+    loader = load(dataset, on_error="replace")
+    assert len(list(loader)) == len(list(loader)) == 8
+    again = list(ps.replay(tmp_path / "bad.jsonl", dataset))
+    assert [each.failure for each in again] == lines(tmp_path)
+    assert all(each.element is None and str(each.error.__cause__).startswith("broken") for each in again)
+
+    for file in tmp_path.glob("*.broken"):
+        file.unlink()
+    mended = list(ps.replay(tmp_path / "bad.jsonl", dataset))
+    assert [each.failure for each in mended] == lines(tmp_path)
+    epochs = [np.concatenate([batch.copy() for batch in load(dataset)]) for _ in range(1)]
+    assert all(each.error is None for each in mended)
+    in_epoch_0 = [each for each in mended if each.failure["epoch"] == 0]
+    assert in_epoch_0
+    assert all(each.element == epochs[0][each.failure["index"]] for each in in_epoch_0)
+
+
+def test_an_epoch_resumes_in_its_middle(load: Any) -> None:
+    dataset = ps.range(30).shuffle(seed=2).map(decode).batch(4)
+    for on_error in ("replace", "skip"):
+        loader = load(dataset, on_error=on_error)
+        states, batches = [], []
+        for batch in loader:
+            batches.append(batch.tolist())
+            states.append(json.loads(json.dumps(loader.get_state())))
+        for cut in (0, 2, len(batches) - 2):
+            other = load(dataset, on_error=on_error)
+            other.set_state(states[cut])
+            assert [batch.tolist() for batch in other] == batches[cut + 1 :]
+
+
+def test_shards_share_what_was_put_in_its_place(load: Any) -> None:
+    dataset = ps.range(28).map(decode).batch(4)
+    whole = [batch.tolist() for batch in load(dataset, on_error="replace")]
+    parts = [[batch.tolist() for batch in load(dataset, on_error="replace", shard=(rank, 2))] for rank in range(2)]
+    assert [left + right for left, right in zip(*parts, strict=True)] == whole
+
+
+def test_text_and_ragged_elements_are_left_out_too(load: Any) -> None:
+    def ragged(x: Any) -> Any:
+        return {"text": f"no {int(decode(x))}", "values": np.arange(int(x)), "id": x}
+
+    spec = {"text": ps.ArraySpec((), "U"), "values": ps.ArraySpec((None,), "int64"), "id": ps.ArraySpec((), "int64")}
+    dataset = ps.range(30).map(ragged, element_spec=spec)
+    wanted = [(x, f"no {x * 10}", [*range(x)]) for x in range(30) if x not in BAD]
+    found = [(int(one["id"]), str(one["text"]), one["values"].tolist()) for one in load(dataset, on_error="skip")]
+    assert found == wanted
+    padded = [batch["values"].tolist() for batch in load(dataset.padded_batch(1), on_error="skip")]
+    assert padded == [[values] for _, _, values in wanted]
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_functions_of_batches_are_guarded_as_batches(load: Any, tmp_path: Path, on_error: Any) -> None:
+    def total(batch: Any) -> Any:
+        if batch[0] == 40:
+            raise ValueError("no sum")
+        return batch.sum()
+
+    found = [int(x) for x in load(ps.range(16).map(decode).batch(4).map(total), on_error=on_error)]
+    if on_error == "replace":  # the second batch fails as a whole, so that the third stands in for it
+        assert found == [0 + 10 + 20 + 0, 80 + 90 + 80 + 80, 80 + 90 + 80 + 80, 120 + 130 + 140 + 150]
+    else:  # the first batch ends with 40, so none begins with it
+        assert found == [0 + 10 + 20 + 40, 50 + 60 + 70 + 80, 90 + 120 + 130 + 140, 150]
+    steps = {record["step"] for record in lines(tmp_path)}
+    assert steps == ({"map(decode)", "map(total)"} if on_error == "replace" else {"map(decode)"})
+
+
+def test_the_first_element_may_be_broken(load: Any) -> None:
+    def halves(x: Any) -> Any:
+        if int(x) < 2:
+            raise ValueError("too small")
+        return x / 2
+
+    loader = load(ps.range(8).map(halves).batch(4), on_error="replace")
+    assert loader.element_spec == ps.ArraySpec((4,), "float64")
+    assert [batch.tolist() for batch in loader] == [[1.0, 1.0, 1.0, 1.5], [2.0, 2.5, 3.0, 3.5]]
+
+
+def test_a_batch_of_broken_elements_is_an_error(load: Any) -> None:
+    def halves(x: Any) -> Any:
+        if 4 <= int(x) < 8:
+            raise ValueError(f"broken {x}")
+        return x / 2
+
+    dataset = ps.range(12).map(halves).batch(4)
+    with pytest.raises(
+        ps.ElementError, match=r"nothing to put in the place of element 4(.|\n)*all elements of the batch"
+    ):
+        list(load(dataset, on_error="replace"))
+    assert [len(batch) for batch in load(dataset, on_error="skip")] == [4, 4]
+
+
+def test_a_filter_that_fails_leaves_out_its_element(load: Any, tmp_path: Path) -> None:
+    def is_small(x: Any) -> bool:
+        if int(x) == 5:
+            raise ValueError("neither")
+        return bool(x < 8)
+
+    for on_error in ("skip", "replace"):
+        loader = load(ps.range(12).filter(is_small).batch(4), on_error=on_error)
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 6, 7]]
+    assert [(record["step"], record["index"]) for record in lines(tmp_path)] == [("filter(is_small)", 5)] * 2
+
+
+# How many.
+
+
+@pytest.mark.parametrize(("most", "fails"), [(5, False), (4, True), (0, True), (5 / 30, False), (0.1, True)])
+def test_more_than_max_errors_is_an_error(load: Any, most: Any, fails: bool, tmp_path: Path) -> None:
+    loader = load(ps.range(30).map(decode).batch(4), on_error="skip", max_errors=most)
+    if not fails:
+        assert sum(map(len, loader)) == 25
+        assert sum(map(len, loader)) == 25, "the same elements again, in the next epoch, are no more"
+        return
+    with pytest.raises(ps.ElementError, match=rf"elements? failed, which is more than max_errors={most} allows"):
+        list(loader)
+    assert lines(tmp_path)
+
+
+def test_options_without_a_meaning_are_refused(tmp_path: Path) -> None:
+    dataset = ps.range(4).batch(2)
+    for options, error, text in [
+        ({"on_error": "ignore"}, ps.ArgumentError, "on_error='ignore' is not known. Use 'raise', 'skip'"),
+        ({"max_errors": 3}, ps.ArgumentError, "but on_error='raise' ends with the first"),
+        ({"on_error": "skip", "max_errors": -1}, ps.ArgumentError, "neither a count from 0 on nor a fraction"),
+        ({"on_error": "skip", "max_errors": 1.5}, ps.ArgumentError, "neither a count from 0 on nor a fraction"),
+        ({"on_error": "skip", "max_errors": float("nan")}, ps.ArgumentError, "neither a count from 0 on nor"),
+        ({"on_error": "skip", "max_errors": "1%"}, ps.ArgumentTypeError, "is no number: a count, or a fraction"),
+        ({"on_error": "skip", "quarantine": tmp_path / "no" / "x"}, ps.ArgumentError, "there is no folder"),
+        ({"on_error": "skip", "quarantine": None}, ps.ArgumentTypeError, "quarantine needs a path, got a NoneType"),
+    ]:
+        with pytest.raises(error) as caught:
+            dataset.loader("inline", **options)
+        assert text in str(caught.value)
+    stream = ps.from_generator(numbers, element_spec=ps.ArraySpec((), "int64")).map(decode)
+    with pytest.raises(ps.ArgumentError, match=r"fraction, but nobody knows of how many(.|\n)*max_errors=100"):
+        stream.batch(4).loader("inline", on_error="skip", max_errors=0.1)
+    with pytest.raises(ps.ArgumentError, match=r"single elements of a stream. Put batch\(\) last"):
+        stream.loader("inline", on_error="replace")
+    with pytest.raises(ps.ArgumentError, match=r"shuffle\(seed=1\) needs random access. Put it before batch\(\)"):
+        ps.range(8).map(decode).batch(2).shuffle(seed=1).loader("inline", on_error="skip")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_quarantine_that_cannot_be_written_does_not_end_the_run(
+    load: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").mkdir()
+    loader = load(ps.range(30).map(decode).batch(4), on_error="skip", quarantine=tmp_path / "taken")
+    assert sum(map(len, loader)) == 25
+    assert loader.report().set_aside == 5
+    said = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 1
+    assert "taken cannot be written" in said[0]
+
+
+def test_nothing_is_written_where_nothing_fails(load: Any, tmp_path: Path) -> None:
+    assert sum(map(len, load(ps.range(30).batch(4), on_error="replace"))) == 30
+    assert not (tmp_path / "bad.jsonl").exists()
+
+
+# Replaying what is not to be had.
+
+
+def test_replay_refuses_what_is_not_of_this_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    dataset = ps.range(30).map(decode).batch(4)
+    with pytest.raises(ps.SourceError, match=r"bad.jsonl cannot be read"):
+        ps.replay(path, dataset)
+    with dataset.loader("inline", on_error="skip", quarantine=path) as loader:
+        list(loader)
+    with pytest.raises(ps.StateError, match=r"of another dataset: step 3 differs: the arguments of batch changed"):
+        ps.replay(path, ps.range(30).map(decode).batch(5))
+    with open(path, "a") as file:
+        file.write('{"plan": "cut off')  # by a full disk
+    assert len(list(ps.replay(path, dataset))) == 5
+    path.write_text("epoch,loss\n0,1\n")
+    with pytest.raises(ps.SourceError, match=r"no quarantine file: line 1 is b'epoch,loss"):
+        ps.replay(path, dataset)
+    with pytest.raises(ps.ArgumentTypeError, match=r"replay\(\) needs the dataset"):
+        ps.replay(path, [])  # type: ignore[arg-type]
+
+
+def test_replay_refuses_streams(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    dataset = ps.from_generator(numbers).map(decode).batch(4)
+    with dataset.loader("inline", on_error="skip", quarantine=path) as loader:
+        list(loader)
+    with pytest.raises(ps.ArgumentError, match="came out of a stream"):
+        list(ps.replay(path, dataset))
+
+
+# Workers that die.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: Any) -> None:
+    def lethal(x: Any) -> Any:
+        if int(x) == 5:
+            os._exit(7)
+        return decode(x)
+
+    path = tmp_path / "bad.jsonl"
+    with ps.range(16).map(lethal).batch(4).loader("processes", 2, on_error=on_error, quarantine=path) as loader:
+        batches = [batch.tolist() for batch in loader]
+    gone = {*BAD, 5}
+    if on_error == "skip":
+        assert [x for batch in batches for x in batch] == [x * 10 for x in range(16) if x not in gone]
+    else:
+        assert batches == [[0, 10, 20, 0], [40, 60, 60, 70], [80, 90, 80, 80], [120, 130, 140, 150]]
+    records = {record["sources"][0][1]: record for record in lines(tmp_path)}
+    assert sorted(records) == [3, 5, 10, 11]
+    assert records[5]["exception"] == "WorkerError"
+    assert "ended with exit status 7" in records[5]["message"]
