@@ -36,8 +36,6 @@ from penstock._spec import Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
-    import os
-
     from penstock.adapters.jax import JaxAdapter
     from penstock.adapters.keras import KerasAdapter
     from penstock.adapters.torch import TorchAdapter
@@ -637,7 +635,7 @@ class Dataset:
     # Keeping.
 
     def cache(
-        self, path: "str | os.PathLike[str] | None" = None, *, limit: int | None = None, key: str | None = None
+        self, path: str | os.PathLike[str] | None = None, *, limit: int | None = None, key: str | None = None
     ) -> "Dataset":
         """Keeps elements once they were made, on disk or in memory.
 
@@ -677,7 +675,7 @@ class Dataset:
 
     def materialize(
         self,
-        path: "str | os.PathLike[str]",
+        path: str | os.PathLike[str],
         *,
         key: str | None = None,
         progress: Callable[[int, int | None], None] | None = None,

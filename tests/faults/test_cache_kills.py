@@ -24,9 +24,9 @@ from penstock.testing import assert_same
 
 pytestmark = pytest.mark.faults
 
-COUNT = 1500
+COUNT = 1000
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "0"))
-TIME_S = 25.0
+TIME_S = 20.0
 
 
 def element(x: Any) -> Any:
