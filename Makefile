@@ -1,7 +1,7 @@
 # From a fresh clone, with nothing but Python 3.11 and make:
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
-#                ARGS=augment: on characters that worker processes distort
+#                ARGS=augment: on characters that worker processes distort; ARGS=images: on a folder of JPEGs
 #   make test    every test: the fast set first, on a machine without frameworks     (about 10 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
@@ -83,7 +83,7 @@ $(STAMP)-venv:
 
 $(STAMP)-core: $(STAMP)-venv pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[hdf5,parquet,remote,tfrecord,zarr]' --group test
+	$(PIP_INSTALL) -e '.[hdf5,image,parquet,remote,tfrecord,zarr]' --group test
 	touch $@
 
 $(STAMP)-demo: $(STAMP)-venv pyproject.toml
@@ -93,7 +93,7 @@ $(STAMP)-demo: $(STAMP)-venv pyproject.toml
 
 $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[demo,hdf5,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
+	$(PIP_INSTALL) -e '.[demo,hdf5,image,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
 	touch $@
 
 $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml

@@ -20,11 +20,12 @@ def test_version(capsys):
 
 def test_help_names_the_demo_and_the_demo_its_options(capsys):
     assert _exit_status("--help") == 0
-    assert "train on a film, or on characters that are distorted, and report" in capsys.readouterr().out
+    assert "train on a film, on characters or on photographs, and report" in capsys.readouterr().out
     assert _exit_status("demo", "--help") == 0
     out = capsys.readouterr().out
     assert all(option in out for option in ("--data", "--epochs", "--data-dir", "--out", "penstock-demo.png"))
-    assert all(name in out for name in ("penstock demo ", "penstock demo augment ", "{frames,augment}"))
+    commands = ("penstock demo ", "penstock demo augment ", "penstock demo images ", "{frames,augment,images}")
+    assert all(text in out for text in commands)
 
 
 @pytest.mark.parametrize(

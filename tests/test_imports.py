@@ -15,7 +15,7 @@ print(json.dumps({"took_s": took_s, "roots": roots, "threads": threading.active_
 """
 
 FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
-OTHERS = {"h5py", "hypothesis", "matplotlib", "pytest", "skimage", "zarr"}
+OTHERS = {"cv2", "h5py", "hypothesis", "matplotlib", "pytest", "skimage", "zarr"}
 
 
 def imported(fresh_python, env=None):

@@ -16,7 +16,18 @@ GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
-CORE = RUN | {"_loader", "_caching", "_dataset", "_constructors", "_records", "_replay", "sources", "image"}
+CORE = RUN | {
+    "_loader",
+    "_caching",
+    "_dataset",
+    "_constructors",
+    "_images",
+    "_records",
+    "_replay",
+    "_timeseries",
+    "sources",
+    "image",
+}
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -26,22 +37,34 @@ MAY_IMPORT = {
     "diagnostics": GROUND,  # what `_run` and `_loader` report to; it knows neither
     "_run": MEMORY | {"diagnostics", "sources"},  # a parcel asks where in its file a memmap lies
     "_loader": RUN,
-    "sources": PLAN,  # the Source protocol is `_plan`'s
-    "image": PLAN | {"sources"},
+    "image": PLAN,
+    "sources": PLAN | {"image"},  # the Source protocol is `_plan`'s
     "_caching": RUN | {"_loader", "sources"},
     "_dataset": RUN | {"_loader", "_caching", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
+    "_images": RUN | {"_dataset", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},
+    "_timeseries": RUN | {"_dataset", "_constructors"},
+    "_show": PLAN | {"_dataset"},
     "_replay": RUN | {"_dataset"},
     "adapters": CORE,
-    "__init__": CORE | {"adapters"},
+    "__init__": CORE | {"_show", "adapters"},
     "testing": CORE | {"__init__", "adapters"},
-    "demos": CORE | {"__init__", "adapters"},
+    "demos": CORE | {"__init__", "_show", "adapters"},
     "cli": CORE | {"__init__", "adapters"},
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
-DEFERRED = {("_dataset", "adapters"), ("_constructors", "sources"), ("_records", "sources"), ("cli", "demos")}
+DEFERRED = {
+    ("_dataset", "adapters"),
+    ("_dataset", "_show"),
+    ("_constructors", "sources"),
+    ("_images", "image"),
+    ("_images", "sources"),
+    ("_records", "sources"),
+    ("__init__", "image"),
+    ("cli", "demos"),
+}
 
 REQUIRED = {"numpy", "optree", "cloudpickle"}
 # The files that may import each optional library, or the folders, which end in a slash.
@@ -56,7 +79,9 @@ OPTIONAL = {
     "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
     "google_crc32c": ("sources/_tfframes.py",),
     "fsspec": ("sources/_openfile.py",),
-    "matplotlib": ("demos/",),
+    "simplejpeg": ("image/_simplejpeg.py",),
+    "cv2": ("image/",),
+    "matplotlib": ("_show/_figure.py", "demos/"),
     "skimage": ("demos/",),
     "PIL": ("demos/",),
     "pytest": ("testing/",),

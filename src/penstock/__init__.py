@@ -13,13 +13,18 @@ A map of the package, each room importing only from those above it:
     diagnostics/    counters and reports
     _run/           how it happens: units, executors, the pipeline, worker processes, the end
     sources/        where elements come from, one format a file
+    image/          decoding and distortions on OpenCV, imported when it is asked for
     _loader.py      a dataset being run
-    _dataset.py     the handle: a method for each verb      _constructors.py, _records.py   from_..., zip, ...
+    _dataset.py     the handle: a method for each verb
+    _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
     _replay.py      elements that were set aside, again
+    _show/          a look at elements, drawn by Matplotlib when it is asked for
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
     demos/  cli.py  the command `penstock`
 """
+
+from typing import Any as _Any
 
 from penstock._constructors import (
     concatenate as concatenate,
@@ -51,6 +56,11 @@ from penstock._errors import (
     UnknownLengthError as UnknownLengthError,
     WorkerError as WorkerError,
 )
+from penstock._images import (
+    from_etlcdb as from_etlcdb,
+    from_image_files as from_image_files,
+    image_dataset_from_directory as image_dataset_from_directory,
+)
 from penstock._loader import Loader as Loader
 from penstock._plan._source import Source as Source
 from penstock._records import (
@@ -61,7 +71,9 @@ from penstock._records import (
     write_tfrecord as write_tfrecord,
 )
 from penstock._replay import Replayed as Replayed, replay as replay
+from penstock._show._show import show as show
 from penstock._spec import ArraySpec as ArraySpec
+from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
 from penstock.diagnostics._report import Report as Report
 
 __version__ = "0.1.0"
@@ -74,3 +86,12 @@ for _name in __all__:
         # Reprs, docs and pickles say `penstock.Dataset`, not where it happens to be defined.
         _value.__module__ = "penstock"
 del _name, _value
+
+
+def __getattr__(name: str) -> _Any:
+    """Imports `penstock.image`, and OpenCV with it, when it is first asked for."""
+    if name != "image":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import penstock.image
+
+    return penstock.image

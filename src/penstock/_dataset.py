@@ -8,7 +8,7 @@ import logging
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
@@ -24,10 +24,11 @@ from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map
-from penstock._plan._node import Access, Length, Node
+from penstock._plan._node import Access, Length, Node, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
+from penstock._plan._source import SourceNode
 from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text, length_words
 from penstock._plan._windows import Windows, group_bounds
@@ -36,6 +37,7 @@ from penstock._spec import Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
+    from penstock._show._figure import Picture
     from penstock.adapters.jax import JaxAdapter
     from penstock.adapters.keras import KerasAdapter
     from penstock.adapters.torch import TorchAdapter
@@ -94,6 +96,58 @@ class Dataset:
     def access(self) -> Access:
         """`"random"` if any element can be had by its index, else `"stream"`."""
         return self._node.access
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """What integer labels mean, as the source says, after any step; None if it has no labels.
+
+        Raises:
+            AttributeError: No source has them, or several have others.
+        """
+        return self._of_sources("class_names")  # type: ignore[no-any-return]
+
+    @property
+    def file_paths(self) -> list[str]:
+        """The files of the source, in the source's order, after any step.
+
+        That is not the order of this dataset, and may be more than it has: a `shuffle`, `filter`, `take` or `batch`
+        changes nothing here. To have a file beside what is in it, make elements of paths and `map`.
+
+        Raises:
+            AttributeError: No source has files that it lists, or several have others.
+        """
+        return self._of_sources("file_paths")  # type: ignore[no-any-return]
+
+    def _of_sources(self, name: str) -> Any:
+        """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
+        sources = {id(node.data): node.data for node in makers(self._node) if isinstance(node, SourceNode)}
+        asked = [getattr(source, name, NotImplemented) for source in sources.values()]
+        known = [value for value in asked if value is not NotImplemented]
+        if not known:
+            raise AttributeError(f"This dataset has no {name}: none of its sources does.\n{self!r}")
+        # None is what a source without labels says; beside one that has some, it does not count.
+        told = [value for value in known if value is not None] or known
+        if any(value != told[0] for value in told[1:]):
+            raise AttributeError(
+                f"This dataset has no {name} of its own: its sources have different ones. Ask each before they are "
+                f"put together.\n{self!r}"
+            )
+        return told[0]
+
+    def show(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        count: int = 16,
+        class_names: Iterable[str] | None = None,
+    ) -> "Picture":
+        """Draws a labelled grid of the first elements, or of the first batch, for a notebook or into a PNG.
+
+        Arguments, result and errors: those of `penstock.show`.
+        """
+        from penstock._show._show import show
+
+        return show(self, path, count=count, class_names=class_names)
 
     def __repr__(self) -> str:
         return describe(self._node)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
+from penstock._memory._budget import overhead_nbytes
 from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard, OnError, tolerant
@@ -22,6 +23,7 @@ from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
 from penstock._tree import Tree
 from penstock.diagnostics._lanes import Lane
+from penstock.diagnostics._memory import Peak, page_cache_nbytes
 from penstock.diagnostics._report import Counters, Report
 
 _log = logging.getLogger("penstock")
@@ -140,6 +142,7 @@ class Loader:
 
     def __init__(self, node: Node, options: LoaderOptions, *, same_epoch: bool = False) -> None:
         _require_elements(node)
+        self._peak = Peak()
         self._identity = identity(node)
         self._node = plan = tolerant(node, options.on_error)
         self._options = options
@@ -157,7 +160,7 @@ class Loader:
         )
         self._program, self._choice, self._budget = self._stage.program, self._stage.choice, self._stage.budget
         try:
-            self._budget.require(options.memory_limit)
+            self._budget.require(options.memory_limit, self._stage.process_count)
         except BaseException:
             self._stage.close()
             raise
@@ -298,6 +301,8 @@ class Loader:
 
     def report(self) -> Report:
         """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
+        if self._pipeline is not None and not self._is_closed:
+            self._peak.look(self._pipeline.pids, now=True)
         return self._report(self._counters, self._lanes())
 
     def _lanes(self) -> tuple[Lane, ...]:
@@ -332,6 +337,10 @@ class Loader:
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             lanes=lanes,
+            reserved_nbytes=self._peak.reserved_nbytes,
+            peak_nbytes=self._peak.nbytes,
+            overhead_nbytes=overhead_nbytes(self._stage.process_count),
+            page_cache_nbytes=page_cache_nbytes(),
         )
 
     def __repr__(self) -> str:
@@ -386,6 +395,7 @@ class Loader:
                     self._at = (self._next_epoch(), 0)
                     raise StopIteration
                 self._counters.left(entered_at, self._started_at)
+                self._peak.look(pipeline.pids)
                 self._resumes = False
                 iterator.is_over = position + 1 == self._program.batch_count
                 if pipeline.consumed >= 0:

@@ -8,6 +8,7 @@ from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource, from_memmap
 from penstock.sources.npy import describe
 from penstock.testing import CountingSource, FailingSource, GatedSource, SourceTests
+from tests.sources.pictures import picture, write
 
 FRAMES = np.random.default_rng(0).normal(size=(23, 4, 3))
 RECORDS = np.array([(i, f"name {i}", [i, -i]) for i in range(17)], [("a", ">i4"), ("b", "U9"), ("c", "f8", 2)])
@@ -109,6 +110,36 @@ class TestMemmap(SourceTests):
         np.save(tmp_path / "ds.npy", FRAMES)
         view = np.load(tmp_path / "ds.npy", mmap_mode="r")[request.node.callspec.params["expected"]]
         return from_memmap(view)
+
+
+class TestImages(SourceTests):
+    @pytest.fixture(params=["plain", "labels", "categories", "channels first"])
+    def options(self, request):
+        return {
+            "plain": {"labels": None},
+            "labels": {"batch_size": None},
+            "categories": {"label_mode": "categorical", "dtype": "uint8"},
+            "channels first": {"label_mode": "binary", "data_format": "channels_first"},
+        }[request.param]
+
+    @pytest.fixture
+    def source(self, options, tmp_path: Path):
+        for number in range(6):
+            write(tmp_path / "ab"[number % 2] / f"{number}.png", picture(number))
+        ds = ps.image_dataset_from_directory(
+            tmp_path, image_size=(12, 16), shuffle=False, verbose=False, **{"batch_size": None, **options}
+        )
+        return ds._node.data
+
+    @pytest.fixture
+    def expected(self, options):
+        images = np.stack([picture(number) for number in (0, 2, 4, 1, 3, 5)])
+        classes = np.repeat(np.arange(2, dtype="i4"), 3)
+        if "dtype" in options:
+            return images, np.eye(2, dtype="f4")[classes]
+        if "data_format" in options:
+            return images.transpose(0, 3, 1, 2).astype("f4"), classes[:, None].astype("f4")
+        return images.astype("f4") if "labels" in options else (images.astype("f4"), classes)
 
 
 class Lookalike:

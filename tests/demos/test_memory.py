@@ -6,7 +6,8 @@ import sys
 import numpy as np
 
 from penstock._memory._mapping import MemoryFile
-from penstock.demos.memory import MemoryWatch, cpu_s, memory_now, worker_pids
+from penstock.demos.memory import MemoryWatch, cpu_s
+from penstock.diagnostics._memory import memory_now, worker_pids
 
 NBYTES = 64 << 20
 

@@ -8,8 +8,8 @@ import pytest
 import penstock as ps
 from penstock.demos.augment_report import Accuracy, Outcome
 from penstock.demos.characters import Characters
-from penstock.demos.memory import Memory
 from penstock.demos.report import Run, heading, table
+from penstock.diagnostics._memory import Memory
 
 MIB = 1 << 20
 ALONE = ps.Report(

@@ -171,6 +171,14 @@ def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) ->
     assert loader.report().lanes[0].steps, "what was measured outlives the loader"
 
 
+def test_copying_large_elements_into_batches_is_named() -> None:
+    large = np.ones((8 << 20,), np.uint8)
+    with ps.range(48).map(lambda _: large).batch(4).loader("threads", workers=1) as loader:
+        for batch in loader:
+            del batch
+        assert "putting elements into batches is the limit" in loader.report().limit
+
+
 def test_a_slow_generator_is_named() -> None:
     def lines() -> Any:
         for number in range(64):

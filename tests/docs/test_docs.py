@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 # Extras that the fast set has installed.
-FORMATS = {"hdf5", "parquet", "remote", "tfrecord", "zarr"}
+FORMATS = {"hdf5", "image", "parquet", "remote", "tfrecord", "zarr"}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
@@ -118,6 +118,9 @@ def test_docstring_example_runs(path, module, text, first_line, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     penstock = importlib.import_module("penstock")
     names = {**vars(importlib.import_module(module)), "penstock": penstock, "ps": penstock, "np": np}
+    if module.startswith("penstock.image"):
+        names["photo"], names["photos"] = np.zeros((375, 500, 3), np.uint8), np.zeros((3, 375, 500, 3), np.uint8)
+        importlib.import_module("cv2").imwrite("cat.jpg", names["photo"])
     example = doctest.DocTestParser().get_doctest(text, names, module, str(path), first_line)
     complaints: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

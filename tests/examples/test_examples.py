@@ -1,6 +1,7 @@
 """Every example runs, in a process of its own; what it says of itself it asserts itself."""
 
 import ast
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,19 @@ FOLDER = Path(__file__).parents[2] / "examples"
 RUN = """
 import runpy, sys, warnings
 warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword", DeprecationWarning)
-runpy.run_path(sys.argv[1], run_name="__main__")
+del sys.argv[0]  # as a script sees it
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def _case(name: str, said: str, *marks: pytest.MarkDecorator):
     return pytest.param(name, said, marks=marks, id=name)
+
+
+def _unless_installed(library: str) -> pytest.MarkDecorator:
+    """Skips an example whose library is none of our extras."""
+    missing = importlib.util.find_spec(library) is None
+    return pytest.mark.skipif(missing, reason=f"{library} is not installed")
 
 
 CASES = [
@@ -25,13 +33,29 @@ CASES = [
     _case("random_augmentation.py", "With threads and without: the same batches."),
     _case("hdf5_and_zarr.py", "500 elements came"),
     _case("generator.py", "27 batches of long takes came in each of 2 epochs; resumed in the middle, the same."),
+    _case("image_folder.py", "240 images to train came, 60 are kept apart; a bad file is named."),
     _case("tfrecord.py", "800 records of 4 files came, in an order over all of them."),
     _case("next_frame.py", "Mean square error on the test", pytest.mark.keras),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.keras),
     _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.keras),
+    _case("characters.py", "of characters that training never saw are named right, distorted", pytest.mark.framework),
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),
     _case("tfdata.py", "Resumed after batch 30: the same losses.", pytest.mark.framework),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),
+    _case("distortions.py", "23 distortions of a photograph.", pytest.mark.framework),
+    _case(
+        "albumentations_map.py",
+        "Albumentations in two worker processes and without: the same pictures",
+        pytest.mark.framework,
+        _unless_installed("albumentations"),
+    ),
+    _case(
+        "torchvision_map.py",
+        "torchvision in two worker processes and without: the same tensors.",
+        pytest.mark.framework,
+        # What PyPI has is built for torch with CUDA, and cannot be imported beside the CPU's that we test with.
+        _unless_installed("torchvision"),
+    ),
 ]
 
 

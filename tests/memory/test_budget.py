@@ -92,3 +92,25 @@ def test_budget_is_its_items() -> None:
     items.require(None)
     items.require(342)
     assert math.isclose(items.ring_nbytes, 300)
+
+
+def test_worker_processes_count_where_there_are_some() -> None:
+    dataset = ps.range(100).map(lambda x: x).batch(4)
+    limit = 150 << 20
+    with dataset.loader("threads", workers=2, memory_limit=limit), dataset.loader("processes", 2, memory_limit=limit):
+        pass
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        dataset.loader("processes", workers=3, memory_limit=limit)
+    said = str(caught.value)
+    assert "and 183 MiB for 3 worker processes, above memory_limit=150 MiB. 183 MiB of it is what" in said
+    assert "Use executor='threads', or fewer workers: each process takes 45 MiB." in said
+
+
+def test_the_report_sets_what_was_measured_beside_what_was_projected() -> None:
+    with frames(64).batch(32).loader("threads") as loader:
+        kept = [x.copy() for x in loader]
+        report = loader.report()
+    assert len(kept) == 2
+    assert report.reserved_nbytes > 8 << 20
+    assert report.peak_nbytes >= 2 * 32 * 60_000, "the copies are the program's, and grew meanwhile"
+    assert f"of {report.projected_nbytes / 2**20:.0f} MiB projected; the kernel keeps" in str(report)

@@ -170,6 +170,23 @@ def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:
     assert numbers(ps.from_npy(tmp_path / "x.npy").cache(tmp_path / "kept")) == [1, 2, 3, 4]
 
 
+def test_image_files_are_known_by_path_and_time_and_keep_their_names(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    for name in ("cats", "dogs"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(3):
+            cv2.imwrite(str(tmp_path / "pets" / name / f"{number}.png"), np.full((4, 4, 3), 50 * number, "uint8"))
+
+    def kept() -> ps.Dataset:
+        images = ps.image_dataset_from_directory(tmp_path / "pets", image_size=(4, 4), batch_size=None, shuffle=False)
+        return images.materialize(tmp_path / "kept", executor="inline")
+
+    assert kept().class_names == ["cats", "dogs"]
+    assert int(kept()[1][0][0, 0, 0]) == 50
+    cv2.imwrite(str(tmp_path / "pets" / "cats" / "1.png"), np.full((4, 4, 3), 70, "uint8"))
+    assert int(kept()[1][0][0, 0, 0]) == 70
+
+
 def test_a_key_stands_for_what_is_before(tmp_path: Path) -> None:
     lock = __import__("threading").Lock()
 

@@ -11,6 +11,10 @@ from penstock._random import BLOCK_CACHE_NBYTES
 from penstock._spec import Spec
 
 MIB = 1 << 20
+PARENT_NBYTES = 48 * MIB
+"""An allowance for this process beside what is projected: code, threads, what libraries keep."""
+WORKER_NBYTES = 45 * MIB
+"""And for each worker process: an interpreter, NumPy, this package."""
 
 
 @final
@@ -44,35 +48,49 @@ class Budget:
         rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
         return self.ring_nbytes + rest
 
-    def require(self, limit: int | None) -> None:
+    def require(self, limit: int | None, process_count: int = 0) -> None:
         """Refuses a loader that cannot stay under its limit.
+
+        Args:
+            limit: Bytes.
+            process_count: Worker processes, whose memory counts too, with what they cost in this process.
 
         Raises:
             MemoryLimitError: Says the sum, the largest item, and two cures.
         """
-        if limit is None or self.projected_nbytes <= limit:
+        overhead = overhead_nbytes(process_count)
+        if limit is None or self.projected_nbytes + overhead <= limit:
             return
+        ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
         items = {
-            "the ring": self.ring_nbytes,
+            ring: self.ring_nbytes,
             "scratch memory of the workers": self.scratch_nbytes,
-            "elements of a stream that wait for the workers": self.spans_nbytes,
+            "arrays that worker processes share": self.shared_nbytes,
+            "elements of a stream that wait, and what steps hold that see them in order": self.spans_nbytes,
             "a cache in memory": self.kept_nbytes,
+            f"what {process_count} worker processes take": overhead,
         }
         largest = max(items, key=lambda name: items[name])
-        if largest == "a cache in memory":
-            raise MemoryLimitError(
-                f"Projected memory is {mib(self.projected_nbytes)}, above memory_limit={mib(limit)}. "
-                f"{mib(self.kept_nbytes)} of it is a cache in memory. Say how much it may take, cache(limit=...), or "
-                "keep it on disk, cache(path)."
-            )
-        rest = self.projected_nbytes - self.ring_nbytes
-        fitting = (limit - rest) // self.slot_nbytes - 2
-        cure = f"prefetch={fitting} fits" if fitting >= 1 else "no prefetch fits"
+        fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
+        prefetch = f"a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
+        cures = {
+            "scratch memory of the workers": f"Use fewer workers, or {prefetch}",
+            "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
+            "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
+        }
+        cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
+        if items[largest] == overhead:
+            cure = f"Use executor='threads', or fewer workers: each process takes {mib(WORKER_NBYTES)}"
+        and_overhead = f" and {mib(overhead)} for {process_count} worker processes" if overhead else ""
         raise MemoryLimitError(
-            f"Projected memory is {mib(self.projected_nbytes)}, above memory_limit={mib(limit)}. "
-            f"{mib(items[largest])} of it is {largest} after {self.last_step}: {self.slot_count} slots of "
-            f"{mib(self.slot_nbytes)}, {self.spec}. Use a smaller batch, or a smaller prefetch ({cure})."
+            f"Projected memory is {mib(self.projected_nbytes)}{and_overhead}, above memory_limit={mib(limit)}. "
+            f"{mib(items[largest])} of it is {largest}. {cure}."
         )
+
+
+def overhead_nbytes(process_count: int) -> int:
+    """What worker processes take besides what is projected, and what they cost in this process; 0 without any."""
+    return PARENT_NBYTES + process_count * WORKER_NBYTES if process_count else 0
 
 
 def budget(

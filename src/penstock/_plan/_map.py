@@ -253,14 +253,17 @@ class Map(OneToOne):
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace, began = source.spec.structure, reader.trace.words, time.perf_counter()
+        structure, trace, spent_s = source.spec.structure, reader.trace.words, 0.0
         trace[0], trace[1] = reader.number + 1, epoch
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
-            out.put(row, self._run(element, rng, globals_, epoch, index))
-            del element  # or the scratch memory looks as if the function had kept it
-        reader.trace.note(reader.number, len(chunk), began)
+            began = time.perf_counter()
+            leaves = self._run(element, rng, globals_, epoch, index)
+            spent_s += time.perf_counter() - began
+            out.put(row, leaves)
+            del element, leaves  # or the scratch memory looks as if the function had kept it
+        reader.trace.note(reader.number, len(chunk), spent_s)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

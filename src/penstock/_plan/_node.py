@@ -257,6 +257,13 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(each)
 
 
+def makers(node: Node) -> Iterator[Node]:
+    """As `walk`, with the nodes whose work is kept and that are not needed any more."""
+    yield node
+    for each in node.made_by:
+        yield from makers(each)
+
+
 def finite_length(node: Node) -> int:
     """The length of a node that is known to end; checked where the step that needs it was written."""
     assert isinstance(node.length, int)

@@ -161,7 +161,7 @@ class Gather:
             reader, began = self._readers[source], time.perf_counter()
             try:
                 source.gather(reads)
-                reader.trace.note(reader.number, sum(len(read.indices) for read in reads), began)
+                reader.trace.note(reader.number, sum(len(read.indices) for read in reads), time.perf_counter() - began)
             except PenstockError:
                 raise
             except Exception as error:
@@ -218,19 +218,13 @@ class Trace:
         self.times: memoryview[int] | None = None
         """Where the worker notes how long steps take, if somebody wants to know."""
 
-    def note(self, step: int, count: int, began: float) -> None:
-        """Notes how long a step took for some elements.
-
-        Args:
-            step: Its number in the order of `walk`.
-            count: The elements.
-            began: When it began, by `time.perf_counter()`.
-        """
+    def note(self, step: int, count: int, seconds: float) -> None:
+        """Notes how long a step, of this number in the order of `walk`, took for some elements."""
         times = self.times
         if times is not None:
             place = STEP_WORD + 2 * step
             times[place] += count
-            times[place + 1] += int((time.perf_counter() - began) * 1e9)
+            times[place + 1] += int(seconds * 1e9)
 
     def read(self) -> tuple[int, int, int]:
         """The words, of one moment or of two: the worker may move on meanwhile."""

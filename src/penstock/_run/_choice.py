@@ -58,7 +58,7 @@ class Choice:
         self.note = note
         self._incidents: list[str] = []
         self._timeout_s = timeout_s
-        self._is_alone = is_alone
+        self.is_alone = is_alone
         self._parcel: Parcel | None = None
         self._tenant: Tenant | None = None
 
@@ -125,7 +125,7 @@ class Choice:
         return self._tenant
 
     def _join(self) -> None:
-        tenant = join_alone(self._incidents) if self._is_alone else join(self.worker_count, self._incidents)
+        tenant = join_alone(self._incidents) if self.is_alone else join(self.worker_count, self._incidents)
         weakref.finalize(self, tenant.leave).atexit = False
         self._tenant = tenant
 

@@ -84,6 +84,10 @@ class Executor(ABC):
         """A value that changes whenever a worker gets on; None if nothing is running."""
         return None
 
+    def pids(self) -> list[int]:
+        """The processes of its workers, if they have some of their own."""
+        return []
+
     def stuck(self) -> list[str]:
         """Says of each worker what it is doing and where, for the message of a deadline."""
         return []

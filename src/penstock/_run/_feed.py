@@ -347,6 +347,10 @@ class Feed(Client):
         own = lane_of(self._program.node, self.ring.total_times(), 1, delivered, is_serial=True)
         return [own, *(lane for stage in self._program.stages.values() for lane in stage.lanes(delivered))]
 
+    def pids(self) -> list[int]:
+        """The processes of its worker, and of its stages'."""
+        return [*self._executor.pids(), *(pid for stage in self._program.stages.values() for pid in stage.pids())]
+
     def place(self) -> str:
         """Where the worker is, for the message of a deadline."""
         reader = self._reader

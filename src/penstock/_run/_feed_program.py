@@ -32,6 +32,9 @@ class Parallel(Protocol):
     def lanes(self, delivered: float) -> list[Lane]:
         """What its workers did so far; see `Pipeline.lanes`."""
 
+    def pids(self) -> list[int]:
+        """The processes of its workers."""
+
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""
 

@@ -515,6 +515,10 @@ class Pipeline:
         )
         return [own, *(self._intake.feed.lanes(own.batches) if self._intake else [])]
 
+    def pids(self) -> list[int]:
+        """The worker processes, of all parts."""
+        return sorted({*self._executor.pids(), *(self._intake.feed.pids() if self._intake else [])})
+
     @property
     def copied_count(self) -> int:
         """How many batches were handed out as private copies."""

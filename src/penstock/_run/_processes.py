@@ -74,6 +74,10 @@ class ProcessesExecutor(Executor):
         """What all workers of the pool got done."""
         return self._tenant.pool.progress
 
+    def pids(self) -> list[int]:
+        """All of the pool's."""
+        return self._tenant.pool.pids()
+
     def request_stop(self) -> None:
         """Gives up all units, and the right to the workers."""
         self._tenant.leave()

@@ -133,6 +133,18 @@ class Stage:
         return "\n".join(dict.fromkeys(text for text in found if text))
 
     @property
+    def process_count(self) -> int:
+        """Worker processes. Those of the pool are there once, however many parts of a plan use them."""
+        choices = [each for each in self._all_choices() if each.executor == "processes"]
+        pooled = max((each.worker_count for each in choices if not each.is_alone), default=0)
+        return pooled + sum(each.is_alone for each in choices)
+
+    def _all_choices(self) -> Iterator[Choice]:
+        yield from self._choices
+        for stage in self._stages.values():
+            yield from stage.choices
+
+    @property
     def busiest(self) -> Choice:
         """What runs the functions: of a stream, it may be a stage's."""
         inner = [stage.busiest for stage in self._stages.values()]
@@ -329,6 +341,11 @@ class _Parallel:
         """See `Stage.busiest`."""
         return self._stage.busiest
 
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """What runs its parts."""
+        return self._stage._all_choices()
+
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
         return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
@@ -336,6 +353,10 @@ class _Parallel:
     def lanes(self, delivered: float) -> list[Lane]:
         """See `Pipeline.lanes`."""
         return [] if self._pipeline is None else self._pipeline.lanes(delivered)
+
+    def pids(self) -> list[int]:
+        """The processes of its workers."""
+        return [] if self._pipeline is None else self._pipeline.pids()
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""

@@ -1,4 +1,4 @@
-"""Files that a demo makes once and keeps: there whole, or not there at all."""
+"""Files and folders that a demo makes once and keeps: there whole, or not there at all."""
 
 import contextlib
 import os
@@ -32,6 +32,20 @@ def making(path: Path, nbytes: int, what: str) -> Iterator[BinaryIO]:
     Raises:
         DemoError: The disk is too small.
     """
+    with _partial(path, nbytes, what) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def making_folder(path: Path, nbytes: int, what: str) -> Iterator[Path]:
+    """Makes a folder to fill that has its name when the block ends well, and not before; otherwise as `making`."""
+    with _partial(path, nbytes, what) as partial:
+        partial.mkdir()
+        yield partial
+
+
+@contextlib.contextmanager
+def _partial(path: Path, nbytes: int, what: str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     free_nbytes = shutil.disk_usage(path.parent).free
@@ -42,19 +56,25 @@ def making(path: Path, nbytes: int, what: str) -> Iterator[BinaryIO]:
         )
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with partial.open("wb") as file:
-            yield file
+        yield partial
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes what processes wrote that no longer live; one that lives may be making the file now."""
+    """Removes what processes wrote that no longer live; one that lives may be making the same now."""
     for partial in path.parent.glob(f"{path.name}.*.part"):
         found = re.fullmatch(r".*\.(\d+)\.part", partial.name)
         if found and not _is_alive(int(found[1])):
-            partial.unlink(missing_ok=True)
+            _remove(partial)
 
 
 def _is_alive(pid: int) -> bool:

@@ -4,7 +4,6 @@ Each character is rendered in several sizes, two weights, and at places that dif
 validation sees come in sizes that training never sees. There is one face, so this is a test of shapes, not of hands.
 """
 
-import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock._show._figure import japanese_font
 from penstock.demos.cache import cache_folder, making
 from penstock.demos.errors import DemoError
 
@@ -110,14 +110,12 @@ def font_path() -> Path:
     """The font's file, IPAexGothic: also for whoever has to write a character.
 
     Raises:
-        DemoError: The package that holds it is not installed, or holds it no more.
+        DemoError: The package that holds it is not installed.
     """
-    found = importlib.util.find_spec("matplotlib_fontja")  # the package is not run: it would set up Matplotlib
-    path = Path((found.submodule_search_locations or [""])[0] if found else "", "fonts", "ipaexg.ttf")
-    if found is None or not path.exists():
+    path = japanese_font()
+    if path is None:
         raise DemoError(
             "The demo's characters are rendered from the font IPAexGothic in the package matplotlib-fontja, which is "
-            + ("not installed" if found is None else f"installed, but has no {path}")
-            + '. Install it: pip install "penstock[demo]"'
+            'not installed. Install it: pip install "penstock[demo]"'
         )
     return path

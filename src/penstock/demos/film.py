@@ -8,7 +8,6 @@ The film moves from one photograph to the next. Where it is split 60/20/20 by ra
 photographs, validation a seventh, and the test an eighth.
 """
 
-import importlib.resources
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from penstock.demos.cache import cache_folder, making
 from penstock.demos.errors import DemoError
+from penstock.demos.photographs import find_photographs
 
 FRAME_COUNT = 20_000
 SIDE = 50
@@ -79,27 +79,11 @@ def make_film(
     Raises:
         DemoError: scikit-image or one of the photographs is missing, or the disk is too small.
     """
-    photographs = _photographs()
+    photographs = find_photographs(
+        SHARES, what="film", otherwise="Or bring frames of your own: penstock demo --data my.npy"
+    )
     with making(path, frame_count * FRAME_NBYTES, "film") as file:
         _write(file, _frames(photographs, frame_count), frame_count, on_progress)
-
-
-def _photographs() -> dict[str, Path]:
-    """Paths by name; of all that are needed, so that a missing one is known before the film is begun."""
-    try:
-        folder = Path(str(importlib.resources.files("skimage"))) / "data"
-    except ModuleNotFoundError:
-        raise DemoError(
-            "The demo's film is made from photographs in the package scikit-image, which is not installed. "
-            'Install it, pip install "penstock[demo]", or bring frames of your own: penstock demo --data my.npy'
-        ) from None
-    missing = [name for name in SHARES if not (folder / name).exists()]
-    if missing:
-        raise DemoError(
-            f"This installation of scikit-image has no {', '.join(missing)} in {folder}. Bring frames of your own: "
-            "penstock demo --data my.npy"
-        )
-    return {name: folder / name for name in SHARES}
 
 
 def _write(

@@ -17,9 +17,10 @@ from penstock.demos.backend import choose_backend, load_backend
 from penstock.demos.data import Frames, open_frames
 from penstock.demos.frames_report import Outcome
 from penstock.demos.measure import fingerprints, training_clock, writable_png
-from penstock.demos.memory import MemoryWatch, memory_now
+from penstock.demos.memory import MemoryWatch
 from penstock.demos.model import next_frame_model, warm_up
 from penstock.demos.report import Run, heading
+from penstock.diagnostics._memory import memory_now
 
 SEED = 1
 EPOCH_PIXELS = 12_000 * 50 * 50

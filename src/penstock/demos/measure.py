@@ -9,6 +9,7 @@ from typing import Any, Literal
 import penstock as ps
 from penstock._tree import flatten
 from penstock.demos.errors import DemoError
+from penstock.diagnostics._memory import memory_now
 
 
 def writable_png(path: Path) -> Path:
@@ -43,6 +44,30 @@ def training_clock() -> Any:
                 self._since = None
 
     return Clock()
+
+
+def curves() -> Any:
+    """Makes a Keras callback that keeps, of each batch of training, `accuracy` and `resident_nbytes` of this process.
+
+    `accuracy` is Keras's: the mean over the epoch so far. `validation` is that of each epoch.
+    """
+    import keras
+
+    class Curves(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.accuracy: list[float] = []
+            self.validation: list[float] = []
+            self.resident_nbytes: list[int] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.accuracy.append(float(logs["accuracy"]))
+            self.resident_nbytes.append(memory_now().nbytes)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.validation.append(float(logs["val_accuracy"]))
+
+    return Curves()
 
 
 def fingerprints(batches: ps.Dataset, count: int) -> tuple[str, str]:

@@ -51,16 +51,32 @@ def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: flo
 
 def character_model(shape: tuple[int, int], class_count: int) -> Any:
     """Makes a compiled Keras model from a grey uint8 image of the given shape to a score for each character."""
-    import keras
     from keras import layers
 
     image = layers.Input(shape, dtype="uint8")
     maps = layers.Rescaling(1 / 255)(layers.Reshape((*shape, 1))(image))
-    for number, (filters, size) in enumerate(((16, 5), (32, 3), (64, 3))):
+    return _classifier(image, layers.Flatten()(_shrunk(maps, ((16, 5, 2), (32, 3, 2), (64, 3, 2)))), class_count)
+
+
+def photograph_model(shape: tuple[int, int, int], class_count: int) -> Any:
+    """Makes a compiled Keras model from a float32 image of 0 to 255 to a score for each class."""
+    from keras import layers
+
+    image = layers.Input(shape)
+    maps = _shrunk(layers.Rescaling(1 / 255)(image), ((24, 5, 4), (48, 3, 2), (96, 3, 2)))
+    return _classifier(image, layers.GlobalAveragePooling2D(data_format="channels_last")(maps), class_count)
+
+
+def _shrunk(maps: Any, convolutions: tuple[tuple[int, int, int], ...]) -> Any:
+    """Convolutions one after another, each (filters, size, strides), with normalised batches."""
+    import keras
+    from keras import layers
+
+    for number, (filters, size, strides) in enumerate(convolutions):
         convolution = layers.Conv2D(
             filters,
             size,
-            strides=2,
+            strides=strides,
             padding="same",
             use_bias=False,
             data_format="channels_last",
@@ -68,8 +84,17 @@ def character_model(shape: tuple[int, int], class_count: int) -> Any:
         )
         # 0.9: the averages of an evaluation follow within the few dozen batches of an epoch.
         maps = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(convolution(maps)))
-    scores = layers.Dense(class_count, kernel_initializer=keras.initializers.GlorotUniform(3))(layers.Flatten()(maps))
-    model = keras.Model(image, scores)
+    return maps
+
+
+def _classifier(image: Any, features: Any, class_count: int) -> Any:
+    """A compiled model from an input to a score for each class, of its features."""
+    import keras
+    from keras import layers
+
+    model = keras.Model(
+        image, layers.Dense(class_count, kernel_initializer=keras.initializers.GlorotUniform(3))(features)
+    )
     model.compile(
         optimizer=keras.optimizers.Adam(2e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

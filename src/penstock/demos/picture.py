@@ -1,4 +1,4 @@
-"""The demos' pictures: predicted next frames beside the true ones; distorted characters and their names."""
+"""The demos' pictures: predicted next frames beside the true ones; distorted characters and photographs, and names."""
 
 import io
 from pathlib import Path
@@ -11,6 +11,7 @@ Frames = npt.NDArray[np.floating[Any]]
 
 SHOWN = ("last frame\n(model sees this)", "next frame,\npredicted", "next frame,\nthe truth")
 PAIRS_ACROSS = 6
+IMAGES_ACROSS = 9
 PAIR_TITLES = ("as it is", "distorted")
 ERRORS = ("error of the\nprediction", "error of copying\nthe last frame")
 
@@ -100,6 +101,71 @@ def draw_characters(
             ax.set_title(PAIR_TITLES[place % 2], fontsize=9)
     figure.supxlabel(f"below each: the model's answer; where it is wrong, red, with the truth\n{summary}", fontsize=9.5)
     _save(figure, path)
+
+
+def draw_photographs(
+    path: Path,
+    seen: npt.NDArray[np.float32],
+    seen_names: list[str],
+    images: npt.NDArray[np.float32],
+    *,
+    truth: list[str],
+    predicted: list[str],
+    accuracy: list[float],
+    validation: list[float],
+    resident_nbytes: list[int],
+) -> None:
+    """Saves a PNG of images as training sees them, of validation's with the model's answers, and of two curves.
+
+    Args:
+        path: Where to; written at once, when all is drawn.
+        seen: Shape `(n, height, width, 3)`, values 0 to 255.
+        seen_names: The class of each.
+        images: As `seen`, of validation.
+        truth: The class of each.
+        predicted: The class that the model gave to each.
+        accuracy: After each batch of training.
+        validation: After each epoch.
+        resident_nbytes: After each batch of training.
+    """
+    from matplotlib.figure import Figure
+
+    rows = 2 * -(-len(seen) // IMAGES_ACROSS)
+    figure = Figure(figsize=(9.0, 3.6 + 1.18 * rows), dpi=105, layout="constrained", facecolor="white")
+    figure.suptitle("penstock demo: a folder of photographs", fontsize=13, fontweight="bold")
+    parts: Any = figure.subfigures(3, 1, height_ratios=[rows / 2 * 1.18 + 0.3, rows / 2 * 1.18 + 0.3, 2.2])
+    above, middle, below = parts
+    _name_images(above, "a batch as training sees it: distorted by chance", seen, seen_names, seen_names)
+    _name_images(middle, "of validation, with the model's answer (the truth)", images, truth, predicted)
+    learnt, memory = below.subplots(1, 2)
+    batches = np.arange(1, len(accuracy) + 1)
+    learnt.plot(batches, accuracy, color="0.6", label="training, mean of the epoch so far")
+    ends = np.linspace(0, len(accuracy), len(validation) + 1)[1:]
+    learnt.plot(ends, validation, "o-", color="seagreen", label="validation")
+    learnt.set(ylim=(0, 1.02), xlabel="batches", title="accuracy")
+    learnt.legend(fontsize=8, loc="lower right", frameon=False)
+    memory.plot(batches, np.array(resident_nbytes) / 2**20, color="steelblue")
+    memory.set(ylim=(0, 1.25 * max(resident_nbytes) / 2**20), xlabel="batches", title="memory of the process, MiB")
+    for ax in (learnt, memory):
+        ax.title.set_fontsize(9.5)
+        ax.xaxis.label.set_fontsize(8.5)
+        ax.tick_params(labelsize=8)
+        ax.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _name_images(
+    part: Any, title: str, images: npt.NDArray[np.float32], truth: list[str], predicted: list[str]
+) -> None:
+    """Draws images in rows on a part of a figure, each above its name, red and with the truth where it is wrong."""
+    part.suptitle(title, fontsize=9.5)
+    grid = part.subplots(-(-len(images) // IMAGES_ACROSS), IMAGES_ACROSS, squeeze=False)
+    for ax in grid.flat:
+        ax.set_axis_off()
+    for ax, image, true, named in zip(grid.flat, images, truth, predicted, strict=False):
+        ax.imshow(np.clip(image / 255, 0, 1))
+        label = named if named == true else f"{named} ({true})"
+        ax.set_title(label, fontsize=7, pad=2, color="0.2" if named == true else "crimson")
 
 
 def _save(figure: Any, path: Path) -> None:

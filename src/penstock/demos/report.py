@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock as ps
-from penstock.demos.memory import Memory
+from penstock.diagnostics._memory import Memory
 
 MIB = 1 << 20
 
@@ -35,8 +35,8 @@ class Run:
         """How long training stood still."""
         return f"Training waited for data {self.loader.wait_share:.1%} of the time."
 
-    def memory(self, file_nbytes: int) -> str:
-        """What it took, before and with loaders, beside the size of the file."""
+    def memory(self, data_nbytes: int, what: str = "the file has") -> str:
+        """What it took, before and with loaders, beside the size of the data."""
         growth_nbytes = max(0, self.peak.here_nbytes - self.before.here_nbytes)
         workers, shared = self.peak.worker_nbytes, f"{mib(self.peak.shared_nbytes)} shared"
         if workers:
@@ -46,7 +46,7 @@ class Run:
             peak = f"{mib(self.peak.private_nbytes)} private and {shared}"
         return (
             f"at its peak {mib(growth_nbytes)} more than before the loaders were made, which had announced "
-            f"{mib(self.projected_nbytes)}; the file has {mib(file_nbytes)}. The peak: {peak}, of which Keras and its "
+            f"{mib(self.projected_nbytes)}; {what} {mib(data_nbytes)}. The peak: {peak}, of which Keras and its "
             f"backend took {mib(self.before.here_nbytes)} before."
         )
 

@@ -124,6 +124,16 @@ class Report:
     lanes: tuple[Lane, ...] = ()
     """What workers did, step by step, as they measured it."""
 
+    reserved_nbytes: int = 0
+    """What this process had before the loader was made: private and shared memory, without pages of files."""
+    peak_nbytes: int = 0
+    """How much more it had at most, worker processes included, at the moments that were looked at: every half second.
+    Whatever else of the program grew meanwhile is in it."""
+    overhead_nbytes: int = 0
+    """What worker processes may take besides what is projected."""
+    page_cache_nbytes: int = 0
+    """Pages of files that the kernel keeps, and drops when anybody needs the memory: nobody's."""
+
     @property
     def wait_share(self) -> float:
         """The share of the time that the consumer waited for data, 0 to 1."""
@@ -197,7 +207,7 @@ class Report:
         if self.set_aside:
             plural = " was" if self.set_aside == 1 else "s were"
             copies += f" {self.set_aside:,} element{plural} set aside, see {self.quarantine}."
-        lines = [f"{self.sentence}.{copies}", *self._table(), *([self.note] if self.note else [])]
+        lines = [f"{self.sentence}.{copies}", *self._table(), *self._memory(), *([self.note] if self.note else [])]
         return "\n".join(lines)
 
     @property
@@ -211,6 +221,16 @@ class Report:
             f"{self.first_batch_s * 1e3:.0f} ms; memory {self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
             f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
+
+    def _memory(self) -> Iterator[str]:
+        """Who holds the memory."""
+        if self.peak_nbytes:
+            overhead = f" and {_mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
+            yield (
+                f"  memory: {_mib(self.reserved_nbytes)} before this loader, at most {_mib(self.peak_nbytes)} more "
+                f"since, of {_mib(self.projected_nbytes)} projected{overhead}; the kernel keeps "
+                f"{_mib(self.page_cache_nbytes)} of files, which it drops when anybody needs them"
+            )
 
     def _table(self) -> Iterator[str]:
         """A line for each step that was measured."""
@@ -233,6 +253,10 @@ class Report:
                 f"  {name:<{widths[0]}}  {elements:>{widths[1]}} elements  {each:>{widths[2]}} each  "
                 f"{share:>{widths[3]}} of the workers' time"
             )
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / MIB:,.0f} MiB"
 
 
 def _ms(seconds: float) -> str:

@@ -53,7 +53,7 @@ class File:
     @property
     def is_local(self) -> bool:
         """Whether it is a file of this machine."""
-        return not _is_remote(self.url)
+        return not is_remote(self.url)
 
     @property
     def name(self) -> str:
@@ -238,7 +238,7 @@ class OpenFiles:
         if self._is_remote or not len(offsets) or not hasattr(os, "posix_fadvise"):
             return
         with suppress(OSError, SourceError):
-            if all(self._local(int(numbers[k])).is_in_memory(int(offsets[k])) for k in (0, -1)):
+            if all(is_in_memory(self._local(int(numbers[k])).descriptor, int(offsets[k])) for k in (0, -1)):
                 return
             order = _sorted(numbers, offsets)
             if order is not None:
@@ -293,16 +293,17 @@ class _LocalFile:
             file.seek(offset)
             return file.readinto(place) or 0
 
-    def is_in_memory(self, offset: int) -> bool:
-        """Whether a byte is in the page cache; False where that cannot be asked."""
-        try:
-            return bool(_RWF_NOWAIT) and os.preadv(self.descriptor, [bytearray(1)], offset, _RWF_NOWAIT) == 1
-        except OSError:  # EAGAIN: not there. EOPNOTSUPP: this file system does not say.
-            return False
-
     def __del__(self) -> None:
         if getattr(self, "descriptor", -1) >= 0 and os is not None:
             os.close(self.descriptor)
+
+
+def is_in_memory(descriptor: int, offset: int) -> bool:
+    """Whether a byte of a file is in the page cache; False where that cannot be asked."""
+    try:
+        return bool(_RWF_NOWAIT) and os.preadv(descriptor, [bytearray(1)], offset, _RWF_NOWAIT) == 1
+    except OSError:  # EAGAIN: not there. EOPNOTSUPP: this file system does not say.
+        return False
 
 
 class _RemoteFile:
@@ -360,7 +361,7 @@ class _Stream(io.RawIOBase):
 
 
 def _matches(path: str) -> list[str]:
-    if _is_remote(path):
+    if is_remote(path):
         if not glob.has_magic(path):
             return [path]
         system, inner = _file_system(path)
@@ -375,12 +376,27 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-def _is_remote(url: str) -> bool:
+def is_remote(url: str) -> bool:
+    """Whether it is an URL that `fsspec` reads, and no path of this machine."""
     return "://" in url and not url.startswith("file://")
 
 
+def fetched(url: str) -> bytes:
+    """All bytes of a file behind an URL.
+
+    Raises:
+        SourceError: It is not there, or the connection fails.
+        ImportError: `fsspec` is missing.
+    """
+    try:
+        system, inner = _file_system(url)
+        return bytes(system.cat_file(inner))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{url} cannot be read: {_reason(error)}.") from error
+
+
 def _described(url: str) -> File:
-    if not _is_remote(url):
+    if not is_remote(url):
         status = os.stat(url)
         return File(url, status.st_size, str(status.st_mtime_ns))
     system, inner = _file_system(url)

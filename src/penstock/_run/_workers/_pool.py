@@ -343,6 +343,10 @@ class Pool:
         job.plan.unfinished_count -= 1
         job.plan.receiver.finished(job.unit, error)
 
+    def pids(self) -> list[int]:
+        """The processes of the workers, on any thread."""
+        return [child.pid for child in self._children.copy().values()]  # a copy is one operation
+
     # Workers.
 
     def _start(self, number: int) -> None:

@@ -1,0 +1,219 @@
+"""Does a folder of JPEGs come faster than from what people use, and as evenly?
+
+Question: 3,000 JPEGs of 500x375, in folders, to batches of 32, `(180, 180, 3)` float32, shuffled anew each epoch, on
+two cores: the job of Keras's tutorial. Decoding is nearly all of the work, so what can be won is the rest: copies,
+fresh memory, conversions, waiting; and, with `decode="fast"`, a part of the decoding.
+
+Method: `python benchmarks/image_folder.py`. The photographs are crops of those of scikit-image, resized, mirrored and
+stored at quality 90, once, in `PENSTOCK_BENCH_DIR`; they are in the page cache. As in `shuffled_pairs`: fresh processes
+in turn, a consumer that sums every byte; endless epochs, of which the first second is not counted, then at least 3 s
+and 200 gaps between batches.
+
+`keras` is `image_dataset_from_directory`, with its `repeat()`; `tf_data` is its guide's pipeline by hand: shuffled
+paths, `decode_jpeg` and resize in one `map` with AUTOTUNE, not in order, `prefetch`; `tf_data_half` decodes at half
+size (`ratio=2`), which is what `decode="fast"` does here. `torch_*` are a DataLoader with two persistent workers;
+`grain_*` a `MapDataset` read by its 16 threads, for Pillow and OpenCV let go of the GIL. `*_pillow` resize with
+`Image.resize`, which does antialiasing, `*_opencv` with `cv2.resize`, which does not, as TensorFlow's. penstock runs on
+threads.
+
+Machine and result: not measured yet.
+
+Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import Array, Numbers, Options, Target, bench_dir, ratio, run, time_steady, value
+from _memory import PeakMemory, warm_pages
+
+_FILE_COUNT = 3000
+_QUICK_FILE_COUNT = 300
+_SIZE = (180, 180)
+_BATCH_SIZE = 32
+_GAP_COUNT = 200
+_PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "hubble_deep_field", "immunohistochemistry", "retina", "rocket")
+
+Batches = Iterator[tuple[Array]]
+Contender = Callable[[Path], Batches]
+"""Makes endless batches of the images of a folder."""
+
+
+def photographs(count: int) -> Path:
+    """Returns a folder of JPEGs in a folder for each photograph, made once and kept."""
+    import cv2
+    from skimage import data
+
+    folder = bench_dir() / f"photographs-{count}"
+    if folder.exists():
+        return folder
+    unfinished = folder.with_suffix(".part")
+    rng = np.random.default_rng(0)
+    originals = [getattr(data, name)()[..., :3] for name in _PHOTOGRAPHS]
+    for number in range(count):
+        which = number % len(originals)
+        photograph = originals[which]
+        height = int(rng.uniform(0.7, 1) * min(len(photograph), photograph.shape[1] * 3 // 4))
+        width = height * 4 // 3
+        top, left = (int(rng.integers(0, room + 1)) for room in np.subtract(photograph.shape[:2], (height, width)))
+        crop = cv2.resize(photograph[top : top + height, left : left + width], (500, 375), interpolation=cv2.INTER_AREA)
+        crop = crop[:, :: rng.choice([-1, 1]), ::-1]
+        path = unfinished / _PHOTOGRAPHS[which] / f"{number:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(path), crop, [cv2.IMWRITE_JPEG_QUALITY, 90])
+    return unfinished.rename(folder)
+
+
+def keras(folder: Path) -> Batches:
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    import keras
+
+    dataset = keras.utils.image_dataset_from_directory(
+        folder, image_size=_SIZE, batch_size=_BATCH_SIZE, seed=1, verbose=False
+    )
+    return ((images,) for images, _ in dataset.repeat().as_numpy_iterator())
+
+
+def tf_data(part: int) -> Contender:
+    def batches(folder: Path) -> Batches:
+        import tensorflow as tf
+
+        def load(path: Any, label: Any) -> Any:
+            image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3, ratio=part)
+            return tf.image.resize(image, _SIZE), label
+
+        paths, labels = _files(folder)
+        dataset = (
+            tf.data.Dataset.from_tensor_slices((paths, labels))
+            .shuffle(len(paths), seed=1)
+            .repeat()
+            .map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+            .batch(_BATCH_SIZE)
+            .prefetch(tf.data.AUTOTUNE)
+        )
+        return ((images,) for images, _ in dataset.as_numpy_iterator())
+
+    return batches
+
+
+def _pillow(path: str) -> Array:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB").resize(_SIZE[::-1], Image.Resampling.BILINEAR), np.float32)
+
+
+def _opencv(path: str) -> Array:
+    import cv2
+
+    image = cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    return cv2.resize(image, _SIZE[::-1]).astype(np.float32)
+
+
+def torch(load: Callable[[str], Array]) -> Contender:
+    def batches(folder: Path) -> Batches:
+        import cv2
+        import torch
+        from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+        paths, labels = _files(folder)
+
+        class Images(Dataset):  # type: ignore[misc, unused-ignore]
+            def __len__(self) -> int:
+                return len(paths)
+
+            def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+                return torch.from_numpy(load(paths[index])), labels[index]
+
+        def one_thread(_: int) -> None:  # as torch does for itself: the two workers share two cores
+            cv2.setNumThreads(0)
+
+        images = Images()
+        loader = DataLoader(
+            images,
+            batch_size=_BATCH_SIZE,
+            sampler=RandomSampler(images, num_samples=1000 * len(paths)),
+            num_workers=2,
+            persistent_workers=True,
+            worker_init_fn=one_thread,
+        )
+        return ((pictures.numpy(),) for pictures, _ in loader)
+
+    return batches
+
+
+def grain(load: Callable[[str], Array]) -> Contender:
+    def batches(folder: Path) -> Batches:
+        import cv2
+        import grain  # type: ignore[import-untyped, unused-ignore]
+
+        cv2.setNumThreads(0)
+        paths, labels = _files(folder)
+        dataset = grain.MapDataset.range(len(paths)).shuffle(seed=1).repeat()
+        dataset = dataset.map(lambda index: (load(paths[index]), labels[index])).to_iter_dataset().batch(_BATCH_SIZE)
+        return ((images,) for images, _ in dataset)
+
+    return batches
+
+
+def penstock(decode: Any) -> Contender:
+    def batches(folder: Path) -> Batches:
+        import penstock as ps
+
+        dataset = ps.image_dataset_from_directory(
+            folder, image_size=_SIZE, batch_size=_BATCH_SIZE, seed=1, verbose=False, decode=decode
+        )
+        return ((images,) for images, _ in dataset.repeat().loader("threads", workers=2))
+
+    return batches
+
+
+def _files(folder: Path) -> tuple[list[str], list[int]]:
+    classes = sorted(folder.iterdir())
+    found = [(str(path), number) for number, each in enumerate(classes) for path in sorted(each.iterdir())]
+    return [path for path, _ in found], [label for _, label in found]
+
+
+def _case(contender: Contender) -> Callable[[Options], Numbers]:
+    def measure(options: Options) -> Numbers:
+        folder = photographs(_QUICK_FILE_COUNT if options.quick else _FILE_COUNT)
+        for path in itertools.chain.from_iterable(each.iterdir() for each in folder.iterdir()):
+            warm_pages(path)
+        batches = contender(folder)
+        with PeakMemory() as memory:
+            numbers = time_steady(batches, options, gap_count=_GAP_COUNT)
+        return numbers | memory.peaks_mib()
+
+    return measure
+
+
+_OTHERS = ("keras", "tf_data", "torch_pillow", "torch_opencv", "grain_pillow", "grain_opencv")
+_CASES = {
+    "penstock": _case(penstock("exact")),
+    "penstock_fast": _case(penstock("fast")),
+    "keras": _case(keras),
+    "tf_data": _case(tf_data(1)),
+    "tf_data_half": _case(tf_data(2)),
+    "torch_pillow": _case(torch(_pillow)),
+    "torch_opencv": _case(torch(_opencv)),
+    "grain_pillow": _case(grain(_pillow)),
+    "grain_opencv": _case(grain(_opencv)),
+}
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        Target("penstock, exact / the best that decodes all", ratio("penstock", _OTHERS), at_least=1.15),
+        Target("penstock, fast / the best that decodes all", ratio("penstock_fast", _OTHERS), at_least=1.5),
+        Target("penstock, fast / tf.data at half size", ratio("penstock_fast", ["tf_data_half"])),
+        Target("gap p99 / median", value("penstock", "p99/median"), at_most=1.7),
+        Target("gap p99 / median, fast", value("penstock_fast", "p99/median"), at_most=1.7),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets)

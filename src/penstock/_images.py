@@ -1,0 +1,466 @@
+"""The functions that make datasets of image files."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._dataset import Dataset, integer
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._plan._source import SourceNode
+from penstock.sources import _listing, _openfile
+
+if TYPE_CHECKING:
+    from penstock.image._decode import ColorMode, DataFormat, Decoding, Speed
+    from penstock.image._resize import Interpolation
+
+Path = str | os.PathLike[str]
+LabelMode = Literal["int", "categorical", "binary"]
+Subset = Literal["training", "validation", "both"]
+
+EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+"""Those that Keras lists."""
+
+
+def image_dataset_from_directory(
+    directory: Path,
+    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
+    label_mode: LabelMode | None = "int",
+    class_names: Sequence[str] | None = None,
+    color_mode: "ColorMode" = "rgb",
+    batch_size: int | None = 32,
+    image_size: int | tuple[int, int] = (256, 256),
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: Subset | None = None,
+    interpolation: "Interpolation" = "bilinear",
+    follow_links: bool = False,
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    data_format: "DataFormat | None" = None,
+    verbose: bool = True,
+    *,
+    decode: "Speed" = "exact",
+    extensions: Sequence[str] = EXTENSIONS,
+    dtype: Literal["float32", "uint8"] = "float32",
+) -> Any:
+    """Makes a dataset of the images in a directory, whose folders are the classes: Keras's function of this name.
+
+    Arguments mean what they mean in Keras 3, and the same seed gives the same files for training and for validation,
+    in the same order (`ds.file_paths`), with the same labels. Pixels agree with Keras's within half a level on average.
+
+    An element is a batch `(images, labels)`, images float32 `(batch_size, height, width, channels)` from 0 to 255;
+    with `batch_size=None` it is one image and its label. Labels are int32 `()`; float32 `(classes,)`, 1 at the class,
+    for `"categorical"`; float32 `(1,)` for `"binary"`. Without labels an element is the images alone.
+
+    Lists the directory, and opens no file. `ds[k]` reads the files of batch `k`. A file that holds no image is an
+    error that names it, when it is read.
+
+    Random access: yes. Order: with `shuffle`, by `ds.shuffle(seed)`, anew in each epoch; else by class, folder and
+    name. Memory: 16 bytes a file and its name, shared by worker processes; for each worker a decoded image.
+
+    Args:
+        directory: The folder of the folders.
+        labels: `"inferred"` from the folders; None; or a number for each file, in the order of the paths.
+        label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels the whole directory is
+            listed, with the files beside the folders.
+        class_names: The folders to use, in the order of their classes; otherwise all, sorted.
+        color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels.
+        batch_size: Images in a batch, or None.
+        image_size: `(height, width)` of every image, or one number for both.
+        shuffle: Whether files are shuffled, before they are divided and again in each epoch.
+        seed: From 0 up to 2**32 - 1. None is 0: the same order in every run, where Keras draws one.
+        validation_split: The part of the files that is for validation: the last `int(validation_split * n)`.
+        subset: `"training"`, `"validation"`, or `"both"` for a tuple of the two.
+        interpolation: How images are resized, as `tf.image.resize` does: without antialiasing.
+        follow_links: Whether folders behind symbolic links are looked into. A class may always be one.
+        crop_to_aspect_ratio: Crops to the proportions of `image_size` before resizing, instead of stretching.
+        pad_to_aspect_ratio: Pads with black instead of stretching.
+        data_format: `"channels_last"` or `"channels_first"`; None for Keras's, where Keras is imported, or the former.
+        verbose: Whether to print how many files were found.
+        decode: `"fast"` decodes a JPEG at a half, a quarter or an eighth, where it is that much larger than needed.
+        extensions: What names of files end in, in any case: `(".webp", ".tif")` for what Keras does not list.
+        dtype: `"uint8"` rounds, and takes a quarter of the memory.
+
+    Returns:
+        A `Dataset`; for `subset="both"` a tuple of that of training and that of validation, which is not shuffled.
+
+    Raises:
+        ArgumentError: An option has no such value, options do not go together, labels are not as many as files, or a
+            part would be empty.
+        SourceError: The directory, or a folder in it, cannot be read. While reading: a file is gone, or holds no
+            image that can be decoded.
+        ImportError: OpenCV is missing (extra `image`).
+
+    Example:
+        >>> import pathlib
+        >>> for name in ("cats/a.jpg", "cats/b.jpg", "dogs/a.jpg"):
+        ...     path = pathlib.Path("pets", name)
+        ...     path.parent.mkdir(parents=True, exist_ok=True)
+        ...     _ = path.write_bytes(b"")
+        >>> ds = penstock.image_dataset_from_directory("pets", batch_size=2, image_size=(64, 48))
+        Found 3 files belonging to 2 classes.
+        >>> ds.element_spec
+        (ArraySpec((None, 64, 48, 3), float32), ArraySpec((None,), int32))
+    """
+    verb = "image_dataset_from_directory"
+    if not isinstance(directory, (str, os.PathLike)):
+        raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {type_of(directory)}.")
+    root = os.fspath(directory)
+    if _openfile.is_remote(root):
+        raise ArgumentError(
+            f"{verb}() lists directories of this machine. Give the URLs of {root} to from_image_files()."
+        )
+    if label_mode is not None:
+        _require_one_of(verb, "label_mode", label_mode, LabelMode)
+    if subset is not None:
+        _require_one_of(verb, "subset", subset, Subset)
+    if image_size is None:
+        raise ArgumentError(f"{verb}() needs an image_size: all images of a batch have one.")
+    if batch_size is not None:
+        batch_size = integer(verb, "batch_size", batch_size, least=1)
+    decoding = _decoding(
+        verb,
+        image_size,
+        color_mode,
+        interpolation,
+        crop_to_aspect_ratio,
+        pad_to_aspect_ratio,
+        data_format,
+        decode,
+        dtype,
+    )
+    _require_split(verb, validation_split, subset, shuffle, seed)
+    key = _seed(verb, seed)
+
+    is_inferred = isinstance(labels, str)
+    if is_inferred and labels != "inferred":
+        raise ArgumentError(f"{verb}(labels={labels!r}): 'inferred', None, or a number for each file.")
+    if labels is None or label_mode is None:
+        labels, label_mode, is_inferred = None, None, False
+    if class_names is not None and not is_inferred:
+        raise ArgumentError(f"{verb}(class_names=...) goes with labels='inferred' alone: it names the folders.")
+    folders = _class_folders(verb, root, class_names) if is_inferred else [""]
+    files, counts = _listing.listed(root, folders, _suffixes(verb, extensions), bool(follow_links))
+    names: tuple[str, ...] | None = None
+    values: npt.NDArray[Any] | None = None
+    if is_inferred:
+        names, values = tuple(folders), np.repeat(np.arange(len(folders), dtype=np.int32), counts)
+    elif labels is not None:
+        values = _given_labels(verb, labels, len(files), root)
+        names = tuple(map(str, np.unique(values).tolist()))
+    if verbose:
+        _tell(f"Found {len(files)} files{'' if names is None else f' belonging to {len(names)} classes'}.")
+    if not len(files):
+        beside = " Its folders are the classes; for files beside them pass labels=None." * is_inferred
+        raise ArgumentError(f"{verb}(): no file in {root} ends in {', '.join(extensions)}.{beside}")
+
+    from penstock.sources.images import ImageSource, Labels
+
+    encoded = None
+    if values is not None and names is not None and label_mode is not None:
+        encoded = Labels(_encoded(verb, values, names, label_mode), len(names) * (label_mode == "categorical"))
+    order = np.arange(len(files), dtype=np.int64)
+    if shuffle:
+        # Keras's order, which is this generator's.
+        np.random.RandomState(key).shuffle(order)
+    training, validation = _parts(verb, order, validation_split)
+
+    def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
+        source = ImageSource(files.take(part), decoding, None if encoded is None else encoded.take(part), names)
+        made = Dataset(SourceNode(source, verb))
+        made = made.shuffle(key) if is_shuffled else made
+        return made if batch_size is None else made.batch(batch_size)
+
+    if verbose and subset in ("training", "both"):
+        _tell(f"Using {len(training)} files for training.")
+    if verbose and subset in ("validation", "both"):
+        _tell(f"Using {len(validation)} files for validation.")
+    if subset == "both":
+        return dataset(training, bool(shuffle)), dataset(validation, is_shuffled=False)
+    return dataset(validation if subset == "validation" else training, bool(shuffle))
+
+
+def from_image_files(
+    paths: Path | Iterable[Path],
+    labels: npt.ArrayLike | None = None,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    color_mode: "ColorMode" = "rgb",
+    interpolation: "Interpolation" = "bilinear",
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    data_format: "DataFormat" = "channels_last",
+    decode: "Speed" = "exact",
+    dtype: Literal["float32", "uint8"] = "uint8",
+) -> Dataset:
+    """Makes a dataset of image files: JPEG, PNG, GIF, BMP, WebP, TIFF.
+
+    An element is an image, or `(image, label)`. An image is uint8 `(height, width, channels)`; without `image_size`
+    it has the size of its file, so the spec is `(None, None, channels)`, and a batch needs `map` or `padded_batch`
+    before it. Opens no file until it is read.
+
+    Random access: yes. Order: that of the paths given, and of the names that a pattern finds. Memory: 16 bytes a file
+    and its name, and the labels, shared by worker processes; for each worker a decoded image.
+
+    Args:
+        paths: A path, a pattern (`"photos/*.jpg"`), or as many paths as there are, in a list, an array or
+            whatever else is iterated. URLs that `fsspec` knows (`s3://`) are paths too.
+        labels: A label for each: numbers or text, shape `(n,)` or `(n, ...)`.
+        image_size: As for `image_dataset_from_directory`, and so the others.
+        color_mode: 1, 3 or 4 channels.
+        interpolation: How images are resized.
+        crop_to_aspect_ratio: Crops instead of stretching.
+        pad_to_aspect_ratio: Pads with black instead of stretching.
+        data_format: Where the axis of channels is.
+        decode: `"fast"` decodes large JPEGs smaller; needs `image_size`.
+        dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded.
+
+    Raises:
+        ArgumentError: There are no paths, or not as many labels, or an option has no such value.
+        ArgumentTypeError: Something is not a path, or labels are Python objects.
+        SourceError: A pattern fits no file. While reading: a file is gone, or holds no image that can be decoded.
+        ImportError: OpenCV is missing (extra `image`), or `fsspec` for an URL (extra `remote`).
+
+    Example:
+        >>> ds = penstock.from_image_files(["cat.jpg", "dog.png"], labels=["cat", "dog"], image_size=(32, 32))
+        >>> ds.element_spec
+        (ArraySpec((32, 32, 3), uint8), ArraySpec((), <U3))
+    """
+    verb = "from_image_files"
+    decoding = _decoding(
+        verb,
+        image_size,
+        color_mode,
+        interpolation,
+        crop_to_aspect_ratio,
+        pad_to_aspect_ratio,
+        data_format,
+        decode,
+        dtype,
+    )
+    if isinstance(paths, (str, os.PathLike)):
+        files = _listing.named(file.url for file in _openfile.find(verb, paths))
+    elif isinstance(paths, Iterable):
+        files = _listing.named(_path(verb, each) for each in paths)
+    else:
+        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {type_of(paths)}.")
+    if not len(files):
+        raise ArgumentError(f"{verb}() got no files.")
+
+    from penstock.sources.images import ImageSource, Labels
+
+    if labels is None:
+        return Dataset(SourceNode(ImageSource(files, decoding), verb))
+    values = np.asarray(labels)
+    if values.dtype.hasobject:
+        raise ArgumentTypeError(
+            f"{verb}(labels=...) are Python objects. Give numbers or text: np.asarray(labels, 'U')."
+        )
+    if values.shape[:1] != (len(files),):
+        found = f"{len(values):,} labels" if values.ndim else "one label"
+        raise ArgumentError(f"{verb}() got {len(files):,} files and {found}. Each file needs its own.")
+    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values)), verb))
+
+
+def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:
+    """Makes a dataset of the handwritten characters of a part of the ETL Character Database, ETL1 to ETL9.
+
+    An element is `(image, label)`: uint8 of shape `(height, width, 1)`, ink light on black, and int32, a place in
+    `class_names` of the dataset: the characters that there are, in the order of their code points.
+
+    | part | characters | image | levels |
+    |---|---|---|---|
+    | `"ETL1"`, `"ETL6"` | katakana, digits, latin, symbols | `(63, 64, 1)` | 16 |
+    | `"ETL2"` | printed: kanji, hiragana, katakana, latin, symbols | `(60, 60, 1)` | 64 |
+    | `"ETL3"` | digits, latin, symbols | `(76, 72, 1)` | 16 |
+    | `"ETL4"`, `"ETL5"` | hiragana; katakana | `(76, 72, 1)` | 16 |
+    | `"ETL7"` | hiragana, and the two sound marks | `(63, 64, 1)` | 16 |
+    | `"ETL8B"`, `"ETL9B"` | kanji, hiragana | `(63, 64, 1)` | 2 |
+    | `"ETL8G"`, `"ETL9G"` | kanji, hiragana | `(127, 128, 1)` | 16 |
+
+    Levels are spread over 0 to 255. Digits and letters are named in their narrow form, and records with the same code
+    are one class. Records of ETL8B and ETL9B that hold no character are left out. ETL2 needs the table of its codes,
+    `euc_co59.dat`, in the directory too.
+
+    The call looks at names and sizes of files, and reads nothing. The codes of all records are read when `class_names`,
+    an element, or with `groups` the length is first needed: one pass over the files, whose result is kept in a hidden
+    file beside each, or where that cannot be written in `$XDG_CACHE_HOME/penstock`, 4 bytes a record.
+
+    Random access: yes. Order: that of the files' names, and within them of the records; in most parts all of one
+    character come together, so shuffle, and split with a seed.
+    Memory: 4 bytes an element in each process, 12 with `groups`; 3 MiB for each worker.
+
+    Args:
+        directory: The folder of the database or of one part, as unpacked; folders in it are looked into. Files are
+            known by their names (`ETL1C_01`, `ETL8B2C1`), in upper or lower case. Others, such as `ETL8INFO`, are
+            passed over.
+        part: Which part; may be left out where there is one alone.
+        groups: Which characters, of `"kanji"`, `"hiragana"`, `"katakana"`, `"digits"`, `"latin"` and `"symbols"`.
+            None for all.
+
+    Raises:
+        ArgumentError: There is no such part or group, or several parts and none is chosen.
+        SourceError: There are no such files, or one is not whole records; later: a record has an unknown code, or
+            there is no character of these groups. File and record are named.
+
+    Example:
+        >>> record = bytes([0, 1, 0x24, 0x22]) + b"A   " + bytes(504)  # of a blank sheet, after the dummy
+        >>> with open("ETL8B2C1", "wb") as file: _ = file.write(bytes(512) + record)
+        >>> penstock.from_etlcdb(".").class_names
+        ['あ']
+    """
+    from penstock.sources import etlcdb
+
+    return Dataset(SourceNode(etlcdb.source(directory, part, groups), "from_etlcdb"))
+
+
+def _path(verb: str, path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"{verb}() needs paths, got {type_of(path)}.")
+    return str(os.fspath(path))
+
+
+def _decoding(
+    verb: str,
+    image_size: Any,
+    color_mode: Any,
+    interpolation: Any,
+    is_cropped: bool,
+    is_padded: bool,
+    data_format: Any,
+    decode: Any,
+    dtype: Any,
+) -> "Decoding":
+    from penstock.image._decode import Decoding
+
+    if isinstance(interpolation, str):
+        interpolation = interpolation.lower()
+    if data_format is None:
+        data_format = "channels_last"
+        with suppress(KeyError, AttributeError):
+            data_format = sys.modules["keras"].config.image_data_format()
+    if is_cropped and is_padded:
+        raise ArgumentError(f"{verb}(): crop_to_aspect_ratio and pad_to_aspect_ratio do not go together. Choose one.")
+    if image_size is None and (is_cropped or is_padded or decode == "fast"):
+        raise ArgumentError(f"{verb}() needs an image_size to crop, pad or decode for.")
+    return Decoding(
+        _size(verb, image_size),
+        color_mode=color_mode,
+        interpolation=interpolation,
+        fit="crop" if is_cropped else "pad" if is_padded else "stretch",
+        decode=decode,
+        dtype=np.dtype(dtype),
+        data_format=data_format,
+    )
+
+
+def _require_one_of(verb: str, name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ArgumentError(f"{verb}({name}={value!r}): one of {', '.join(map(repr, get_args(choices)))}.")
+
+
+def _size(verb: str, size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    sides = (size, size) if hasattr(size, "__index__") else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise ArgumentError(f"{verb}(image_size={size!r}): it is (height, width).")
+    height, width = (integer(verb, "image_size", side, least=1) for side in sides)
+    return height, width
+
+
+def _seed(verb: str, seed: int | None) -> int:
+    number = integer(verb, "seed", 0 if seed is None else seed)
+    if not 0 <= number < 1 << 32:
+        raise ArgumentError(f"{verb}(seed={number}): from 0 up to 2**32 - 1.")
+    return number
+
+
+def _require_split(verb: str, part: Any, subset: object, shuffle: bool, seed: object) -> None:
+    if part and not 0 < part < 1:
+        raise ArgumentError(f"{verb}(validation_split={part}): it is above 0 and below 1.")
+    if bool(part) != bool(subset):
+        raise ArgumentError(
+            f"{verb}(validation_split={part}, subset={subset!r}): the one says how many files are for validation, the "
+            "other which part you want; give both or none."
+        )
+    if part and shuffle and seed is None:
+        raise ArgumentError(
+            f"{verb}(validation_split={part}, shuffle=True) needs a seed, the same in each call, or the two parts "
+            "could have files in common."
+        )
+
+
+def _class_folders(verb: str, root: str, class_names: Any) -> list[str]:
+    try:
+        there = sorted(name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name)))
+    except OSError as error:
+        raise SourceError(f"The directory {root} cannot be listed: {error.strerror}.") from error
+    there = [name for name in there if not name.startswith(".")]
+    if class_names is None:
+        return there
+    wanted = list(class_names)
+    if isinstance(class_names, str) or not set(wanted) <= set(there) or len(set(wanted)) < len(wanted):
+        raise ArgumentError(
+            f"{verb}(class_names={class_names!r}): each once, and of the folders in {root}, which are {there}."
+        )
+    return wanted
+
+
+def _suffixes(verb: str, extensions: Any) -> tuple[str, ...]:
+    if isinstance(extensions, str) or not all(isinstance(each, str) and each[:1] == "." for each in extensions):
+        raise ArgumentError(f"{verb}(extensions={extensions!r}): several, each with its dot: ('.jpg', '.webp').")
+    return tuple(each.lower() for each in extensions)
+
+
+def _given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDArray[Any]:
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"{verb}(labels=...) takes a number for each file, got {type_of(labels)} of shape {values.shape}, "
+            f"{values.dtype}. Others go with from_image_files(paths, labels)."
+        )
+    if len(values) != file_count:
+        raise ArgumentError(f"{verb}() got {len(values):,} labels, but there are {file_count:,} files in {root}.")
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+
+def _encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_mode: LabelMode) -> npt.NDArray[Any]:
+    """Labels as they are kept; those that are `"categorical"` are spread when they are read."""
+    if label_mode == "int":
+        return values
+    if label_mode == "binary" and len(names) != 2:
+        raise ArgumentError(
+            f"{verb}(label_mode='binary') needs two classes, but there are {len(names)}: {list(names)}."
+        )
+    if not np.isin(values, np.arange(len(names))).all():
+        raise ArgumentError(
+            f"{verb}(label_mode={label_mode!r}): {len(names)} classes are labelled 0 to {len(names) - 1}, but labels "
+            f"are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. Number them: np.unique(labels, "
+            "return_inverse=True)[1]."
+        )
+    return values.astype(np.int32) if label_mode == "categorical" else values.astype(np.float32)[:, None]
+
+
+def _parts(
+    verb: str, order: npt.NDArray[np.int64], validation_split: float | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    if not validation_split:
+        return order, order[:0]
+    count = int(validation_split * len(order))
+    if not count:
+        raise ArgumentError(
+            f"{verb}(validation_split={validation_split}): that part of {len(order)} files is no whole file. Take a "
+            "larger part, or leave validation_split out."
+        )
+    return order[:-count], order[-count:]
+
+
+def _tell(text: str) -> None:
+    print(text)  # noqa: T201  # as Keras does, and for `verbose=True` alone

@@ -1,0 +1,55 @@
+"""Images: distortions for `map` and `random_map`, on OpenCV.
+
+    from penstock.image import compose, one_of, rotate, scale, shear, blur, sharpen
+
+    distort = compose(rotate(15), shear(0.2), scale(0.1), one_of(blur(1.5), sharpen(1)))
+    batches = dataset.random_map(distort, seed=1).batch(32)
+
+The files: `_values` draws numbers, `_frame` finds images in elements, `_warp` makes many changes of geometry one,
+`_distortion` says what a distortion is; `_geometry`, `_bends`, `_pixels` and `_convert` are the distortions, and
+`_compose` puts them together. They let go of the GIL for all but some tens of microseconds an image.
+
+And files: `_decode` turns the bytes of one into an array, by way of `_formats` (what it is, and how large), `_codecs`,
+`_gif` and `_resize` with its `_taps`; `_scratch` is the memory in which a thread does it.
+"""
+
+from penstock.image._bends import elastic as elastic, sine_warp as sine_warp
+from penstock.image._compose import (
+    compose as compose,
+    frozen as frozen,
+    one_of as one_of,
+    sometimes as sometimes,
+)
+from penstock.image._convert import normalize as normalize, one_hot as one_hot, to_float as to_float
+from penstock.image._decode import Decoding as Decoding, decode as decode
+from penstock.image._distortion import Distortion as Distortion
+from penstock.image._formats import ImageError as ImageError
+from penstock.image._geometry import (
+    crop as crop,
+    flip as flip,
+    resized_crop as resized_crop,
+    rotate as rotate,
+    scale as scale,
+    shear as shear,
+    translate as translate,
+)
+from penstock.image._opencv import OpenCVMissingError as OpenCVMissingError
+from penstock.image._pixels import (
+    blur as blur,
+    brightness as brightness,
+    contrast as contrast,
+    erase as erase,
+    noise as noise,
+    sharpen as sharpen,
+    smooth as smooth,
+)
+from penstock.image._resize import Resizing as Resizing, resize as resize
+from penstock.image._simplejpeg import SimpleJPEGMissingError as SimpleJPEGMissingError
+from penstock.image._values import exactly as exactly
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+
+for _name in __all__:
+    # Reprs, docs and pickles say `penstock.image.Distortion`, not where it happens to be defined.
+    globals()[_name].__module__ = "penstock.image"
+del _name

@@ -1,0 +1,209 @@
+"""The bytes of an image file become pixels: JPEG by libjpeg-turbo (simplejpeg), the other formats by OpenCV.
+
+Both work without the GIL. What they do agrees with TensorFlow's decoders, to the bit where those read a file at all:
+EXIF orientation, ICC profiles and gamma are ignored, alpha is dropped and not blended, 16 bits become the upper 8.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.image._formats import (
+    Header,
+    ImageError,
+    check_size,
+    ends_early,
+    header_of,
+    jpeg_frame,
+    png_chunks,
+    truncated,
+)
+from penstock.image._gif import first_frame
+from penstock.image._opencv import cv2
+from penstock.image._scratch import scratch
+from penstock.image._simplejpeg import simplejpeg
+
+Pixels = npt.NDArray[np.uint8]
+Size = tuple[int, int]
+
+_TURBO_COLORS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
+
+_MOST_EXTRANEOUS: Final = 4096
+"""Bytes between the last pixel and the end mark that are passed over, as all readers do: dozens of files of Cats vs.
+Dogs have some. With more, it was the decoder that lost its way."""
+
+
+def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] | None = None) -> Pixels:
+    """Returns the pixels of an image file: `(height, width, channels)`, C-contiguous; red, green, blue, alpha.
+
+    They may lie in this thread's scratch memory, until its next call.
+
+    Args:
+        data: All the bytes of the file.
+        channels: 1, 3 or 4.
+        least: From the height and width of the image, the smallest that will do. A JPEG at least twice that large in
+            both axes is decoded at 1/2, 1/4 or 1/8 of its size, not below it, from its lower frequencies.
+
+    Raises:
+        ImageError: There are no such pixels in the bytes.
+    """
+    header = header_of(data)
+    if header.format == "JPEG":
+        return _jpeg(data, channels, least)
+    pixels = _opencv(data, header, channels)
+    return np.ascontiguousarray(pixels).reshape(*pixels.shape[:2], channels)
+
+
+def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError):  # a flaw, however small, or colours that its interface has no words for
+        return _odd_jpeg(data, channels)
+    check_size(height, width, "JPEG", len(data))
+    options: dict[str, Any] = {}
+    if least is not None:
+        least_height, least_width = least(height, width)
+        divisor = min(height // least_height, width // least_width)
+        if divisor >= 2:
+            # 1/2, 1/4 or 1/8. libjpeg-turbo has 3/8 as well, but no vector code for it: 555 us, where 1/2 takes 481.
+            divisor = 8 if divisor >= 8 else 4 if divisor >= 4 else 2
+            height, width = -(-height // divisor), -(-width // divisor)
+            options = {"min_height": height, "min_width": width, "min_factor": 2}
+    if colors in ("CMYK", "YCCK"):
+        inks = scratch("decoded", (height, width, 4), np.uint8)
+        _turbo(data, inks, "CMYK", options)
+        return _without_inks(inks, channels, inverted=b"\xff\xee\0\x0eAdobe" in bytes(data[:65536]))
+    pixels = scratch("decoded", (height, width, channels), np.uint8)
+    _turbo(data, pixels, _TURBO_COLORS[channels], options)
+    return pixels
+
+
+def _turbo(data: memoryview | bytes, out: Pixels, colors: str, options: dict[str, Any], *, strict: bool = True) -> None:
+    """Decodes a JPEG, with the fast integer DCT and smooth upsampling, as TensorFlow does."""
+    try:
+        simplejpeg.decode_jpeg(data, colors, fastdct=True, buffer=out, strict=strict, **options)
+    except ValueError as error:
+        reason = str(error)
+        view = memoryview(data)
+        if "Premature end of JPEG file" in reason and bytes(view[-2:]) != b"\xff\xd9" and jpeg_frame(view).is_one_scan:
+            # Only the end mark may be missing, and all pixels there: with an end mark, libjpeg tells. Of several scans,
+            # as progressive JPEGs have, it would not miss the last ones.
+            return _turbo(bytes(data) + b"\xff\xd9", out, colors, options)
+        if strict and 0 < _extraneous_nbytes(reason) <= _MOST_EXTRANEOUS:
+            return _turbo(data, out, colors, options, strict=False)
+        if "remature end" in reason:
+            raise truncated(view) from None
+        if reason.startswith("Unsupported"):
+            raise ImageError(
+                f"a JPEG of a kind that is not read here ({reason}). Convert it to baseline JPEG."
+            ) from None
+        raise ImageError(f"a damaged or truncated JPEG ({reason}). Fetch the file again.") from None
+
+
+def _extraneous_nbytes(reason: str) -> int:
+    found = re.search(r"(\d+) extraneous bytes before marker 0xd9", reason)
+    return int(found[1]) if found else 0
+
+
+def _without_inks(inks: Pixels, channels: int, *, inverted: bool) -> Pixels:
+    """Cyan, magenta, yellow and black to RGB; Adobe writes them inverted, 255 for no ink."""
+    if not inverted:
+        np.subtract(255, inks, out=inks)
+    rgb = (np.multiply(inks[..., :3], inks[..., 3:], dtype=np.uint16) // 255).astype(np.uint8)
+    return _from_rgb(rgb, channels)
+
+
+def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
+    if channels == 1:
+        return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))[..., None]
+    return rgb if channels == 3 else np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2RGBA))
+
+
+def _odd_jpeg(data: memoryview, channels: int) -> Pixels:
+    """Decodes with OpenCV a JPEG at whose header simplejpeg stops: for a revision of JFIF, or chroma of an odd size."""
+    frame = jpeg_frame(data)
+    check_size(frame.height, frame.width, "JPEG", len(data))
+    if b"\xff\xd9" not in bytes(data[frame.start :]):
+        raise truncated(data)
+    return _opencv(data, Header("JPEG", frame.height, frame.width), channels)
+
+
+def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
+    if header.format == "GIF":
+        return _gif(data, channels)
+    if channels == 4:
+        return _with_alpha(data, header, _imdecode(data, header, cv2.IMREAD_UNCHANGED))
+    flags = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
+    pixels = _imdecode(data, header, flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    return pixels if channels == 1 else np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
+
+
+def _imdecode(data: memoryview | bytes, header: Header, flags: int) -> npt.NDArray[Any]:
+    """OpenCV's pixels, blue first; 16 bits where the file has them and the flags say unchanged."""
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise ImageError(f"a damaged {header.format} ({error.err}). Fetch the file again.") from None
+    if pixels is not None:
+        return np.asarray(pixels)
+    if ends_early(memoryview(data), header.format):
+        raise truncated(memoryview(data))
+    raise ImageError(
+        f"a damaged or truncated {header.format} of {len(data):,} bytes, or one of a kind that OpenCV "
+        f"{cv2.__version__} does not read. Fetch the file again, or convert it."
+    )
+
+
+def _gif(data: memoryview, channels: int) -> Pixels:
+    """The first frame alone, without the canvas around it, black where it is transparent: as TensorFlow reads it."""
+    frame = first_frame(data)
+    check_size(frame.height, frame.width, "GIF", len(data))
+    canvas = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
+    pixels = canvas[frame.top : frame.top + frame.height, frame.left : frame.left + frame.width]
+    if pixels.shape[2] == 3:
+        return _from_rgb(np.ascontiguousarray(pixels[..., ::-1]), channels)
+    rgb = pixels[..., 2::-1] * (pixels[..., 3:] > 0)
+    return np.dstack([rgb, pixels[..., 3]]) if channels == 4 else _from_rgb(rgb, channels)
+
+
+def _with_alpha(data: memoryview, header: Header, pixels: npt.NDArray[Any]) -> Pixels:
+    """Red, green, blue and alpha from what OpenCV found, which may be grey, without alpha, and of 16 bits."""
+    alpha = None
+    if pixels.ndim == 2 and header.format == "PNG":
+        alpha = _key_alpha(data, pixels)
+    if pixels.ndim == 3 and header.format == "BMP" and pixels.shape[2] == 3:
+        alpha = _bmp_alpha(data, header)
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA, dst=pixels))
+    rgba = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGBA if pixels.ndim == 2 else cv2.COLOR_BGR2RGBA))
+    if alpha is not None:
+        rgba[..., 3] = alpha
+    return rgba
+
+
+def _key_alpha(data: memoryview, pixels: npt.NDArray[Any]) -> Pixels | None:
+    """The alpha of a grey PNG with one level that is transparent, which OpenCV leaves out."""
+    for kind, content in png_chunks(data):
+        if kind == b"tRNS":
+            level, depth = int.from_bytes(content[:2], "big"), data[24]
+            level *= 255 // (2**depth - 1) if depth < 8 else 1
+            return np.where(pixels == level, 0, 255).astype(np.uint8)
+        if kind == b"IDAT":
+            break
+    return None
+
+
+def _bmp_alpha(data: memoryview, header: Header) -> Pixels | None:
+    """The fourth byte of the pixels of an uncompressed BMP of 32 bits, which TensorFlow takes for alpha."""
+    start, info_nbytes, _, height, _, bits, kind = struct.unpack_from("<IIiiHHI", data, 10)
+    if info_nbytes == 12 or bits != 32 or kind != 0:
+        return None
+    count = header.height * header.width
+    alpha = np.frombuffer(data, np.uint8, 4 * count, start).reshape(header.height, header.width, 4)[..., 3]
+    return alpha if height < 0 else alpha[::-1]

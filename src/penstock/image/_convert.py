@@ -1,0 +1,161 @@
+"""From pixels to what a network takes, and from labels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.image._distortion import Distortion
+from penstock.image._frame import Array, Key, Work, place_of, replaced
+from penstock.image._values import Draws, numbers, whole
+
+
+def to_float(dtype: Any = "float32") -> Distortion:
+    """Turns integers into floats from 0 to 1: the largest value of their dtype becomes 1. Floats keep their values.
+
+    Args:
+        dtype: float16, float32 or float64.
+
+    Example:
+        >>> from penstock.image import to_float
+        >>> to_float()(np.array([[0, 51, 255]], "uint8"))
+        array([[0. , 0.2, 1. ]], dtype=float32)
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise ArgumentTypeError(f"to_float() takes a dtype, not {dtype!r}.") from None
+    if found not in (np.float16, np.float32, np.float64):
+        raise ArgumentError(f"to_float() makes float16, float32 or float64, not {found}.")
+    return _ToFloat(found.name)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _ToFloat(Distortion):
+    name: ClassVar[str] = "to_float"
+    dtype: str
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        for frame in work.images:
+            dtype, working = np.dtype(self.dtype), np.promote_types(self.dtype, np.float32)
+            if frame.dtype.kind == "f":
+                frame.image = frame.image.astype(working, copy=False)
+            else:
+                most = 255 if frame.dtype == np.bool_ else np.iinfo(frame.dtype).max
+                frame.image = np.divide(frame.image, most, dtype=working)
+            frame.dtype = dtype
+
+
+def normalize(mean: float | Sequence[float], std: float | Sequence[float]) -> Distortion:
+    """Subtracts a mean and divides by a standard deviation; the result is float32, or float64 if the image is.
+
+    Args:
+        mean: In the pixels' own units, at this place: 0 to 1 after `to_float()`. One number, or one for each channel.
+        std: Likewise; not 0.
+    """
+    means, stds = numbers("normalize(): mean", mean), numbers("normalize(): std", std)
+    if 0 in stds:
+        raise ArgumentError(f"normalize(): std={std!r} would divide by 0.")
+    if len(means) != len(stds) and 1 not in (len(means), len(stds)):
+        raise ArgumentError(f"normalize() has {len(means)} means and {len(stds)} standard deviations.")
+    count = max(len(means), len(stds))
+    return _Normalize(means * (count // len(means)), stds * (count // len(stds)))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Normalize(Distortion):
+    name: ClassVar[str] = "normalize"
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        for frame in work.images:
+            image = frame.image
+            channel_count = image.shape[2] if image.ndim == 3 else 1
+            if len(self.mean) not in (1, channel_count):
+                raise ValueError(f"{self!r} is for {len(self.mean)} channels, and the image has {channel_count}.")
+            dtype = np.dtype(np.float64 if frame.dtype == np.float64 else np.float32)
+            if frame.dtype == np.bool_:
+                image = image // 255
+            # A row of pixels at a time: an inner loop over three channels would take several times as long.
+            factors, shifts = _row(self.mean, self.std, image.shape[1:], dtype)
+            result = np.multiply(image.reshape(len(image), -1), factors, dtype=dtype)
+            result += shifts
+            frame.image, frame.dtype = result.reshape(image.shape), dtype
+
+
+@lru_cache(maxsize=64)
+def _row(
+    mean: tuple[float, ...], std: tuple[float, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """What a row of pixels, (width,) or (width, channels), is multiplied by, and what is added."""
+    factors = 1 / np.array(std)
+    shifts = -np.array(mean) * factors
+    # One number serves all channels; several are as many as there are channels, or one that is the whole row's.
+    return tuple(np.broadcast_to(each, shape).astype(dtype).reshape(-1) for each in (factors, shifts))  # type: ignore[return-value]
+
+
+def one_hot(count: int, *, on: Key | None = None) -> Callable[[Any], Any]:
+    """Turns labels into rows with a 1 at the label's place: for `map`.
+
+    Integers of any shape `(...)` become float32 `(..., count)`.
+
+    Args:
+        count: How many classes there are.
+        on: Which leaf of the element the labels are; None if they are the element.
+
+    Raises:
+        ValueError: When called: a label outside `[0, count)`, or no integers.
+
+    Example:
+        >>> from penstock.image import one_hot
+        >>> penstock.from_arrays((np.zeros((2, 8, 8)), np.array([2, 0]))).map(one_hot(3, on=1))[0][1]
+        array([0., 0., 1.], dtype=float32)
+    """
+    return _OneHot(whole("one_hot(): count", count), on)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _OneHot:
+    """A function of an element. A value: equal, hashable and picklable, and any number of threads may call it."""
+
+    count: int
+    on: Key | None
+    releases_gil: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__qualname__", "one_hot")  # the label of a step that runs it
+
+    def __repr__(self) -> str:
+        return f"one_hot({self.count}{'' if self.on is None else f', on={self.on!r}'})"
+
+    def __call__(self, element: Any) -> Any:
+        """Turns the labels of an element into rows."""
+        if self.on is not None:
+            place = place_of(element, self.on)
+            return replaced(element, {place: self._rows(element[place])})
+        if isinstance(element, tuple | Mapping):
+            raise ValueError(
+                f"The element is {type_of(element)}, not labels. Say which leaf they are: one_hot({self.count}, on=1)."
+            )
+        return self._rows(element)
+
+    def _rows(self, given: Any) -> Array:
+        labels = np.asarray(given)
+        if labels.dtype.kind not in "iu":
+            raise ValueError(f"Labels are integers, but here are {labels.dtype}.")
+        flat = labels.reshape(-1)
+        if flat.size and not 0 <= flat.min() <= flat.max() < self.count:
+            wrong = flat[(flat < 0) | (flat >= self.count)][0]
+            raise ValueError(
+                f"A label is {wrong}, outside [0, {self.count}): one_hot({self.count}) has a place for each class."
+            )
+        rows = np.zeros((flat.size, self.count), np.float32)
+        rows[np.arange(flat.size), flat] = 1
+        return rows.reshape(*labels.shape, self.count)

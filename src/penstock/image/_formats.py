@@ -1,0 +1,263 @@
+"""Which format the bytes of an image file are in, and how large the image is, before anything is allocated.
+
+Only headers are read here. Formats that nothing here decodes are known by name, so that the error can say what to do.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from penstock._errors import SourceError
+
+PIXEL_LIMIT: Final = 2**28
+"""The most pixels of an image, 16,384 x 16,384. Thirty bytes of a header can claim any size, and make a reader allocate
+it."""
+
+
+_MOST_DEFLATED: Final = 1032
+"""Bytes that one byte of a PNG can stand for: a bit for each of two codes, which repeat 258 bytes."""
+
+
+class ImageError(SourceError):
+    """An image file cannot be decoded: no image, truncated, damaged, too large, or of a kind that nothing here reads.
+
+    The text says what is wrong and what helps. It does not name the file, for which only the bytes were given; whoever
+    read them says so.
+    """
+
+
+class Header(NamedTuple):
+    """What the first bytes of a file say."""
+
+    format: str
+    """`JPEG`, `PNG`, `BMP`, `GIF`, `WebP` or `TIFF`."""
+    height: int
+    width: int
+    """Pixels. 0 x 0 for JPEG, whose codec reads its header itself."""
+
+
+# How files begin that people have among their images, and that nothing here decodes.
+_OTHERS: Final = (
+    (4, (b"ftypavif", b"ftypavis"), "an AVIF image"),
+    (4, (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"), "an HEIF image, as telephones make them"),
+    (0, (b"\xff\x0a", b"\0\0\0\x0cJXL "), "a JPEG XL image"),
+    (0, (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"), "a JPEG 2000 image"),
+    (0, (b"II+\0", b"MM\0+"), "a BigTIFF image"),
+    (0, (b"8BPS",), "a Photoshop file"),
+    (0, (b"\0\0\1\0",), "an icon"),
+    (0, (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf", b"PF"), "a Netpbm image"),
+    (0, (b"%PDF",), "a PDF file"),
+    (0, (b"PK\3\4", b"\x1f\x8b"), "a compressed archive"),
+)
+_TEXTS: Final = (
+    (b"version https://git-lfs", "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
+    (b"<!doctype", "an HTML page, most often a server's answer in place of the image: download it again"),
+    (b"<html", "an HTML page, most often a server's answer in place of the image: download it again"),
+    (b"<svg", "an SVG drawing: render it to PNG"),
+    (b"<?xml", "an XML file: if it is an SVG drawing, render it to PNG"),
+    (b"{", "text that looks like JSON, most often a server's answer in place of the image: download it again"),
+)
+
+
+def header_of(data: memoryview) -> Header:
+    """Returns the format and size of an image file, of which `data` is all the bytes.
+
+    Raises:
+        ImageError: No image, one of a format that is not read here, a header cut short, or more than `PIXEL_LIMIT`.
+    """
+    head = bytes(data[:40])
+    if head.startswith(b"\xff\xd8\xff"):
+        return Header("JPEG", 0, 0)
+    for magic, parse in _PARSERS:
+        if head.startswith(magic):
+            try:
+                header = parse(data, head)
+            except (struct.error, IndexError):
+                raise truncated(data, "within its header") from None
+            check_size(header.height, header.width, header.format, len(data))
+            return header
+    raise ImageError(_what_it_is(data, head))
+
+
+def check_size(height: int, width: int, format: str, nbytes: int) -> None:
+    """Refuses an image of no pixels, or of so many that decoding it would take gigabytes.
+
+    Raises:
+        ImageError: With the size, the limit and the cure.
+    """
+    if height < 1 or width < 1:
+        raise ImageError(
+            f"the header of this {format} of {nbytes:,} bytes says {height} x {width} pixels. It is damaged."
+        )
+    if height * width > PIXEL_LIMIT:
+        raise ImageError(
+            f"the header of this {format} of {nbytes:,} bytes says {height} x {width} pixels, above the limit of "
+            f"{PIXEL_LIMIT:,}. Either the header is damaged, or the file is made to use up memory, or the image is "
+            "that large: make a smaller copy, or cut it into tiles."
+        )
+
+
+def truncated(data: memoryview, where: str = "") -> ImageError:
+    """The error for a file that ends too early."""
+    return ImageError(
+        f"truncated: the file ends after {len(data):,} bytes, before the image does{', ' + where if where else ''}. "
+        "Most often a download or a copy that was interrupted: fetch the file again."
+    )
+
+
+class Frame(NamedTuple):
+    """What the frame header of a JPEG says, beside what its codec reads."""
+
+    height: int
+    width: int
+    start: int
+    """Where in the file it is."""
+    is_one_scan: bool
+    """Whether all pixels come in one scan, so that a file without its last ones has no last pixels either."""
+
+
+def jpeg_frame(data: memoryview) -> Frame:
+    """Returns the frame header of a JPEG.
+
+    Raises:
+        ImageError: There is none before the pixels, or before the end of the file.
+    """
+    at, frame = 2, 0
+    try:
+        while data[at + 1] != 0xDA:  # the first scan
+            if data[at] != 0xFF:
+                break
+            if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
+                frame = at
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big") if data[at + 1] != 0xFF else 1
+        if frame:
+            height, width, channels = struct.unpack_from(">HHB", data, frame + 5)
+            return Frame(height, width, frame, data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == channels)
+    except (IndexError, struct.error):
+        raise truncated(data, "within its header") from None
+    raise ImageError("a damaged JPEG (no size before its pixels). Fetch the file again.")
+
+
+def ends_early(data: memoryview, format: str) -> bool:
+    """Whether a file that its codec refused is cut short; False where that cannot be seen, or nothing is missing."""
+    try:
+        if format == "WebP":
+            return int(struct.unpack_from("<I", data, 4)[0]) + 8 > len(data)
+        if format == "BMP":
+            start, info_nbytes, width, height, _, bits, kind = struct.unpack_from("<IIiiHHI", data, 10)
+            return (
+                info_nbytes > 12 and kind in (0, 3) and start + (width * bits + 31) // 32 * 4 * abs(height) > len(data)
+            )
+    except struct.error:
+        return True
+    return False
+
+
+def png_chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Yields the kind and content of each chunk that is complete, up to the end of the image."""
+    at = 8
+    while at + 12 <= len(data):
+        (nbytes,) = struct.unpack_from(">I", data, at)
+        kind, at = bytes(data[at + 4 : at + 8]), at + 8
+        if at + nbytes + 4 > len(data):
+            return
+        yield kind, data[at : at + nbytes]
+        if kind == b"IEND":
+            return
+        at += nbytes + 4
+
+
+def _png(data: memoryview, head: bytes) -> Header:
+    width, height, depth, color = struct.unpack_from(">IIBB", head, 16)
+    if zlib.crc32(head[12:29]) != int(struct.unpack_from(">I", head, 29)[0]):
+        raise ImageError("a damaged PNG (the checksum of its header). Fetch the file again.")
+    check_size(height, width, "PNG", len(data))
+    bits = depth * {2: 3, 4: 2, 6: 4}.get(color, 1)
+    if width * height * bits > 8 * _MOST_DEFLATED * len(data):
+        raise ImageError(
+            f"the header of this PNG of {len(data):,} bytes says {height} x {width} pixels, for which there are too "
+            "few bytes, however compressed. The file is truncated, or made to use up memory."
+        )
+    if all(kind != b"IEND" for kind, _ in png_chunks(data)):
+        # OpenCV would ask for as much memory as a chunk says that it has: gigabytes, for one flipped bit.
+        raise truncated(data)
+    return Header("PNG", height, width)
+
+
+def _gif(data: memoryview, head: bytes) -> Header:
+    width, height = struct.unpack_from("<HH", head, 6)
+    return Header("GIF", height, width)
+
+
+def _bmp(data: memoryview, head: bytes) -> Header:
+    (info_nbytes,) = struct.unpack_from("<I", head, 14)
+    width, height = struct.unpack_from("<HH" if info_nbytes == 12 else "<ii", head, 18)
+    return Header("BMP", abs(height), width)  # a negative height: rows from top to bottom
+
+
+def _webp(data: memoryview, head: bytes) -> Header:
+    if head[8:12] != b"WEBP":
+        raise ImageError("a RIFF file, such as WAV or AVI, and not a WebP image. Take it out of the images.")
+    if len(head) < 30:
+        raise struct.error
+    kind = head[12:16]
+    if kind == b"VP8 ":
+        width, height = (size & 0x3FFF for size in struct.unpack_from("<HH", head, 26))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+    return Header("WebP", height, width)
+
+
+def _tiff(data: memoryview, head: bytes) -> Header:
+    order = "<" if head[:1] == b"I" else ">"
+    (at,) = struct.unpack_from(order + "I", head, 4)
+    (tag_count,) = struct.unpack_from(order + "H", data, at)
+    tags = {256: 0, 257: 0, 258: 8, 339: 1}
+    for start in range(at + 2, at + 2 + 12 * tag_count, 12):
+        tag, kind, count = struct.unpack_from(order + "HHI", data, start)
+        if tag in tags:
+            code = {1: "B", 3: "H", 4: "I"}.get(kind, "I")
+            offset = start + 8
+            if count * struct.calcsize(code) > 4:  # the field holds where the values are
+                (offset,) = struct.unpack_from(order + "I", data, offset)
+            (tags[tag],) = struct.unpack_from(order + code, data, offset)
+    if tags[339] != 1 or tags[258] > 16:
+        raise ImageError(
+            f"a TIFF of {tags[258]}-bit {'numbers' if tags[339] == 1 else 'signed or floating-point numbers'}, which "
+            "have no meaning as levels from 0 to 255. Read it with tifffile in a function of your own."
+        )
+    return Header("TIFF", tags[257], tags[256])
+
+
+_PARSERS: Final = (
+    (b"\x89PNG\r\n\x1a\n", _png),
+    (b"GIF87a", _gif),
+    (b"GIF89a", _gif),
+    (b"BM", _bmp),
+    (b"RIFF", _webp),
+    (b"II*\0", _tiff),
+    (b"MM\0*", _tiff),
+)
+
+
+def _what_it_is(data: memoryview, head: bytes) -> str:
+    if not head:
+        return "the file is empty (0 bytes). Most often a download or a copy that was interrupted: fetch it again."
+    read = "JPEG, PNG, BMP, GIF, WebP and TIFF are read"
+    for at, magics, name in _OTHERS:
+        if head[at:].startswith(magics):
+            return f"{name}, which is not read here: {read}. Convert it, or take it out of the images."
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for magic, name in _TEXTS:
+        if text.startswith(magic):
+            return f"not an image: {name}."
+    if not any(head):
+        return f"not an image: the first of its {len(data):,} bytes are zeros, as after a failed copy. Fetch it again."
+    if len(data) < 30:
+        return f"truncated: the file has {len(data)} bytes, too few for any image. Fetch it again."
+    begin = f"it begins with {head[:8]!r} and has {len(data):,} bytes"
+    return f"not an image, or of an unknown format: {begin}. {read}; take it out of the images."

@@ -1,0 +1,291 @@
+"""Where in an element the images are, and what they look like to OpenCV while they are distorted.
+
+A `Frame` is one image as OpenCV takes it: channels last, none where there is one, of a dtype that it computes in.
+A `Work` is the frames of one element. `distorted` opens an element, has the work done, and closes it again.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, final, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import ArgumentError, type_of
+from penstock.image._opencv import cv2
+
+Array = npt.NDArray[Any]
+Key = Hashable
+"""Where a leaf stands in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""
+
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Border = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
+DataFormat = Literal["channels_last", "channels_first"]
+
+INTERPOLATIONS: Final = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
+BORDERS: Final = {
+    "constant": cv2.BORDER_CONSTANT,
+    "edge": cv2.BORDER_REPLICATE,
+    "reflect": cv2.BORDER_REFLECT_101,
+    "symmetric": cv2.BORDER_REFLECT,
+    "wrap": cv2.BORDER_WRAP,
+}
+
+# What OpenCV computes in, for each dtype that an image may have. int32 and up are exact within 2**53.
+_WORKING: Final = {
+    np.dtype(given): np.dtype(working)
+    for given, working in {
+        "uint8": "uint8",
+        "uint16": "uint16",
+        "int16": "int16",
+        "float32": "float32",
+        "float64": "float64",
+        "bool": "uint8",
+        "int8": "int16",
+        "float16": "float32",
+        "int32": "float64",
+        "uint32": "float64",
+        "int64": "float64",
+        "uint64": "float64",
+    }.items()
+}
+_MAX_SIDE: Final = 32766  # above, OpenCV's warps refuse
+_MAX_CHANNELS: Final = 128  # of OpenCV 5; 512 before
+# An image as narrow as the one, with as many channels as the other, is one whose axes were mistaken.
+_FEW_CHANNELS: Final = 4
+_MANY_CHANNELS: Final = 32
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """How and where an element is distorted, whatever the distortions are."""
+
+    _: KW_ONLY
+    on: Key | tuple[Key, ...] | None = None
+    masks: Key | tuple[Key, ...] | None = None
+    interpolation: Interpolation = "bilinear"
+    border: Border = "constant"
+    value: float | tuple[float, ...] = 0.0
+    data_format: DataFormat = "channels_last"
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("interpolation", Interpolation), ("border", Border), ("data_format", DataFormat)):
+            if getattr(self, name) not in get_args(kinds):
+                raise ArgumentError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(kinds))}.")
+        if both := set(self.on_keys) & set(self.mask_keys):
+            raise ArgumentError(f"{both.pop()!r} is in on= and in masks=. An image is distorted, a mask only moves.")
+
+    @cached_property
+    def on_keys(self) -> tuple[Key, ...]:
+        """The leaves that are distorted, or none said."""
+        return _keys(self.on)
+
+    @cached_property
+    def mask_keys(self) -> tuple[Key, ...]:
+        """The leaves that are only warped."""
+        return _keys(self.masks)
+
+
+def _keys(given: Any) -> tuple[Key, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
+
+
+@final
+class Frame:
+    """One image while it is distorted. What is in `image` at first belongs to the caller: it is replaced, not written.
+
+    Args:
+        image: Any image that the user gave.
+        settings: Of the distortion.
+        is_mask: Whether its numbers are names of things, which nothing may lie between.
+
+    Raises:
+        ValueError: It is no image.
+    """
+
+    __slots__ = ("_has_one_channel", "_is_first", "border", "dtype", "image", "interpolation", "is_mask", "value")
+
+    def __init__(self, image: Any, settings: Settings, *, is_mask: bool = False) -> None:
+        self._is_first = settings.data_format == "channels_first"
+        self.is_mask = is_mask
+        self.interpolation = cv2.INTER_NEAREST if is_mask else INTERPOLATIONS[settings.interpolation]
+        self.border: int = BORDERS[settings.border]
+        self.value: float | tuple[float, ...] = 0.0 if is_mask else settings.value
+        self.dtype: np.dtype[Any] = _checked(image, self._is_first)
+        """What the image counts as, and is when it goes back."""
+        self._has_one_channel = False
+        if image.ndim == 3:
+            if self._is_first:
+                image = image.transpose(1, 2, 0)
+            self._has_one_channel = image.shape[2] == 1
+            if self._has_one_channel:
+                image = image[:, :, 0]
+        working = _WORKING[self.dtype]
+        if working != image.dtype:
+            image = image.astype(working)
+            if self.dtype == np.bool_:
+                image *= 255
+                self.value = self.worked(self.value)
+        self.image: Array = image
+        """(height, width) or (height, width, channels), two channels or more."""
+
+    def worked(self, value: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        """A value of a pixel, in the user's units, as it is in `image`."""
+        if self.dtype != np.bool_:
+            return value
+        return tuple(255.0 * bool(each) for each in value) if isinstance(value, tuple) else 255.0 * bool(value)
+
+    def result(self) -> Array:
+        """The image as the user had it: its dtype, its layout."""
+        image, dtype = self.image, self.dtype
+        if image.dtype != dtype:
+            if dtype == np.bool_:
+                image = image > 127
+            elif dtype.kind in "iu":
+                image = _rounded(image, dtype)
+            else:
+                image = image.astype(dtype)
+        if self._has_one_channel:
+            image = image[:, :, None]
+        return image.transpose(2, 0, 1) if self._is_first and image.ndim == 3 else image
+
+
+def _rounded(image: Array, dtype: np.dtype[Any]) -> Array:
+    """Working numbers as integers, within the range of the dtype."""
+    info = np.iinfo(dtype)
+    # The largest float64 that a 64-bit integer can hold is below its own largest value.
+    high = info.max if dtype.itemsize < 8 else float(np.nextafter(np.float64(info.max), 0))
+    return np.clip(np.rint(image), info.min, high).astype(dtype)
+
+
+def _checked(image: Any, is_first: bool) -> np.dtype[Any]:
+    """The dtype of an image, in this machine's byte order; refuses what is no image."""
+    if not isinstance(image, np.ndarray):
+        raise ValueError(
+            f"An image is an array, but here is {type_of(image)}. Say which leaf it is: compose(..., on=0)."
+        )
+    shape = image.shape
+    if not 2 <= len(shape) <= 3:
+        more = " Distort before batch(): these functions take one image." if len(shape) == 4 else ""
+        raise ValueError(
+            f"An image is (height, width) or (height, width, channels), but here is an array of shape {shape}.{more}"
+        )
+    height, width = shape[-2:] if is_first else shape[:2]
+    if image.size == 0 or max(height, width) > _MAX_SIDE:
+        raise ValueError(f"An image of shape {shape} cannot be distorted: sides are 1 to {_MAX_SIDE:,} pixels.")
+    if len(shape) == 3:
+        channel_count, other_end = (shape[0], shape[2]) if is_first else (shape[2], shape[0])
+        if channel_count > _MANY_CHANNELS and other_end <= _FEW_CHANNELS:
+            other = "channels_last" if is_first else "channels_first"
+            raise ValueError(
+                f"An image of shape {shape} would have {channel_count} channels. They seem to stand at the other end: "
+                f"compose(..., data_format={other!r})."
+            )
+        if channel_count > _MAX_CHANNELS:
+            raise ValueError(
+                f"An image of shape {shape} has {channel_count} channels, and OpenCV works on {_MAX_CHANNELS} at most. "
+                "Distort groups of channels, with one seed: they are distorted alike."
+            )
+    dtype: np.dtype[Any] = image.dtype if image.dtype.isnative else image.dtype.newbyteorder("=")
+    if dtype not in _WORKING:
+        raise ValueError(f"An image of dtype {dtype} cannot be distorted. Make it {', '.join(map(str, _WORKING))}.")
+    return dtype
+
+
+@final
+class Work:
+    """The frames of one element, all of one height and width."""
+
+    __slots__ = ("images", "masks")
+
+    def __init__(self, images: list[Frame], masks: list[Frame]) -> None:
+        self.images = images
+        self.masks = masks
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width.
+
+        Raises:
+            ValueError: They differ.
+        """
+        size: tuple[int, int] = self.images[0].image.shape[:2]
+        for frame in (*self.images[1:], *self.masks):
+            if frame.image.shape[:2] != size:
+                raise ValueError(
+                    f"Images and masks of one element are warped alike, but one is {size[0]} x {size[1]} and another "
+                    f"{frame.image.shape[0]} x {frame.image.shape[1]} pixels. Give them one size before."
+                )
+        return size
+
+
+def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -> Any:
+    """Has the images of an element distorted and gives the element back with them; what else it holds passes.
+
+    Args:
+        element: An image, or a tuple or dict with images in it. It is not written to.
+        settings: Which leaves, and how.
+        apply: Distorts the frames.
+
+    Raises:
+        ValueError: There is no image where one should be.
+    """
+    if isinstance(element, np.ndarray) and not settings.on_keys and not settings.mask_keys:
+        frame = Frame(element, settings)
+        apply(Work([frame], []))
+        return frame.result()
+    on = [place_of(element, key) for key in settings.on_keys] or [_first_image(element)]
+    masks = [place_of(element, key) for key in settings.mask_keys]
+    work = Work(
+        [Frame(element[place], settings) for place in on],
+        [Frame(element[place], settings, is_mask=True) for place in masks],
+    )
+    apply(work)
+    frames = zip((*on, *masks), (*work.images, *work.masks), strict=True)
+    return replaced(element, {place: frame.result() for place, frame in frames})
+
+
+def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:
+    """The element with other leaves at these places; it stays as it is itself."""
+    if isinstance(element, Mapping):
+        return {**element, **leaves}
+    values = [leaves.get(number, leaf) for number, leaf in enumerate(element)]
+    return element._make(values) if hasattr(element, "_make") else tuple(values)
+
+
+def _first_image(element: Any) -> Any:
+    """Where the image is if nobody said: as everywhere, the first of a tuple, and what a dict calls so."""
+    if isinstance(element, tuple) and element:
+        return 0
+    if isinstance(element, Mapping):
+        if "image" in element:
+            return "image"
+        raise ValueError(
+            f"The element is a dict without 'image'. Say which is: on= one of {', '.join(map(repr, element))}."
+        )
+    raise ValueError(f"An image is an array, but here is {type_of(element)}.")
+
+
+def place_of(element: Any, key: Any) -> Any:
+    """The key or index of a leaf of this element.
+
+    Raises:
+        ValueError: It has none of this name.
+    """
+    if isinstance(element, Mapping):
+        if key in element:
+            return key
+        raise ValueError(f"The element has no leaf {key!r}. It has {', '.join(map(repr, element))}.")
+    if not isinstance(element, tuple):
+        raise ValueError(
+            f"on={key!r} is a leaf of a tuple or dict, but the element is {type_of(element)}. Leave on= out."
+        )
+    names = getattr(element, "_fields", ())
+    place = names.index(key) if key in names else key
+    if isinstance(place, int) and -len(element) <= place < len(element):
+        return place % len(element)
+    raise ValueError(f"The element has no leaf {key!r}. It is a tuple of {len(element)}.")

@@ -1,0 +1,46 @@
+"""The first frame of a GIF, cut out of the file, so that no codec looks at the others."""
+
+import struct
+from typing import NamedTuple
+
+from penstock.image._formats import truncated
+
+
+class FirstFrame(NamedTuple):
+    """A GIF of one frame, and where on its canvas the frame lies."""
+
+    data: bytes
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def first_frame(data: memoryview) -> FirstFrame:
+    """Returns the first frame of a GIF, of which `data` is all the bytes; what follows it is not looked at.
+
+    Raises:
+        ImageError: The file ends, or has its end mark, before the first frame does.
+    """
+    try:
+        at = 13 + _table_nbytes(data[10])
+        while data[at] != 0x2C:  # an image
+            if data[at] != 0x21:  # an extension
+                raise IndexError
+            at = _after_blocks(data, at + 2)
+        left, top, width, height, flags = struct.unpack_from("<HHHHB", data, at + 1)
+        end = _after_blocks(data, at + 10 + _table_nbytes(flags) + 1)
+    except (IndexError, struct.error):
+        raise truncated(data, "within the first frame of the GIF") from None
+    return FirstFrame(bytes(data[:end]) + b";", top, left, height, width)
+
+
+def _table_nbytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _after_blocks(data: memoryview, at: int) -> int:
+    """Where the chain of blocks that begins at `at` has ended; each begins with its length, and one of none is last."""
+    while data[at]:
+        at += data[at] + 1
+    return at + 1

@@ -1,0 +1,230 @@
+"""Distortions that change pixels where they stand. Integers are rounded and stay within their dtype; floats are free.
+
+Amounts are in the pixels' own units, or factors: nothing depends on whether floats go to 1 or to 255.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+
+from penstock.image._distortion import Distortion
+from penstock.image._frame import Frame, Work
+from penstock.image._geometry import drawn_part
+from penstock.image._opencv import cv2
+from penstock.image._values import Amount, Draws, Range, numbers, spread
+
+_NO_BLUR: Final = 0.1
+"""A standard deviation, in pixels, below which no 8-bit pixel changes."""
+_LEAST_NOISE: Final = 0.1
+"""A standard deviation, in levels, below which rounding takes all noise away."""
+
+_STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
+_TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
+
+
+def blur(sigma: Amount) -> Distortion:
+    """Blurs by a Gaussian; beyond the border the image is mirrored.
+
+    Args:
+        sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
+    """
+    return _Blur(spread("blur(): sigma", sigma, above=0, least=0))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Blur(Distortion):
+    name: ClassVar[str] = "blur"
+    sigma: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        sigma = draws.between(self.sigma)
+        if sigma < _NO_BLUR:
+            return
+        side = 2 * math.ceil(3 * sigma) + 1
+        for frame in work.images:
+            frame.image = cv2.GaussianBlur(frame.image, (side, side), sigma)
+
+
+def smooth(amount: Amount) -> Distortion:
+    """Mixes each pixel with the mean of its eight neighbours; beyond the border the image is mirrored.
+
+    Args:
+        amount: Which part is the neighbours': 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
+    """
+    return _Smooth(spread("smooth(): amount", amount, above=0, least=0, most=1))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Smooth(Distortion):
+    name: ClassVar[str] = "smooth"
+    amount: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        _mix_in_mean(work, draws.between(self.amount))
+
+
+def sharpen(amount: Amount) -> Distortion:
+    """Takes each pixel away from the mean of its eight neighbours; beyond the border the image is mirrored.
+
+    Args:
+        amount: How far, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
+    """
+    return _Sharpen(spread("sharpen(): amount", amount, above=0, least=0))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Sharpen(Distortion):
+    name: ClassVar[str] = "sharpen"
+    amount: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        _mix_in_mean(work, -draws.between(self.amount))
+
+
+def _mix_in_mean(work: Work, part: float) -> None:
+    kernel = _STILL + part * _TO_MEAN
+    for frame in work.images:
+        frame.image = cv2.filter2D(frame.image, -1, kernel)
+
+
+def brightness(factor: Amount) -> Distortion:
+    """Multiplies all pixels by a factor.
+
+    Args:
+        factor: 0.2 is 0.8 to 1.2; 0 would be black.
+    """
+    return _Brightness(spread("brightness(): factor", factor, around=1, least=0))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Brightness(Distortion):
+    name: ClassVar[str] = "brightness"
+    factor: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        factor = draws.between(self.factor)
+        for frame in work.images:
+            frame.image = cv2.addWeighted(frame.image, factor, frame.image, 0.0, 0.0)
+
+
+def contrast(factor: Amount) -> Distortion:
+    """Takes all pixels away from the image's mean, over all channels, or closer to it.
+
+    Args:
+        factor: 0.2 is 0.8 to 1.2; 0 would be grey.
+    """
+    return _Contrast(spread("contrast(): factor", factor, around=1, least=0))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Contrast(Distortion):
+    name: ClassVar[str] = "contrast"
+    factor: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        factor = draws.between(self.factor)
+        for frame in work.images:
+            shift = (1 - factor) * float(frame.image.mean())
+            frame.image = cv2.addWeighted(frame.image, factor, frame.image, 0.0, shift)
+
+
+def noise(sigma: Amount) -> Distortion:
+    """Adds a normal random number to each pixel of each channel.
+
+    Args:
+        sigma: Their standard deviation in the pixels' own units: levels of 0 to 255 for uint8. 8 is 0 to 8.
+
+    Raises:
+        ValueError: When called: the pixels are integers, and `sigma` so small that all of them would stay.
+    """
+    return _Noise(spread("noise(): sigma", sigma, above=0, least=0))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Noise(Distortion):
+    name: ClassVar[str] = "noise"
+    sigma: Range
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        sigma = draws.between(self.sigma)
+        for frame in work.images:
+            if frame.dtype.kind != "f" and self.sigma.high < _LEAST_NOISE:
+                raise ValueError(
+                    f"{self!r} changes nothing of an image of {frame.dtype}: sigma is in levels. Give levels, as in "
+                    "noise(8), or make the image float32 before: to_float()."
+                )
+            normal = draws.rng.standard_normal(frame.image.shape, dtype=np.float32)
+            depth = _DEPTHS[frame.image.dtype]
+            frame.image = cv2.addWeighted(frame.image, 1.0, normal, sigma, 0.0, dtype=depth)
+
+
+_DEPTHS: Final[dict[np.dtype[Any], int]] = {
+    np.dtype("uint8"): cv2.CV_8U,
+    np.dtype("uint16"): cv2.CV_16U,
+    np.dtype("int16"): cv2.CV_16S,
+    np.dtype("float32"): cv2.CV_32F,
+    np.dtype("float64"): cv2.CV_64F,
+}
+
+
+def erase(
+    area: Amount = (0.02, 0.33), ratio: Amount = (0.3, 10 / 3), value: float | Sequence[float] = 0.0
+) -> Distortion:
+    """Paints a rectangle over; if none of ten that are drawn lies within the image, it stays as it is.
+
+    Z. Zhong, L. Zheng, G. Kang, S. Li, Y. Yang, "Random Erasing Data Augmentation", AAAI 2020; they erase every second
+    image: `sometimes(0.5, erase())`.
+
+    Args:
+        area: Of the rectangle, where the whole image is 1.
+        ratio: Width over height; its logarithm is drawn evenly.
+        value: What it is painted with, in the pixels' own units; one number, or one for each channel.
+    """
+    return _Erase(
+        spread("erase(): area", area, least=1e-6, most=1),
+        spread("erase(): ratio", ratio, least=1e-3, most=1e3),
+        numbers("erase(): value", value),
+    )
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Erase(Distortion):
+    name: ClassVar[str] = "erase"
+    area: Range
+    ratio: Range
+    value: tuple[float, ...]
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        height, width = work.images[0].image.shape[:2]
+        part = drawn_part(self.area, self.ratio, height, width, draws)
+        top, left = draws.unit(), draws.unit()
+        if part is None:
+            return
+        y, x = int(top * (height - part[0] + 1)), int(left * (width - part[1] + 1))
+        for frame in work.images:
+            _paint(frame, (slice(y, y + part[0]), slice(x, x + part[1])), self.value)
+
+
+def _paint(frame: Frame, place: tuple[slice, slice], value: tuple[float, ...]) -> None:
+    """Paints a rectangle of a copy of the image."""
+    channel_count = frame.image.shape[2] if frame.image.ndim == 3 else 1
+    if len(value) not in (1, channel_count):
+        raise ValueError(
+            f"erase(value=) has {len(value)} numbers, and the image {channel_count} channels. Give one, or so many."
+        )
+    color = np.asarray(frame.worked(value))
+    if frame.image.dtype.kind != "f":
+        info = np.iinfo(frame.image.dtype)
+        color = np.clip(np.rint(color), info.min, info.max).astype(frame.image.dtype)
+    frame.image = frame.image.copy()
+    frame.image[place] = color if channel_count > 1 else color[0]

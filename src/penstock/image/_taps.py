@@ -1,0 +1,82 @@
+"""The weights with which pixels of an image are added up to those of a resized one, one axis at a time.
+
+They are TensorFlow's, of `tf.image.resize` without antialiasing: the centre of a pixel is half a pixel from its edge, a
+kernel is as wide in a small image as in a large one (so shrinking skips pixels, but for `area`), and what of it lies
+outside the image is left out, the rest scaled to a sum of 1.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Taps(NamedTuple):
+    """For each pixel of the result, which pixels of the source make it up, and how much."""
+
+    indices: npt.NDArray[np.intp]
+    """`(tap_count, target)`, within the source."""
+    weights: npt.NDArray[np.float32]
+    """`(tap_count, target, 1)`, so that each multiplies rows."""
+
+
+@lru_cache(maxsize=64)
+def taps(interpolation: str, source: int, target: int) -> Taps:
+    """Returns the taps along one axis from `source` pixels to `target`; the 64 last used are kept."""
+    if interpolation == "area":
+        indices, weights = _area(source, target)
+    else:
+        radius, kernel = _KERNELS[interpolation]
+        centres = (np.arange(target) + 0.5) * (source / target)
+        indices = np.floor(centres - radius - 0.5) + np.arange(2 * int(np.ceil(radius)) + 2)[:, None]
+        weights = kernel(np.abs(indices + 0.5 - centres))
+        weights[(indices < 0) | (indices >= source)] = 0
+        weights /= weights.sum(axis=0)
+    used = weights.any(axis=1)
+    return Taps(indices[used].clip(0, source - 1).astype(np.intp), weights[used].astype(np.float32)[..., None])
+
+
+@lru_cache(maxsize=64)
+def nearest(source: int, target: int) -> npt.NDArray[np.intp]:
+    """Returns the pixel of the source for each of the target; in float32, as TensorFlow, for ties go by rounding."""
+    scale = np.float32(source) / np.float32(target)
+    indices = ((np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale).astype(np.intp)
+    return np.minimum(indices, source - 1)
+
+
+def _area(source: int, target: int) -> tuple[Floats, Floats]:
+    """Each pixel of the result is the mean of the stretch of the source that it covers."""
+    edges = np.arange(target + 1) * (source / target)
+    indices = np.floor(edges[:-1]) + np.arange(int(np.ceil(source / target)) + 1)[:, None]
+    overlap = np.minimum(indices + 1, edges[1:]) - np.maximum(indices, edges[:-1])
+    overlap = overlap.clip(0) * (indices < source)
+    return indices, overlap / overlap.sum(axis=0)
+
+
+def _cubic(b: float, c: float) -> Callable[[Floats], Floats]:
+    """The cubic splines of Mitchell and Netravali, "Reconstruction filters in computer graphics", 1988."""
+
+    def kernel(x: Floats) -> Floats:
+        near = (12 - 9 * b - 6 * c) * x**3 + (-18 + 12 * b + 6 * c) * x**2 + 6 - 2 * b
+        far = (-b - 6 * c) * x**3 + (6 * b + 30 * c) * x**2 + (-12 * b - 48 * c) * x + 8 * b + 24 * c
+        return np.where(x < 1, near, np.where(x < 2, far, 0)) / 6
+
+    return kernel
+
+
+def _lanczos(radius: int) -> Callable[[Floats], Floats]:
+    return lambda x: np.where(x <= radius, np.sinc(x) * np.sinc(x / radius), 0)
+
+
+_KERNELS: Final[dict[str, tuple[float, Callable[[Floats], Any]]]] = {
+    "bilinear": (1, lambda x: (1 - x).clip(0)),
+    "bicubic": (2, _cubic(0, 0.5)),
+    "mitchellcubic": (2, _cubic(1 / 3, 1 / 3)),
+    "lanczos3": (3, _lanczos(3)),
+    "lanczos5": (5, _lanczos(5)),
+    "gaussian": (1.5, lambda x: np.where(x < 1.5, np.exp(-2 * x**2), 0)),  # a standard deviation of 0.5
+}

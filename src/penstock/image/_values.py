@@ -1,0 +1,175 @@
+"""The numbers of a distortion: ranges that they are drawn from, and the drawing.
+
+One rule for all: a pair `(low, high)` is the range, `exactly(value)` is always that value, and a single number says how
+far an amount goes from changing nothing: `rotate(15)` is -15 to 15, `scale(0.2)` is 0.8 to 1.2, `blur(1.5)` is 0 to
+1.5. What is no amount but a place or a size, such as a period, is that number itself.
+"""
+
+import math
+from numbers import Real
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+
+Amount = float | tuple[float, float] | list[float]
+"""A number, a pair `(low, high)`, or `exactly(value)`."""
+
+
+@final
+class Range(NamedTuple):
+    """Where a number is drawn from, evenly; one value where both ends are equal."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
+        return f"±{self.high:g}" if self.low == -self.high else f"{self.low:g} to {self.high:g}"
+
+
+def exactly(value: float) -> Range:
+    """Says that a distortion's number is always this one, and not drawn.
+
+    A distortion whose numbers are all exact needs no `rng`: it is a function of its element alone, for `map`.
+
+    Example:
+        >>> from penstock.image import exactly, rotate
+        >>> penstock.from_arrays(np.eye(3, dtype="uint8")[None]).map(rotate(exactly(90)))[0]
+        array([[0, 0, 1],
+               [0, 1, 0],
+               [1, 0, 0]], dtype=uint8)
+    """
+    return Range(*[_number("exactly()", value)] * 2)
+
+
+def spread(
+    what: str,
+    value: Amount,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    around: float | None = None,
+    above: float | None = None,
+) -> Range:
+    """The range that an argument means.
+
+    Args:
+        what: The function and its argument, for messages.
+        value: What the user gave.
+        least: The lowest that can be meant.
+        most: The highest.
+        around: A single number `r` means `around - r` to `around + r`, as far as that is within `least` and `most`.
+            None: it means itself.
+        above: In place of `around`, where an amount has one direction: `r` means `above` to `above + r`.
+
+    Raises:
+        ArgumentError: No range, or beyond what can be meant.
+        ArgumentTypeError: No numbers.
+    """
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise ArgumentError(
+                f"{what} takes a number or a pair (low, high), but has {len(value)} numbers: {value!r}."
+            )
+        range_ = Range(_number(what, value[0]), _number(what, value[1]))
+    else:
+        number = _number(what, value)
+        if around is not None:
+            if number < 0:
+                raise ArgumentError(f"{what}={number:g} is how far to go, and so not negative. Or say (low, high).")
+            range_ = Range(around - number, around + number)
+        elif above is not None:
+            range_ = Range(above, above + number)
+        else:
+            range_ = Range(number, number)
+    if range_.low > range_.high:
+        raise ArgumentError(f"{what}={value!r} goes from {range_.low:g} down to {range_.high:g}: give (low, high).")
+    if range_.low < least or range_.high > most:
+        bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise ArgumentError(f"{what}={value!r} is the range {range_.low:g} to {range_.high:g}; it can be {bounds}.")
+    return range_
+
+
+def _number(what: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentTypeError(f"{what} takes a number, a pair (low, high) or exactly(value), not {type_of(value)}.")
+    if not math.isfinite(value):
+        raise ArgumentError(f"{what} takes finite numbers, not {value}.")
+    return float(value)
+
+
+def numbers(what: str, value: Any) -> tuple[float, ...]:
+    """An argument that is a number, or one for each channel.
+
+    Raises:
+        ArgumentError: None, or not finite.
+        ArgumentTypeError: No numbers.
+    """
+    try:
+        found = tuple(np.asarray(value, np.float64).reshape(-1).tolist())
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{what} takes a number, or one for each channel, not {value!r}.") from None
+    if not found or not np.isfinite(found).all():
+        raise ArgumentError(f"{what} takes finite numbers, not {value!r}.")
+    return found
+
+
+def whole(what: str, value: Any) -> int:
+    """An argument that counts something: an integer of at least 1.
+
+    Raises:
+        ArgumentError: Below 1.
+        ArgumentTypeError: No integer.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ArgumentTypeError(f"{what} takes an integer, not {type_of(value)}.")
+    if value < 1:
+        raise ArgumentError(f"{what}={value} has to be at least 1.")
+    return int(value)
+
+
+@final
+class Draws:
+    """The random numbers of one element, in the order in which they are asked for.
+
+    Args:
+        rng: Where they come from, or None if nothing may be drawn.
+        asker: Who asks, for the message.
+    """
+
+    __slots__ = ("_asker", "_rng")
+
+    def __init__(self, rng: np.random.Generator | None, asker: object) -> None:
+        self._rng = rng
+        self._asker = asker
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator, for whole arrays of numbers.
+
+        Raises:
+            ArgumentError: There is none.
+        """
+        if self._rng is None:
+            raise ArgumentError(
+                f"{self._asker!r} draws random numbers, and was called without a generator. Use random_map(), which "
+                "gives each element one; for map(), fix its numbers, as in rotate(exactly(15)), or frozen(distortion)."
+            )
+        return self._rng
+
+    def unit(self) -> float:
+        """A number in [0, 1)."""
+        # One by one: an array of them would let go of the GIL, and another thread's turn costs more than they do.
+        return self.rng.random()
+
+    def between(self, range_: Range) -> float:
+        """A number of a range; none is drawn where there is only one."""
+        low, high = range_
+        return low if low == high else low + (high - low) * self.unit()
+
+    def happens(self, probability: float) -> bool:
+        """Whether something of this probability happens; nothing is drawn for 0 and 1."""
+        return probability >= 1 or (probability > 0 and self.unit() < probability)

@@ -1,0 +1,224 @@
+"""Many changes of geometry as one: where each pixel of the result comes from, then one interpolation.
+
+A `Path` leads from a pixel of the result back to a place in the image. Each step adds its own inverse: affine ones
+multiply into a matrix, others stand between two matrices. At the end an affine path is one `cv2.warpAffine`, or mere
+slicing where it is a crop, flip or resize; any other is evaluated for every pixel and is one `cv2.remap`.
+
+Coordinates are those of pixel centres: the centre of an image of width w is (w - 1) / 2.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, Final, final
+
+import numpy as np
+
+from penstock.image._frame import Array, Frame, Work
+from penstock.image._opencv import cv2
+
+Matrix = tuple[float, float, float, float, float, float]
+"""(a, b, c, d, e, f): x becomes a * x + b * y + c, and y becomes d * x + e * y + f."""
+
+_IDENTITY: Final[Matrix] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+_EXACT: Final = 1e-6
+"""Pixels that a crop may be off and still be one: rounding errors of a few multiplications."""
+_MAX_CHANNELS: Final = 4
+"""More are warped some at a time: OpenCV has border values for four."""
+
+
+@final
+class Grid:
+    """The places that the pixels of a result come from, as sums of a part by column and a part by row.
+
+    Most changes leave them such sums, which takes a few operations on a row and a column, not on every pixel. A part
+    may be a number where it is the same everywhere, and the first one is an array of all pixels where it has to be.
+    """
+
+    __slots__ = ("is_unmoved", "shape", "x_by_column", "x_by_row", "y_by_column", "y_by_row")
+
+    def __init__(self, height: int, width: int) -> None:
+        self.shape = (height, width)
+        self.x_by_column: Any = _counted(width)
+        self.x_by_row: Any = 0.0
+        self.y_by_column: Any = 0.0
+        self.y_by_row: Any = _counted(height)[:, None]
+        self.is_unmoved = True
+        """Each pixel still comes from its own place."""
+
+    def transform(self, matrix: Matrix) -> None:
+        """Moves all places by an affine map."""
+        if matrix == _IDENTITY:
+            return
+        a, b, c, d, e, f = matrix
+        x, y, x_row, y_row = self.x_by_column, self.y_by_column, self.x_by_row, self.y_by_row
+        self.x_by_column, self.y_by_column = a * x + (b * y + c), d * x + (e * y + f) if d else e * y + f
+        # Where nothing is mixed, a part that is a number stays one.
+        self.x_by_row = a * x_row + b * y_row if b else a * x_row
+        self.y_by_row = d * x_row + e * y_row if d else e * y_row
+        self.is_unmoved = False
+
+    def add_x(self, moves: Any) -> None:
+        """Moves places to the right: by row, (height, 1), or for every pixel, (height, width)."""
+        if moves.shape[1] == 1:
+            self.x_by_row = self.x_by_row + moves
+        else:
+            self.x_by_column = self.x_by_column + moves
+        self.is_unmoved = False
+
+    def add_y(self, moves: Any) -> None:
+        """Moves places down: by column, (width,), or for every pixel, (height, width)."""
+        self.y_by_column = self.y_by_column + moves
+        self.is_unmoved = False
+
+    def x_alone(self) -> Any:
+        """All x, as small as they can be: (width,) where they differ by column alone."""
+        if not isinstance(self.x_by_row, float):
+            self.x_by_column, self.x_by_row = self.x(), 0.0
+        return self.x_by_column + self.x_by_row
+
+    def y_alone(self) -> Any:
+        """All y, as small as they can be: (height, 1) where they differ by row alone."""
+        if isinstance(self.y_by_column, float):
+            return self.y_by_row + self.y_by_column
+        self.y_by_column, self.y_by_row = self.y(), 0.0
+        return self.y_by_column
+
+    def x(self) -> Array:
+        """All x, (height, width) float32."""
+        return self._whole(self.x_by_column, self.x_by_row)
+
+    def y(self) -> Array:
+        """All y, (height, width) float32."""
+        return self._whole(self.y_by_column, self.y_by_row)
+
+    def _whole(self, by_column: Any, by_row: Any) -> Array:
+        whole = np.empty(self.shape, np.float32)
+        np.add(by_column, by_row, out=whole)
+        return whole
+
+
+@lru_cache(maxsize=16)
+def _counted(count: int) -> Array:
+    numbers = np.arange(count, dtype=np.float32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+Bend = Callable[[Grid], None]
+"""Changes places in a way that no matrix can."""
+
+
+@final
+class Path:
+    """The way back from a result to its image, as it is built step by step.
+
+    Args:
+        height: Of the image, in pixels.
+        width: Of the image.
+    """
+
+    __slots__ = ("_before", "_matrix", "height", "width")
+
+    def __init__(self, height: int, width: int) -> None:
+        self.height = height
+        """Of what the steps so far result in."""
+        self.width = width
+        self._matrix = _IDENTITY
+        self._before: list[tuple[Matrix, Bend]] = []
+
+    def transform(self, inverse: Matrix) -> None:
+        """Adds an affine step, given as where its result comes from."""
+        a, b, c, d, e, f = self._matrix
+        g, h, i, j, k, m = inverse
+        self._matrix = (
+            a * g + b * j,
+            a * h + b * k,
+            a * i + b * m + c,
+            d * g + e * j,
+            d * h + e * k,
+            d * i + e * m + f,
+        )
+
+    def about_centre(self, a: float, b: float, d: float, e: float) -> None:
+        """Adds a linear step under which the centre stays, given as where its result comes from."""
+        x, y = (self.width - 1) / 2, (self.height - 1) / 2
+        self.transform((a, b, x - a * x - b * y, d, e, y - d * x - e * y))
+
+    def bend(self, bend: Bend) -> None:
+        """Adds a step that is not affine."""
+        self._before.append((self._matrix, bend))
+        self._matrix = _IDENTITY
+
+    def apply(self, work: Work) -> None:
+        """Warps the frames."""
+        frames = [*work.images, *work.masks]
+        if self._before:
+            grid = Grid(self.height, self.width)
+            grid.transform(self._matrix)
+            for before, bend in reversed(self._before):
+                bend(grid)
+                grid.transform(before)
+            x, y = grid.x(), grid.y()
+            for frame in frames:
+                remap = partial(cv2.remap, map1=x, map2=y, interpolation=frame.interpolation, borderMode=frame.border)
+                frame.image = _by_channels(remap, frame.image, frame.value)
+            return
+        box = self._box(*work.size)
+        if box:
+            for frame in frames:
+                frame.image = _boxed(frame, box, self.height, self.width)
+            return
+        matrix, size = np.array(self._matrix).reshape(2, 3), (self.width, self.height)
+        for frame in frames:
+            flags = frame.interpolation | cv2.WARP_INVERSE_MAP
+            warp = partial(cv2.warpAffine, M=matrix, dsize=size, flags=flags, borderMode=frame.border)
+            frame.image = _by_channels(warp, frame.image, frame.value)
+
+    def _box(self, height: int, width: int) -> tuple[slice, slice] | None:
+        """The slices of the image that the result is, but for its size; None if it is no such thing."""
+        a, b, c, d, e, f = self._matrix
+        if abs(b) * height > _EXACT or abs(d) * width > _EXACT:
+            return None
+        columns = _slice(a, c, self.width, width)
+        rows = _slice(e, f, self.height, height) if columns else None
+        return (rows, columns) if rows and columns else None
+
+
+def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None:
+    """The slice of an axis that `count` pixels come from, if it has whole pixels and lies within `limit`."""
+    first, last = offset - factor / 2 + 0.5, offset + factor * (count - 0.5) + 0.5  # edges of the outermost pixels
+    low, high = round(min(first, last)), round(max(first, last))
+    if abs(min(first, last) - low) > _EXACT or abs(max(first, last) - high) > _EXACT or low < 0 or high > limit:
+        return None
+    if factor > 0:
+        return slice(low, high)
+    return slice(high - 1, low - 1 if low else None, -1)
+
+
+def _boxed(frame: Frame, box: tuple[slice, slice], height: int, width: int) -> Array:
+    """A part of the image in a size; where it shrinks, each pixel is the mean of those it covers."""
+    part = frame.image[box]
+    if part.shape[:2] == (height, width):
+        return part
+    interpolation = frame.interpolation
+    if interpolation == cv2.INTER_NEAREST:
+        interpolation = cv2.INTER_NEAREST_EXACT
+    elif part.shape[0] >= height and part.shape[1] >= width:
+        interpolation = cv2.INTER_AREA
+    return _by_channels(lambda some, **_: cv2.resize(some, (width, height), interpolation=interpolation), part)
+
+
+def _by_channels(warp: Callable[..., Array], image: Array, value: float | tuple[float, ...] = 0.0) -> Array:
+    """Warps at most four channels at a time, with the border values of each."""
+    channel_count = image.shape[2] if image.ndim == 3 else 1
+    if not isinstance(value, tuple):
+        value = (value,) * max(channel_count, _MAX_CHANNELS)
+    elif len(value) != channel_count:
+        raise ValueError(
+            f"value= has {len(value)} numbers, and the image {channel_count} channels. Give one or so many."
+        )
+    if channel_count <= _MAX_CHANNELS:
+        return warp(image, borderValue=value)
+    # A group of a single channel comes back without its axis.
+    groups = [slice(start, start + _MAX_CHANNELS) for start in range(0, channel_count, _MAX_CHANNELS)]
+    return np.dstack([warp(image[:, :, group], borderValue=value[group]) for group in groups])

@@ -1,0 +1,299 @@
+"""The ETL Character Database as a source of random access: handwritten and printed Japanese characters.
+
+Records are of one size, so an element is a file and an offset, without an index. Labels are another matter: what the
+classes are is known when the codes of all records are. They are read once, when first needed, with the files from
+their start to their end, and kept beside them (see `_recordindex`), 4 bytes a record.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._plan._node import Indices
+from penstock._plan._source import Handle, Read, Source
+from penstock._spec import ArraySpec
+from penstock._tree import Tree
+from penstock.sources import _etlfiles, _recordindex
+from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
+from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
+from penstock.sources._openfile import File, OpenFiles, described
+
+Integers = npt.NDArray[np.int64]
+
+# Files whose codes are read at one time.
+_INDEX_THREADS: Final = 4
+
+
+def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "EtlcdbSource":
+    """Makes a source of what a user asked for; see `penstock.from_etlcdb`."""
+    if not isinstance(directory, (str, os.PathLike)):
+        raise ArgumentTypeError(f"from_etlcdb() needs a directory, got {type_of(directory)}.")
+    path = os.path.abspath(directory)
+    wanted = _part(part)
+    chosen = _groups(groups)
+    parts, tables = _etlfiles.look(path)
+    if not parts:
+        raise SourceError(
+            f"{path} holds no file of the ETL Character Database, nor do folders in it. Its files are called such as "
+            "ETL1C_01, ETL8B2C1 or ETL9G_01, without an ending; files such as ETL8INFO and archives are passed over. "
+            "Unpack what was downloaded, and give the folder that it is in."
+        )
+    there = ", ".join(sorted(parts))
+    if wanted is None:
+        if len(parts) > 1:
+            raise ArgumentError(
+                f"{path} holds several parts of the database: {there}. Their images differ in size or in levels, so a "
+                f'dataset is of one part: part="{min(parts)}".'
+            )
+        (wanted,) = parts
+    elif wanted not in parts:
+        raise SourceError(f"{path} holds nothing of {wanted}, but: {there}. Unpack {wanted} there, or name another.")
+    files = _etlfiles.apart(parts[wanted])
+    for file in files:
+        _etlfiles.check(file, wanted)
+    co59 = None
+    if LAYOUTS[wanted].code == "CO-59":
+        tables += _etlfiles.tables_in(os.path.dirname(path))
+        if not tables:
+            raise SourceError(
+                f"{wanted} names characters in the code CO-59, and its table, euc_co59.dat, is not in {path}. It is in "
+                'unpack.zip, on the page "File formats and sample unpacking code" of the ETL Character Database: put '
+                f"it into {path}."
+            )
+        co59 = described(tables[0])
+    return EtlcdbSource(files, wanted, chosen, co59)
+
+
+class _Index(NamedTuple):
+    """What the elements are."""
+
+    names: tuple[str, ...]
+    labels: npt.NDArray[np.int32]
+    """A place in `names` for each element."""
+    records: Integers | None
+    """The record of each element, counted through all files; None where that is the element's own number."""
+
+
+@final
+@dataclass(frozen=True)
+class EtlcdbSource(Handle):
+    """Characters of one part of the database, one file after the other, in the order of their names."""
+
+    files: tuple[File, ...]
+    part: str
+    groups: tuple[Group, ...] | None
+    co59: File | None
+    """The table of ETL2's codes."""
+
+    @property
+    def layout(self) -> Layout:
+        """That of the records."""
+        return LAYOUTS[self.part]
+
+    @property
+    def element_spec(self) -> Tree:
+        """The image, uint8, and the label, int32."""
+        image = ArraySpec((self.layout.height, self.layout.width, 1), np.dtype(np.uint8))
+        return image, ArraySpec((), np.dtype(np.int32))
+
+    @property
+    def class_names(self) -> list[str]:
+        """The characters that there are, by code point; a label is a place in it. Reads all codes at first use."""
+        return list(self.index.names)
+
+    @cached_property
+    def bounds(self) -> Integers:
+        """The first record of each file, counted through all, and the number of all, shape `(files + 1,)`."""
+        layout = self.layout
+        counts = [file.nbytes // layout.record_nbytes - layout.dummy_count for file in self.files]
+        return np.cumsum([0, *counts], dtype=np.int64)
+
+    @cached_property
+    def index(self) -> _Index:
+        """The label of each element, and where it is.
+
+        Raises:
+            SourceError: A record has a code that means nothing, or there is none of the groups.
+        """
+        with ThreadPoolExecutor(min(_INDEX_THREADS, len(self.files)), "penstock-index") as pool:
+            codes = np.concatenate(list(pool.map(self._codes, self.files)))
+        found, inverse = np.unique(codes, return_inverse=True)
+        characters = self._characters(codes, found)
+        groups = [group_of(character) for character in characters]
+        chosen = [self.groups is None or group in self.groups for group in groups]
+        names = sorted({name for name, is_in in zip(characters, chosen, strict=True) if is_in})
+        if not names:
+            there = ", ".join(f"{groups.count(group)} of {group}" for group in GROUPS if group in groups)
+            raise SourceError(
+                f"{self} has no character of the groups {', '.join(self.groups or ())}. Its files have {there}; choose "
+                "groups=(...) among these, or another part."
+            )
+        places = {name: place for place, name in enumerate(names)}
+        # Characters that are left out get a label below all others.
+        of_code = [places[name] if is_in else -1 for name, is_in in zip(characters, chosen, strict=True)]
+        labels = np.array(of_code, np.int32)[inverse.reshape(-1)]
+        if all(chosen):
+            return _Index(tuple(names), labels, None)
+        records = np.flatnonzero(labels >= 0).astype(np.int64)
+        return _Index(tuple(names), labels[records], records)
+
+    def _codes(self, file: File) -> npt.NDArray[np.uint32]:
+        def read() -> dict[str, npt.NDArray[np.uint32]]:
+            return {"codes": _etlfiles.read_codes(file, self.layout)}
+
+        codes: npt.NDArray[np.uint32] = _recordindex.kept(file, f"etlcdb {self.part}", None, read)["codes"]
+        return codes
+
+    def _characters(self, codes: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32]) -> list[str]:
+        """What the codes that were found mean."""
+        table = {} if self.co59 is None else co59_table(self.co59)
+        characters = []
+        for code in found.tolist():
+            character = character_of(code, self.layout.code, table)
+            if character is None:
+                record = int(np.argmax(codes == code))
+                at = self.layout.code_at[0]
+                raise SourceError(
+                    f"{self._place(record)} has the code {code:#x} at byte {at} of its {self.layout.record_nbytes}, "
+                    f"which is no character in {self.layout.code}. Either the file is damaged, or it is not of "
+                    f"{self.part}; unpack it again from the archive."
+                )
+            characters.append(character)
+        return characters
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1]) if self.groups is None else len(self.index.labels)
+
+    def __str__(self) -> str:
+        return self.part
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Where it arrives the codes are looked up again: they are in files.
+        return {name: value for name, value in self.__dict__.items() if name != "index"}
+
+    def describe(self, index: int) -> str:
+        """The file, and the number of the record in it, the dummy included."""
+        records = None if self.groups is None else self.index.records
+        return self._place(index if records is None else int(records[index]))
+
+    def _place(self, record: int) -> str:
+        number = int(np.searchsorted(self.bounds, record, "right")) - 1
+        return f"{self.files[number].name} record {record - int(self.bounds[number]) + self.layout.dummy_count}"
+
+    def open(self) -> "OpenEtlcdbSource":
+        """The form that reads; files are opened when they are first read."""
+        return OpenEtlcdbSource(self)
+
+
+@final
+class OpenEtlcdbSource(Source):
+    """An `EtlcdbSource` that reads."""
+
+    def __init__(self, source: EtlcdbSource) -> None:
+        self._source, self._layout = source, source.layout
+        self.element_spec = source.element_spec
+        self._files = OpenFiles(source.files)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """The file, and the number of the record in it, the dummy included."""
+        return self._source.describe(index)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Reads characters into consecutive rows; through a copy where images are not one piece of memory."""
+        (images, labels), _ = _tree.flatten(out)
+        place = images if images.flags.c_contiguous else np.empty(images.shape, images.dtype)
+        self.gather([Read(indices, [place, labels], slice(0, len(indices)))])
+        if place is not images:
+            images[...] = place
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Reads all requests at once: records that are neighbours in a file come in one call.
+
+        Raises:
+            SourceError: A file was changed or shortened, or its device fails.
+        """
+        elements = np.concatenate([_NONE, *(read.indices for read in reads)])
+        if not len(elements):
+            return
+        firsts = np.cumsum([0, *(len(read.indices) for read in reads)])
+        all_labels = self._source.index.labels
+        for read in reads:
+            read.arrays[1][read.rows] = all_labels[read.indices]
+        for members, data, starts in self._files.chunks(*self._ranges(elements)):
+            # Records lie in the chunk with whole records between them, if any: it is a table of records.
+            records = data.reshape(-1, self._layout.record_nbytes)
+            order = np.argsort(members)
+            numbers, wanted = starts[order] // self._layout.record_nbytes, members[order]
+            bounds = np.searchsorted(wanted, firsts)
+            for k, read in enumerate(reads):
+                mine = slice(bounds[k], bounds[k + 1])
+                self._unpack(records, numbers[mine], read, wanted[mine] - firsts[k])
+
+    def _unpack(self, records: npt.NDArray[np.uint8], numbers: Integers, read: Read, members: Integers) -> None:
+        """Unpacks records into the rows of a request that `members` of it, ascending, have."""
+        count = len(numbers)
+        if not count:
+            return
+        images = read.arrays[0]
+        pixels = images.reshape(len(images), -1)
+        rows: Any = read.rows
+        if isinstance(rows, slice) and members[-1] - members[0] == count - 1:
+            step = rows.step or 1
+            first = rows.start + step * int(members[0])
+            unpack(records, numbers, self._layout, pixels[first : first + step * count : step])
+            return
+        scratch = np.empty((count, pixels.shape[1]), np.uint8)
+        unpack(records, numbers, self._layout, scratch)
+        pixels[rows.start + members * (rows.step or 1) if isinstance(rows, slice) else rows[members]] = scratch
+
+    def _ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
+        """The file of each element's record, the byte at which it starts, and its bytes."""
+        source, nbytes = self._source, self._layout.record_nbytes
+        records = elements if source.groups is None or source.index.records is None else source.index.records[elements]
+        numbers = (np.searchsorted(source.bounds, records, "right") - 1).astype(np.int64)
+        offsets = (records - source.bounds[numbers] + self._layout.dummy_count) * nbytes
+        return numbers, offsets, np.full(len(elements), nbytes, np.int64)
+
+    def advise(self, indices: Indices) -> None:
+        """Has the kernel fetch the records, unless they are in memory already."""
+        self._files.advise(*self._ranges(indices))
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._files.close()
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _part(part: Any) -> str | None:
+    if part is None:
+        return None
+    if not isinstance(part, str):
+        raise ArgumentTypeError(f"from_etlcdb(part=...) takes the name of a part, got {type_of(part)}.")
+    if part.upper() not in LAYOUTS:
+        raise ArgumentError(f"from_etlcdb(part={part!r}): the parts are {', '.join(LAYOUTS)}.")
+    return part.upper()
+
+
+def _groups(groups: Any) -> tuple[Group, ...] | None:
+    if groups is None:
+        return None
+    chosen = (groups,) if isinstance(groups, str) else groups
+    if not isinstance(chosen, Iterable):
+        raise ArgumentTypeError(f"from_etlcdb(groups=...) takes names of groups, got {type_of(groups)}.")
+    chosen = tuple(chosen)
+    if not chosen or any(group not in GROUPS for group in chosen):
+        raise ArgumentError(f"from_etlcdb(groups={groups!r}): groups are one or more of {', '.join(GROUPS)}.")
+    return chosen

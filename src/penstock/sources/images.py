@@ -1,0 +1,263 @@
+"""Image files as a source: read, decoded and resized straight into the batch, with or without labels.
+
+Threads. An open source serves any number at once: each has its own memory for a file's bytes, which is used again.
+"""
+
+import io
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _tree
+from penstock._errors import SourceError
+from penstock._plan._node import Indices
+from penstock._plan._source import Handle, Read, Source
+from penstock._spec import ArraySpec
+from penstock._tree import Tree
+from penstock.image._decode import Decoding
+from penstock.image._formats import ImageError
+from penstock.sources import _openfile
+from penstock.sources._listing import FileList
+
+Bytes = npt.NDArray[np.uint8]
+
+_FIRST_NBYTES: Final = 256 << 10
+# Memory beyond this is given back at once: one large file should not cost it for the rest of the run.
+_KEPT_NBYTES: Final = 8 << 20
+# No image that fits into a batch comes of so many bytes; a sparse file might be larger than memory.
+_LARGEST_NBYTES: Final = 1 << 30
+_ADVICE_NBYTES: Final = 128 << 10
+# O_NONBLOCK: a pipe with the name of an image must not wait for somebody to write into it.
+_OPEN_FLAGS: Final[int] = (
+    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+)
+
+
+class Labels(NamedTuple):
+    """A label for each file."""
+
+    values: npt.NDArray[Any]
+    """Shape `(n, *shape)`."""
+    class_count: int = 0
+    """Above 0: values are classes, shape `(n,)`, and a label is float32 `(class_count,)`, 1 at its class."""
+
+    @property
+    def element_spec(self) -> ArraySpec:
+        """One label."""
+        if self.class_count:
+            return ArraySpec((self.class_count,), np.dtype(np.float32))
+        return ArraySpec(self.values.shape[1:], self.values.dtype)
+
+    def take(self, order: Indices) -> "Labels":
+        """Some of them, in any order."""
+        return Labels(self.values[order], self.class_count)
+
+    def read_into(self, indices: Indices, out: npt.NDArray[Any], rows: Indices) -> None:
+        """Writes labels into rows of an array."""
+        if not self.class_count:
+            out[rows] = self.values[indices]
+            return
+        out[rows] = 0
+        out[rows, self.values[indices]] = 1
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """A file's size and the time of its last change; of one that is not there, neither."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ImageSource(Handle):
+    """Images of files, each with its label if there are labels. Reads a file when its element is asked for."""
+
+    computes = True
+
+    files: FileList
+    decoding: Decoding
+    labels: Labels | None = None
+    classes: tuple[str, ...] | None = None
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The files by path, size and time of their last change; looks at each, some microseconds a file."""
+        return {
+            "the paths of the files": "\0".join(self.files),
+            "the sizes and times of the files": np.array([_stamp(path) for path in self.files], np.int64),
+            "the decoding": self.decoding,
+            "the labels": self.labels,
+        }
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """What the classes are called, in the order of their numbers; None where nobody said."""
+        return None if self.classes is None else list(self.classes)
+
+    @property
+    def file_paths(self) -> list[str]:
+        """The path of each element's file. Made anew each time: some 100 bytes an element."""
+        return list(self.files)
+
+    @property
+    def element_spec(self) -> Tree:
+        """The image, or the image and its label."""
+        image = self.decoding.element_spec
+        return image if self.labels is None else (image, self.labels.element_spec)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __str__(self) -> str:
+        if self.files.root:
+            return os.path.basename(os.path.normpath(self.files.root))
+        more = len(self) - 1
+        return (self.files.names[0] if len(self) else "no files") + f" and {more:,} more" * (more > 0)
+
+    def describe(self, index: int) -> str:
+        """The path of the file."""
+        return self.files[index]
+
+    def open(self) -> "OpenImageSource":
+        """The form that reads; files are open only while they are read."""
+        return OpenImageSource(self)
+
+
+@final
+class OpenImageSource(Source):
+    """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes."""
+
+    computes = True
+
+    def __init__(self, source: ImageSource) -> None:
+        self._source = source
+        self._own = threading.local()
+        self.element_spec = source.element_spec
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """The path of the file."""
+        return self._source.describe(index)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Reads, decodes and resizes into consecutive rows."""
+        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Reads all requests, one file after the other.
+
+        Raises:
+            SourceError: A file is gone, cannot be read or holds no image that can be decoded. It is named.
+        """
+        decoding, labels = self._source.decoding, self._source.labels
+        for read in reads:
+            images = read.arrays[0]
+            rows = np.arange(len(images))[read.rows]
+            if labels is not None:
+                labels.read_into(read.indices, read.arrays[1], rows)
+            for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
+                data = self._content(index)
+                try:
+                    if decoding.size is None:
+                        images[row] = decoding(data)
+                    else:
+                        decoding.into(data, images[row])
+                except ImageError as error:
+                    raise SourceError(f"{self._named(index)}: {error}") from error
+
+    def _content(self, index: int) -> Bytes:
+        """The bytes of a file; in memory of this thread, which holds another one's after the next call."""
+        path = self._source.files.path(index)
+        if "://" in path and _openfile.is_remote(self.describe(index)):
+            return np.frombuffer(_openfile.fetched(self.describe(index)), np.uint8)
+        try:
+            with _Opened(path) as descriptor:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
+                return self._read(descriptor, status.st_size, index)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError(
+                f"{self._named(index)} cannot be read: {error.strerror}. Put it back, or make the dataset again "
+                "without it."
+            ) from error
+
+    def _named(self, index: int) -> str:
+        return f"{self.describe(index)} (element {index})"
+
+    def _read(self, descriptor: int, nbytes: int, index: int) -> Bytes:
+        memory, count = self._memory(nbytes + 1, index), 0
+        while got := _read_some(descriptor, memory[count:]):  # until its end, wherever that is by now
+            count += got
+            if count == len(memory):
+                larger = self._memory(count + 1, index)
+                larger[:count] = memory
+                memory = larger
+        return memory[:count]
+
+    def _memory(self, nbytes: int, index: int) -> Bytes:
+        if nbytes > _LARGEST_NBYTES:
+            raise SourceError(
+                f"{self._named(index)} has {nbytes - 1:,} bytes or more, which is no image: at "
+                f"most {_LARGEST_NBYTES - 1:,} are read. Leave it out."
+            )
+        memory: Bytes | None = getattr(self._own, "memory", None)
+        if memory is None or len(memory) < nbytes:
+            memory = np.empty(max(_FIRST_NBYTES, 1 << (nbytes - 1).bit_length()), np.uint8)
+            self._own.memory = memory if len(memory) <= _KEPT_NBYTES else None
+        return memory
+
+    def advise(self, indices: Indices) -> None:
+        """Has the kernel fetch the files, unless the first and the last are in memory already. Never fails."""
+        if not hasattr(os, "posix_fadvise") or not len(indices):
+            return
+        path = self._source.files.path
+        with suppress(OSError):
+            if all(_is_in_memory(path(int(indices[end]))) for end in (0, -1)):
+                return
+        for index in indices.tolist():
+            with suppress(OSError), _Opened(path(index)) as descriptor:  # one behind an URL is not there
+                # The kernel cuts an announcement to the device's readahead, and forgets the rest.
+                for at in range(0, min(os.fstat(descriptor).st_size, _KEPT_NBYTES), _ADVICE_NBYTES):
+                    os.posix_fadvise(descriptor, at, _ADVICE_NBYTES, os.POSIX_FADV_WILLNEED)
+
+
+class _Opened:
+    """A file while it is open. Cheaper than a generator or a file object, of which each image would need one."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        self._descriptor = os.open(self._path, _OPEN_FLAGS)
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _read_some(descriptor: int, place: Bytes) -> int:
+    if hasattr(os, "readv"):
+        return os.readv(descriptor, [place.data])
+    with io.FileIO(descriptor, closefd=False) as file:  # Windows
+        return file.readinto(place.data) or 0
+
+
+def _is_in_memory(path: str) -> bool:
+    with _Opened(path) as descriptor:
+        return _openfile.is_in_memory(descriptor, 0)

@@ -1,0 +1,455 @@
+"""Image files of every kind become the right pixels, or an error that says what is wrong with them."""
+
+import pickle
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+
+from penstock import ArraySpec
+from penstock.image import Decoding, ImageError, Resizing, decode
+
+
+def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
+    """Smooth shapes and a little noise."""
+    y, x = np.mgrid[:height, :width]
+    rng = np.random.default_rng(height * 1000 + width)
+    planes = [128 + 100 * np.sin(x / (9 + 3 * c)) * np.cos(y / (14 - 2 * c)) for c in range(channels)]
+    return np.clip(np.stack(planes, -1) + rng.normal(0, 3, (height, width, channels)), 0, 255).astype(np.uint8)
+
+
+def encoded(extension: str, image: np.ndarray, *options: int) -> bytes:
+    order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[image.shape[2]]
+    return bytes(cv2.imencode(extension, image[..., order], list(options))[1])
+
+
+def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
+    return simplejpeg.encode_jpeg(image, quality=quality, colorsubsampling="444")
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, height: int, depth: int, color: int, rows: bytes, *before: bytes, after: bytes = b"") -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(rows))
+    return b"".join([b"\x89PNG\r\n\x1a\n", head, *before, body, after, chunk(b"IEND", b"")])
+
+
+PHOTO = photo(48, 64)
+LOSSLESS = {
+    "png": encoded(".png", PHOTO),
+    "bmp": encoded(".bmp", PHOTO),
+    "webp": encoded(".webp", PHOTO, cv2.IMWRITE_WEBP_QUALITY, 101),
+    "tiff": encoded(".tiff", PHOTO),
+}
+FILES = {"jpeg": jpeg(PHOTO), "gif": encoded(".gif", PHOTO), **LOSSLESS}
+
+
+def pixels(data: bytes, color_mode: str = "rgb") -> np.ndarray:
+    return Decoding(color_mode=color_mode, dtype=np.dtype(np.uint8))(data)  # type: ignore[arg-type]
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_lossless_formats_give_back_the_pixels(name: str) -> None:
+    assert np.array_equal(pixels(LOSSLESS[name]), PHOTO)
+    assert np.array_equal(pixels(LOSSLESS[name], "rgba"), np.dstack([PHOTO, np.full((48, 64), 255)]))
+    grey = PHOTO @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(pixels(LOSSLESS[name], "grayscale")[..., 0] - grey).max() <= 1.5
+
+
+@pytest.mark.parametrize("mode", ["grayscale", "rgb", "rgba"])
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_shape_of_its_spec_in_every_colour_mode(name: str, mode: str) -> None:
+    decoding = Decoding((20, 30), color_mode=mode)  # type: ignore[arg-type]
+    image = decoding(FILES[name])
+    assert decoding.element_spec == ArraySpec((20, 30, {"grayscale": 1, "rgb": 3, "rgba": 4}[mode]), "float32")
+    assert decoding.element_spec.admits(image.shape, image.dtype)
+    reference = Resizing((20, 30))(PHOTO).astype(np.float32)
+    if mode == "rgba":
+        assert (image[..., 3] == 255).all()
+    if mode != "grayscale":
+        assert np.abs(image[..., :3] - reference).mean() < (9 if name == "gif" else 3)
+
+
+def test_a_decoding_is_a_value() -> None:
+    one, other = Decoding((20, 30), fit="crop"), Decoding([20, 30], fit="crop")  # type: ignore[arg-type]
+    one(FILES["png"])
+    assert one == other
+    assert hash(one) == hash(other)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert one.releases_gil
+
+
+def test_channels_first_is_the_same_pixels_transposed() -> None:
+    for size in (None, (20, 30)):
+        first = Decoding(size, data_format="channels_first")
+        assert np.array_equal(first(FILES["jpeg"]), Decoding(size)(FILES["jpeg"]).transpose(2, 0, 1))
+    assert first.element_spec == ArraySpec((3, 20, 30), "float32")
+    assert Decoding(data_format="channels_first").element_spec == ArraySpec((3, None, None), "float32")
+
+
+def test_into_writes_a_row_of_a_batch_and_nothing_else() -> None:
+    decoding = Decoding((20, 30), fit="pad")
+    for shape, view in (((3, 20, 30, 3), np.s_[1]), ((3, 25, 40, 3), np.s_[1, 2:22, 5:35])):
+        batch = np.full(shape, -1, np.float32)
+        decoding.into(memoryview(FILES["png"]), batch[view])
+        assert np.array_equal(batch[view], decoding(FILES["png"]))
+        batch[view] = -1
+        assert (batch == -1).all()
+
+
+def test_decoding_into_a_row_makes_nothing_as_large_as_an_image() -> None:
+    data, out = jpeg(photo(375, 500)), np.empty((180, 180, 3), np.float32)
+    for decoding in (Decoding((180, 180)), Decoding((180, 180), decode="fast")):
+        decoding.into(data, out)
+        tracemalloc.start()
+        decoding.into(data, out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 8192
+
+
+def test_threads_do_not_share_what_they_work_in() -> None:
+    files = [jpeg(photo(60 + k, 90 - k)) for k in range(8)]
+    decodings = [Decoding((31, 47), interpolation=how) for how in ("bilinear", "bicubic", "area")]  # type: ignore[arg-type]
+    jobs = [(decoding, data) for data in files for decoding in decodings] * 4
+    alone = [decoding(data) for decoding, data in jobs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda job: job[0](job[1]), jobs))
+    assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
+
+
+def test_an_image_that_is_returned_is_not_overwritten_by_the_next() -> None:
+    first = pixels(FILES["jpeg"])
+    copy = first.copy()
+    pixels(jpeg(255 - PHOTO))
+    assert np.array_equal(first, copy)
+
+
+def test_the_name_of_a_file_says_nothing_about_its_format(tmp_path: Path) -> None:
+    path = tmp_path / "really_a_png.jpg"
+    path.write_bytes(LOSSLESS["png"])
+    assert np.array_equal(decode(path), PHOTO)
+    assert np.array_equal(decode(str(path)), decode(LOSSLESS["png"]))
+    assert decode(path, (10, 12), color_mode="grayscale").shape == (10, 12, 1)
+    assert decode(path, (10, 12)).dtype == np.float32
+
+
+# Kinds of JPEG
+
+
+def test_orientation_is_ignored() -> None:
+    exif = b"Exif\0\0MM\0*\0\0\0\x08\0\1\x01\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
+    turned = FILES["jpeg"][:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + FILES["jpeg"][2:]
+    assert cv2.imdecode(np.frombuffer(turned, np.uint8), cv2.IMREAD_COLOR).shape == (64, 48, 3)
+    assert np.array_equal(pixels(turned), pixels(FILES["jpeg"]))
+    turned_png = png(2, 1, 8, 0, b"\0\x07\x09", chunk(b"eXIf", exif[6:]))
+    assert pixels(turned_png, "rgba").shape == (1, 2, 4)
+    assert pixels(turned_png).tolist() == [[[7, 7, 7], [9, 9, 9]]]
+
+
+def test_inks_become_colours() -> None:
+    inks = np.empty((16, 16, 4), np.uint8)
+    inks[:] = (255, 128, 0, 192)  # inverted, as Adobe has it: no cyan, half magenta, all yellow, a quarter black
+    data = simplejpeg.encode_jpeg(inks, quality=100, colorspace="CMYK", colorsubsampling="444")
+    assert simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK")
+    red, green, blue = pixels(data).mean(axis=(0, 1))
+    assert abs(red - 192) < 3
+    assert abs(green - 96) < 3
+    assert blue < 3
+    assert abs(pixels(data, "grayscale").mean() - (0.299 * 192 + 0.587 * 96)) < 3
+    assert (pixels(data, "rgba")[..., 3] == 255).all()
+
+
+def test_grey_and_progressive_jpegs_are_read_in_every_mode() -> None:
+    grey = simplejpeg.encode_jpeg(PHOTO[..., :1].copy(), colorspace="GRAY", colorsubsampling="Gray", quality=95)
+    assert (np.ptp(pixels(grey), axis=2) == 0).all()
+    assert np.abs(pixels(grey, "grayscale").astype(int) - PHOTO[..., :1]).mean() < 3
+    progressive = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_QUALITY, 95)
+    assert np.abs(pixels(progressive).astype(int) - PHOTO).mean() < 6
+
+
+def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
+    data = FILES["jpeg"]
+    revision = data.index(b"JFIF\0") + 5
+    for flawed in (
+        data[:-2],  # no end mark
+        data + b"something else, as cameras append",
+        data[:-2] + bytes(214) + data[-2:],
+    ):
+        assert np.array_equal(pixels(flawed), pixels(data))
+    odd = data[:revision] + b"\0\0" + data[revision + 2 :]
+    assert np.abs(pixels(odd).astype(int) - pixels(data)).mean() < 1.5  # by another decoder
+    with pytest.raises(ImageError, match="truncated"):
+        pixels(odd[:-100])
+
+
+def test_jpegs_that_are_not_read_say_so() -> None:
+    data = FILES["jpeg"]
+    frame = data.index(b"\xff\xc0")
+    with pytest.raises(
+        ImageError, match=r"a JPEG of a kind that is not read here \(Unsupported JPEG data precision 12\)"
+    ):
+        pixels(data[: frame + 4] + b"\x0c" + data[frame + 5 :])
+    with pytest.raises(ImageError, match="damaged"):
+        pixels(data[: frame + 5] + b"\0\0" + data[frame + 7 :])
+
+
+# Fast decoding
+
+
+def test_fast_decoding_is_a_smaller_jpeg_that_is_never_below_the_size() -> None:
+    big = photo(375, 500)
+    data = jpeg(big)
+    fast = Decoding((180, 180), decode="fast")(data)
+    exact = Decoding((180, 180))(data)
+    assert 0 < np.abs(fast - exact).mean() < 5
+
+
+def test_fast_decoding_of_what_is_not_twice_as_large_is_exact() -> None:
+    data = jpeg(photo(375, 500))
+    for options in ({"size": (188, 180)}, {"size": (180, 251)}, {"size": (180, 180), "fit": "pad"}):
+        fast, exact = (Decoding(**options, decode=decode)(data) for decode in ("fast", "exact"))  # type: ignore[arg-type]
+        assert np.array_equal(fast, exact) == (options["size"] != (180, 180))
+    for data in LOSSLESS.values():
+        assert np.array_equal(Decoding((5, 5), decode="fast")(data), Decoding((5, 5))(data))
+
+
+def test_the_sizes_that_fast_decoding_takes() -> None:
+    resizing = Resizing((100, 100), fit="crop")
+    assert resizing.least_size(400, 800) == (100, 200)
+    assert Resizing((100, 100), fit="pad").least_size(400, 800) == (50, 100)
+    assert Resizing((100, 100)).least_size(400, 800) == (100, 100)
+
+
+# Kinds of PNG and GIF
+
+
+def test_a_palette_keeps_its_colours_and_its_transparency() -> None:
+    palette = chunk(b"PLTE", bytes([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 8, 7]))
+    data = png(4, 1, 2, 3, b"\0\x1b", palette, chunk(b"tRNS", b"\0\x80"))
+    colours = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 8, 7]]
+    assert pixels(data).tolist() == [colours]
+    alphas = [0, 128, 255, 255]
+    assert pixels(data, "rgba").tolist() == [[[*c, a] for c, a in zip(colours, alphas, strict=True)]]
+
+
+def test_few_bits_spread_over_all_levels() -> None:
+    assert pixels(png(4, 1, 1, 0, b"\0\x50"), "grayscale").ravel().tolist() == [0, 255, 0, 255]
+    assert pixels(png(4, 1, 2, 0, b"\0\x1b"), "grayscale").ravel().tolist() == [0, 85, 170, 255]
+    assert pixels(png(2, 1, 4, 0, b"\0\x0f")).tolist() == [[[0] * 3, [255] * 3]]
+
+
+def test_one_level_of_a_grey_png_may_be_transparent() -> None:
+    for depth, row, key, alphas in (
+        (1, b"\x50", b"\0\1", [255, 0, 255, 0]),
+        (8, b"\1\2\3\2", b"\0\2", [255, 0, 255, 0]),
+        (16, bytes([7, 1, 7, 2, 7, 3, 8, 2]), b"\7\2", [255, 0, 255, 255]),
+    ):
+        data = png(4, 1, depth, 0, b"\0" + row, chunk(b"tRNS", key))
+        assert pixels(data, "rgba")[0, :, 3].tolist() == alphas
+
+
+def test_of_16_bits_the_upper_8_count() -> None:
+    data = png(2, 1, 16, 2, b"\0" + struct.pack(">6H", 0x12FF, 0x1280, 0x1200, 0xFEFF, 0xFE80, 0xFF7F))
+    for mode in ("rgb", "rgba"):
+        assert pixels(data, mode)[..., :3].tolist() == [[[0x12] * 3, [0xFE, 0xFE, 0xFF]]]
+
+
+def test_alpha_is_dropped_and_not_blended() -> None:
+    data = png(2, 1, 8, 6, b"\0" + bytes([10, 20, 30, 0, 40, 50, 60, 255]))
+    assert pixels(data).tolist() == [[[10, 20, 30], [40, 50, 60]]]
+    assert pixels(png(2, 1, 8, 4, b"\0" + bytes([10, 0, 20, 9])), "rgba").tolist() == [
+        [[10, 10, 10, 0], [20, 20, 20, 9]]
+    ]
+
+
+def test_of_an_animation_the_first_frame_is_read_whatever_follows() -> None:
+    gif = FILES["gif"]
+    start = gif.index(b"\x2c\0\0\0\0")  # the image, after the palette
+    for following in (gif[start:-1] + b";", b"", b"\x2c", gif[start : start + 500]):
+        assert np.array_equal(pixels(gif[:-1] + following), pixels(gif))
+    control = struct.pack(">IIIIIHHBB", 0, 2, 1, 0, 0, 1, 10, 0, 0)
+    first = chunk(b"acTL", struct.pack(">II", 2, 0)) + chunk(b"fcTL", control)
+    second = chunk(b"fcTL", struct.pack(">I", 1) + control[4:]) + chunk(
+        b"fdAT", struct.pack(">I", 2) + zlib.compress(bytes(3))
+    )
+    assert pixels(png(2, 1, 8, 0, b"\0\x07\x09", first, after=second), "grayscale").ravel().tolist() == [7, 9]
+
+
+def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas() -> None:
+    gif = bytearray(FILES["gif"])
+    gif[6:10] = struct.pack("<HH", 90, 60)  # a canvas larger than the frame
+    assert np.array_equal(pixels(bytes(gif)), pixels(FILES["gif"]))
+    start = gif.index(b"\x2c\0\0\0\0")
+    if gif[start - 8 : start - 6] != b"\x21\xf9":
+        gif[start:start] = b"\x21\xf9\4\0\0\0\0\0"
+        start += 8
+    gif[start - 5] |= 1
+    gif[start - 2] = 3  # this colour is transparent
+    alpha = pixels(bytes(gif), "rgba")[..., 3]
+    assert (pixels(bytes(gif))[alpha == 0] == 0).all()
+    assert np.array_equal(pixels(bytes(gif))[alpha > 0], pixels(FILES["gif"])[alpha > 0])
+
+
+def test_a_bmp_of_32_bits_has_alpha_and_one_of_a_palette_has_its_colours() -> None:
+    rgba = photo(5, 7, 4)
+    info = struct.pack("<IiiHHIIiiII", 40, 7, -5, 1, 32, 0, rgba.size, 0, 0, 0, 0)
+    data = struct.pack("<2sIHHI", b"BM", 54 + rgba.size, 0, 0, 54) + info + rgba[..., [2, 1, 0, 3]].tobytes()
+    assert np.array_equal(pixels(data, "rgba"), rgba)
+    info = struct.pack("<IiiHHIIiiII", 40, 4, 1, 1, 8, 0, 4, 0, 0, 2, 0)
+    data = struct.pack("<2sIHHI", b"BM", 66, 0, 0, 62) + info + bytes([3, 2, 1, 0, 6, 5, 4, 0]) + b"\0\1\1\0"
+    assert pixels(data).tolist() == [[[1, 2, 3], [4, 5, 6], [4, 5, 6], [1, 2, 3]]]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_an_error_that_says_so_wherever_it_ends(name: str) -> None:
+    data = FILES[name]
+    for mode in ("rgb", "rgba"):
+        for length in {*np.linspace(1, len(data) - 3, 25).astype(int).tolist(), len(data) - 20}:
+            with pytest.raises(ImageError, match="truncated"):
+                pixels(data[:length], mode)
+
+
+def test_a_progressive_file_that_ends_between_two_scans_is_truncated() -> None:
+    data = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    scans = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
+    assert len(scans) > 3
+    for at in scans[1:]:
+        with pytest.raises(ImageError, match="truncated"):
+            pixels(data[:at])
+
+
+def test_a_png_too_short_for_what_its_header_claims_is_refused_at_once() -> None:
+    with pytest.raises(ImageError, match="100 bytes says 9000 x 9000 pixels, for which there are too few bytes"):
+        pixels(png(9000, 9000, 8, 6, b"")[:60] + bytes(40))
+    with pytest.raises(ImageError, match="the checksum of its header"):
+        pixels(LOSSLESS["png"][:16] + b"\0\0\1\1" + LOSSLESS["png"][20:])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_an_error_or_pixels_of_some_kind_and_never_a_crash(name: str) -> None:
+    rng = np.random.default_rng(len(name))
+    errors = 0
+    for trial in range(60):
+        data = bytearray(FILES[name])
+        for _ in range(1 + trial % 2 * 20):
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        try:
+            image = pixels(bytes(data), ("grayscale", "rgb", "rgba")[trial % 3])
+        except ImageError:
+            errors += 1
+        else:
+            assert image.ndim == 3
+            # PNG alone has checksums: what comes through is right. The others can hide a flipped bit.
+            assert name != "png" or trial % 3 != 1 or np.array_equal(image, PHOTO)
+    assert name in ("bmp", "tiff") or errors > 5
+
+
+BOMBS: dict[str, Callable[[int], bytes]] = {
+    "PNG": lambda n: png(n, n, 8, 2, b""),
+    "GIF": lambda n: b"GIF89a" + struct.pack("<HH", n, n) + bytes(100),
+    "BMP": lambda n: struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 0, 0, 0, 54, 40, n, n, 1, 24, 0, 0, 0, 0, 0, 0),
+    "WebP": lambda n: b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + (n - 1).to_bytes(3, "little") * 2 + bytes(40),
+    "TIFF": lambda n: (
+        b"II*\0\x08\0\0\0\2\0" + b"".join(struct.pack("<HHII", t, 4, 1, n) for t in (256, 257)) + bytes(30)
+    ),
+    "JPEG": lambda n: (
+        FILES["jpeg"][: (at := FILES["jpeg"].index(b"\xff\xc0") + 5)]
+        + struct.pack(">HH", n, n)
+        + FILES["jpeg"][at + 4 :]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_header_that_claims_billions_of_pixels_is_refused_before_anything_is_allocated(name: str) -> None:
+    data = BOMBS[name](60_000)
+    tracemalloc.start()
+    with pytest.raises(ImageError) as caught:
+        pixels(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+    assert f"this {name} of {len(data):,} bytes says 60000 x 60000 pixels, above the limit of 268,435,456" in str(
+        caught.value
+    )
+    assert "make a smaller copy, or cut it into tiles" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", r"the file is empty \(0 bytes\)"),
+        (b"<!DOCTYPE html><title>403 Forbidden</title>", "not an image: an HTML page, most often a server's answer"),
+        (b'{"error": "no such file", "code": 404}', "not an image: text that looks like JSON"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:",
+            "a pointer of Git LFS, not the file itself: `git lfs pull`",
+        ),
+        (bytes(1000), "the first of its 1,000 bytes are zeros, as after a failed copy"),
+        (
+            b"\0\0\0\x20ftypavif" + bytes(40),
+            "an AVIF image, which is not read here: JPEG, PNG, BMP, GIF, WebP and TIFF",
+        ),
+        (b"\0\0\0\x18ftypheic" + bytes(40), "an HEIF image, as telephones make them, which is not read here"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "an SVG drawing: render it to PNG"),
+        (b"RIFF\x40\0\0\0WAVEfmt " + bytes(40), "such as WAV or AVI, and not a WebP"),
+        (b"A long text that somebody named cat.jpg, for fun", "it begins with b'A long t' and has 48 bytes"),
+        (b"\x89PN", "truncated: the file has 3 bytes, too few for any image"),
+    ],
+)
+def test_what_is_no_image_is_called_by_its_name(data: bytes, text: str) -> None:
+    with pytest.raises(ImageError, match=text):
+        pixels(data)
+
+
+def test_numbers_that_are_no_levels_are_refused() -> None:
+    data = bytes(cv2.imencode(".tiff", np.zeros((4, 5), np.float32))[1])
+    with pytest.raises(ImageError, match="a TIFF of 32-bit signed or floating-point numbers"):
+        pixels(data)
+
+
+def test_the_error_of_a_path_begins_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(FILES["jpeg"][:500])
+    with pytest.raises(ImageError, match=r"cut\.jpg: truncated: the file ends after 500 bytes"):
+        decode(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"size": (0, 5)}, r"size is \(0, 5\). It is two integers of at least 1"),
+        ({"size": 180}, r"size is 180, an int. It is two integers, \(height, width\)"),
+        ({"color_mode": "RGB"}, "color_mode is 'RGB'. It is one of 'grayscale', 'rgb', 'rgba'"),
+        ({"interpolation": "cubic"}, "interpolation is 'cubic'. It is one of 'bilinear', "),
+        ({"fit": "squash"}, "fit is 'squash'. It is one of 'stretch', 'crop', 'pad'"),
+        ({"decode": "quick"}, "decode is 'quick'. It is one of 'exact', 'fast'"),
+        ({"data_format": "NCHW"}, "data_format is 'NCHW'"),
+        ({"dtype": "float16"}, "dtype is float16. Images are decoded to float32 or uint8; `cast` makes others"),
+    ],
+)
+def test_options_are_refused_when_they_are_given(options: dict[str, object], text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
+        Decoding(**options)  # type: ignore[arg-type]
+
+
+def test_into_needs_a_size() -> None:
+    with pytest.raises(ValueError, match="without one, every image has a shape of its own"):
+        Decoding().into(FILES["png"], np.empty((48, 64, 3), np.float32))
