@@ -12,12 +12,13 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 
 # A room is a module or package directly under `penstock`; "__init__" is `penstock` itself.
-GROUND = {"_tree", "_spec", "_errors", "_random"}
+GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
 CORE = RUN | {
     "_loader",
+    "_caching",
     "_dataset",
     "_constructors",
     "_images",
@@ -38,7 +39,8 @@ MAY_IMPORT = {
     "_loader": RUN,
     "image": PLAN,
     "sources": PLAN | {"image"},  # the Source protocol is `_plan`'s
-    "_dataset": RUN | {"_loader", "sources", "image"},
+    "_caching": RUN | {"_loader", "sources"},
+    "_dataset": RUN | {"_loader", "_caching", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_images": RUN | {"_dataset", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},

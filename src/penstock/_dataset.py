@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
+from penstock._caching import cached, materialized
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
@@ -23,7 +24,7 @@ from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map
-from penstock._plan._node import Access, Length, Node, walk
+from penstock._plan._node import Access, Length, Node, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
@@ -124,7 +125,7 @@ class Dataset:
 
     def _of_sources(self, name: str) -> Any:
         """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
-        sources = {id(node.data): node.data for node in walk(self._node) if isinstance(node, SourceNode)}
+        sources = {id(node.data): node.data for node in makers(self._node) if isinstance(node, SourceNode)}
         asked = [getattr(source, name, NotImplemented) for source in sources.values()]
         known = [value for value in asked if value is not NotImplemented]
         if not known:
@@ -698,6 +699,78 @@ class Dataset:
         self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
         bounds, count = group_bounds(labels, span, shift)
         return Dataset(Windows(self._node, length, shift, stride, bounds, count))
+
+    # Keeping.
+
+    def cache(
+        self, path: str | os.PathLike[str] | None = None, *, limit: int | None = None, key: str | None = None
+    ) -> "Dataset":
+        """Keeps elements once they were made, on disk or in memory.
+
+        Elements are kept as they are asked for, in any order, by any worker, and read from there after. On disk they
+        stay for the next run; several processes may share them. A cache is bound to what is before it: functions by
+        their code, constants and the variables that they mention, files by path, size and time of change, arrays by
+        contents. If anything of that changes a new cache begins, and the log says what changed. Files that a function
+        opens by itself are not seen.
+
+        A process may be killed at any moment, the disk may be full: what is read is right, and what could not be kept
+        is made again in each epoch.
+
+        Random access, order: kept. It holds epoch 0. Of a stream an epoch is kept when it was read from its beginning
+        to its end; from the next run on the dataset has random access, and a length. Memory: on disk 1 byte an
+        element a process (17 where elements have no fixed size); in memory all elements, or `limit`.
+
+        Args:
+            path: A directory, made if need be. Elements of fixed size lie in `.npy` files in it. None for memory,
+                which all workers share, and which goes with this dataset.
+            limit: Bytes that may be taken; elements that do not fit are not kept.
+            key: Says what the dataset is, in place of what is before it; for what cannot be looked into, such as a
+                `tf.data.Dataset`. You change it when that changes.
+
+        Raises:
+            ArgumentError: A step before it gives other elements, or another order, in each epoch; or it is endless.
+            ArgumentTypeError: A function holds what nobody can tell from another, such as an open file.
+            SourceError: While reading, the directory cannot be used.
+
+        Example:
+            >>> squares = penstock.range(4).map(lambda x: x * x).cache("squares")
+            >>> [int(x) for x in squares], [int(x) for x in squares]
+            ([0, 1, 4, 9], [0, 1, 4, 9])
+        """
+        if limit is not None:
+            limit = integer("cache", "limit", limit, least=1)
+        return Dataset(cached(self._node, path, limit, key))
+
+    def materialize(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: str | None = None,
+        progress: Callable[[int, int | None], None] | None = None,
+        **loader_options: Any,
+    ) -> "Dataset":
+        """Keeps all elements on disk now, in parallel, and returns them: like a file, with random access.
+
+        What `cache(path)` has kept there is used, and the other way round. If it is interrupted, it goes on from
+        there when it is called again; a stream begins anew.
+
+        Args:
+            path: As for `cache`.
+            key: As for `cache`.
+            progress: `progress(done, total)`, called now and then; `total` is None where it is not known. Without it
+                there is a line on stderr, if that is a terminal.
+            loader_options: As for `loader`.
+
+        Raises:
+            SourceError: Not all elements could be kept.
+            ArgumentError, ArgumentTypeError: As `cache`.
+
+        Example:
+            >>> kept = penstock.from_generator(lambda: iter(np.arange(5))).materialize("numbers")
+            >>> kept.access, len(kept), int(kept[3])
+            ('random', 5, 3)
+        """
+        return Dataset(materialized(self._node, path, key, progress, loader_options))
 
     # Running.
 

@@ -161,6 +161,10 @@ class Spec:
             raise SpecError(f"one has the structure {self}, the other {other}")
         return Spec(tuple(map(_merged, self.leaves, other.leaves)), self.structure)
 
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """What tells it from another; see `_fingerprint.py`."""
+        return {"leaves": [(leaf, leaf.max_shape) for leaf in self.leaves], "structure": repr(self.structure)}
+
     def __str__(self) -> str:
         leaf = _Verbatim
         return repr(self.structure.unflatten([leaf(str(spec)) for spec in self.leaves]))

@@ -87,10 +87,10 @@ def test_bytes_for_people(nbytes: int, text: str) -> None:
 
 
 def test_budget_is_its_items() -> None:
-    items = Budget(3, 100, 20, 7, 5, 4, "batch(2)", "(2,) uint8")
-    assert items.projected_nbytes == 336
+    items = Budget(3, 100, 20, 7, 5, 6, 4, "batch(2)", "(2,) uint8")
+    assert items.projected_nbytes == 342
     items.require(None)
-    items.require(336)
+    items.require(342)
     assert math.isclose(items.ring_nbytes, 300)
 
 

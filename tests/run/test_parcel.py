@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock._run._workers import _parcel
+from penstock._code import is_own
 from penstock._run._workers._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
@@ -155,18 +155,18 @@ def test_what_the_user_registered_with_cloudpickle_stays_registered(fresh_python
 
 
 def test_what_is_installed_or_of_python_travels_by_name():
-    for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, _parcel):
-        assert not _parcel.is_own(module)
-    assert _parcel.is_own(sys.modules[__name__])
+    for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, penstock._code):
+        assert not is_own(module)
+    assert is_own(sys.modules[__name__])
     assert len(pack(penstock.range(1)._node, json.dumps).data) < 100
     assert send(json.dumps, [1]) == "[1]"
 
 
 def test_modules_without_a_file_are_known_by_their_package():
     made_by_hand, frozen = type(sys)("made_by_hand"), sys.modules["_frozen_importlib"]
-    assert _parcel.is_own(made_by_hand)
-    assert not _parcel.is_own(frozen)
-    assert not _parcel.is_own(type(sys)("numpy.made_by_hand"))
+    assert is_own(made_by_hand)
+    assert not is_own(frozen)
+    assert not is_own(type(sys)("numpy.made_by_hand"))
 
 
 # What functions are, and what they hold.

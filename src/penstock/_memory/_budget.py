@@ -30,6 +30,8 @@ class Budget:
     """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
     shared_nbytes: int
     """Arrays in memory that worker processes get a share of."""
+    kept_nbytes: int
+    """Caches in memory."""
     spans_nbytes: int
     """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
     last_step: str
@@ -43,7 +45,8 @@ class Budget:
     @property
     def projected_nbytes(self) -> int:
         """The sum."""
-        return self.ring_nbytes + self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.spans_nbytes
+        rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
+        return self.ring_nbytes + rest
 
     def require(self, limit: int | None, process_count: int = 0) -> None:
         """Refuses a loader that cannot stay under its limit.
@@ -64,6 +67,7 @@ class Budget:
             "scratch memory of the workers": self.scratch_nbytes,
             "arrays that worker processes share": self.shared_nbytes,
             "elements of a stream that wait, and what steps hold that see them in order": self.spans_nbytes,
+            "a cache in memory": self.kept_nbytes,
             f"what {process_count} worker processes take": overhead,
         }
         largest = max(items, key=lambda name: items[name])
@@ -72,6 +76,7 @@ class Budget:
         cures = {
             "scratch memory of the workers": f"Use fewer workers, or {prefetch}",
             "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
+            "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
         }
         cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
         if items[largest] == overhead:
@@ -101,6 +106,7 @@ def budget(
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
+        kept_nbytes=sum({each.opens: each.kept_nbytes for each in nodes}.values()),
         spans_nbytes=spans_nbytes,
         last_step=node.label,
         spec=str(spec),

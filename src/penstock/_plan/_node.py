@@ -20,6 +20,7 @@ from penstock._spec import Spec
 
 if TYPE_CHECKING:
     from penstock._plan._reader import Gather, Reader, Rows
+    from penstock._plan._source import Openable
 
 Access = Literal["random", "stream"]
 Indices = npt.NDArray[np.int64]
@@ -53,6 +54,11 @@ class Node(ABC):
         return sources if source is None else (source,)
 
     @property
+    def made_by(self) -> tuple["Node", ...]:
+        """The nodes whose work this is: its inputs, also where it keeps their work and needs them no more."""
+        return self.inputs
+
+    @property
     @abstractmethod
     def verb(self) -> str:
         """The user's name for this step: `shuffle`, `map`."""
@@ -76,6 +82,10 @@ class Node(ABC):
     @abstractmethod
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """Which elements of the inputs the given elements need; arithmetic alone."""
+
+    def announced(self, reader: "Reader", epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Which elements of the inputs will be read for the given ones, as far as is known now."""
+        return self.demand(epoch, indices)
 
     @abstractmethod
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
@@ -140,6 +150,24 @@ class Node(ABC):
             for field in fields(self)  # type: ignore[arg-type]  # every concrete node is a dataclass
             if field.name not in ("source", "sources")
         }
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """What elements depend on, by name; see `_fingerprint.py`. Not the user's line, nor what running it showed."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)  # type: ignore[arg-type]  # every concrete node is a dataclass
+            if field.name not in ("where", "traits")
+        }
+
+    @property
+    def opens(self) -> "Openable | None":
+        """What a run opens for this step, once a process, and reads by; None where it needs nothing."""
+        return None
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes that all workers share for this step, and that stay between epochs; known before the run."""
+        return 0
 
     @property
     def is_hidden(self) -> bool:
@@ -227,6 +255,13 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
     for each in node.inputs:
         yield from walk(each)
+
+
+def makers(node: Node) -> Iterator[Node]:
+    """As `walk`, with the nodes whose work is kept and that are not needed any more."""
+    yield node
+    for each in node.made_by:
+        yield from makers(each)
 
 
 def finite_length(node: Node) -> int:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock._errors import PenstockError, SpecError
 from penstock._plan._node import Indices, Leaves, Node, walk
-from penstock._plan._source import Read, Source, SourceNode
+from penstock._plan._source import Openable, Read, Source
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
 from penstock._spec import ArraySpec, Spec
@@ -148,9 +148,9 @@ class Gather:
         self._reads: dict[Source, list[Read]] = {}
         self._readers: dict[Source, Reader] = {}
 
-    def add(self, reader: "Reader", indices: Indices, out: Rows) -> None:
-        """Notes that the elements `indices` of the open source of a reader belong into `out`."""
-        source = reader.source
+    def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
+        """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
+        source = reader.source if source is None else source
         assert source is not None
         self._reads.setdefault(source, []).append(Read(indices, out.arrays, out.rows))
         self._readers[source] = reader
@@ -178,12 +178,12 @@ class OpenSources:
     """The sources of a plan, opened in this process; equal sources are opened once."""
 
     def __init__(self, node: Node) -> None:
-        self._opened: dict[Source, Source] = {}
+        self._opened: dict[Openable, Any] = {}
         for each in walk(node):
-            if isinstance(each, SourceNode) and each.data not in self._opened:
-                self._opened[each.data] = each.data.open()
+            if each.opens is not None and each.opens not in self._opened:
+                self._opened[each.opens] = each.opens.open()
 
-    def __getitem__(self, source: Source) -> Source:
+    def __getitem__(self, source: Openable) -> Any:
         return self._opened[source]
 
     def close(self) -> None:
@@ -321,7 +321,7 @@ class Reader:
             Reader(each, sources, isolation=isolation, trace=self.trace, window=window, numbers=numbers)
             for each in node.inputs
         ]
-        self.source = sources[node.data] if isinstance(node, SourceNode) else None
+        self.source: Any = None if node.opens is None else sources[node.opens]
         self.stage: Callable[[int, int], Generator[Leaves, None, None]] | None = None
         """Gives the elements of an epoch from one on, where others make them in parallel."""
         self.consumed = -1
@@ -396,15 +396,15 @@ class Reader:
 
     def advise(self, epoch: int, indices: Indices) -> None:
         """Announces to the sources that these elements will be read; each source hears of all at once."""
-        wanted: dict[Source, list[Indices]] = {}
+        wanted: dict[Openable, list[Indices]] = {}
         self._collect(epoch, indices, wanted)
         for source, parts in wanted.items():
             source.advise(np.concatenate(parts) if len(parts) > 1 else parts[0])
 
-    def _collect(self, epoch: int, indices: Indices, wanted: dict[Source, list[Indices]]) -> None:
+    def _collect(self, epoch: int, indices: Indices, wanted: dict[Openable, list[Indices]]) -> None:
         if self.source is not None:
             wanted.setdefault(self.source, []).append(indices)
-        for need in self._node.demand(epoch, indices):
+        for need in self._node.announced(self, epoch, indices):
             self.inputs[need.input]._collect(need.epoch, need.indices, wanted)
 
     def memo(self, name: str, make: Callable[[], T]) -> T:

@@ -28,7 +28,21 @@ class Read(NamedTuple):
     """Which `n` rows of the arrays to write; each once."""
 
 
-class Source(ABC):
+class Openable:
+    """What a run opens in each process that reads, and closes in the end."""
+
+    def open(self) -> Any:
+        """Returns the form that reads, once a process and run. By default the thing itself."""
+        return self
+
+    def close(self) -> None:
+        """Frees what `open` took. Called once on what `open` returned, if that is another object."""
+
+    def advise(self, indices: Indices) -> None:
+        """Is told which elements will be read soon, so that the system can fetch them. Never fails."""
+
+
+class Source(Openable, ABC):
     """Where elements come from, by index. Subclass it, or give `from_source` anything that looks like it.
 
     A source is a *handle*: cheap to make, small to pickle, and without an open file. `open` gives the form
@@ -66,12 +80,6 @@ class Source(ABC):
     def open(self) -> "Source":
         """Returns the form that reads, once a process and run. By default the source itself."""
         return self
-
-    def close(self) -> None:
-        """Frees what `open` took. Called once on what `open` returned, if that is another object."""
-
-    def advise(self, indices: Indices) -> None:
-        """Is told which elements will be read soon, so that the system can fetch them. Never fails."""
 
     def describe(self, index: int) -> str:
         """An element in the user's terms, such as a file's name and a row. For messages."""
@@ -139,6 +147,15 @@ class SourceNode(Node):
 
     def _find_spec(self) -> Spec:
         return Spec.of(self.data.element_spec)
+
+    @property
+    def opens(self) -> Source:
+        """The source."""
+        return self.data
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The source: from where it was made changes nothing."""
+        return {"data": self.data}
 
     @property
     def label(self) -> str:

@@ -80,19 +80,19 @@ def identity(node: "Node") -> str:
 
 def _identity(node: "Node") -> str:
     if node.is_hidden:
-        (source,) = node.inputs
+        (source,) = node.made_by
         return _identity(source)
     settings = node.settings()
-    for each in node.inputs:
+    for each in node.made_by:
         if each.is_hidden:
             settings |= each.settings()
     digest = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=3).hexdigest()
     step = f"{node.verb}#{digest}"
-    if not node.inputs:
+    if not node.made_by:
         return step
-    if len(node.inputs) == 1:
-        return f"{_identity(node.inputs[0])} > {step}"
-    return f"[{' | '.join(map(_identity, node.inputs))}] > {step}"
+    if len(node.made_by) == 1:
+        return f"{_identity(node.made_by[0])} > {step}"
+    return f"[{' | '.join(map(_identity, node.made_by))}] > {step}"
 
 
 def difference(saved: str, ours: str) -> str:

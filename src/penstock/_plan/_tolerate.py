@@ -21,6 +21,7 @@ import numpy as np
 
 from penstock._errors import ArgumentError, ElementError, PenstockError, WorkerError
 from penstock._plan._batch import Batch, Unbatch
+from penstock._plan._cache import Cache
 from penstock._plan._cast import Cast
 from penstock._plan._combine import Concatenate, Interleave
 from penstock._plan._filter import Filter, FlatMap
@@ -316,12 +317,19 @@ class _Rewriting:
     def _over_functions(self, node: Node, size: int | None) -> Node:
         if isinstance(node, Map):
             return self._guard(node, size)
+        if isinstance(node, Cache) and node.inputs:
+            raise ArgumentError(
+                f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
+                "stream for all epochs and runs to come. Put what may fail after cache(), or use on_error='raise'."
+            )
         if isinstance(node, _BORDERS) or len(node.inputs) != 1:
             return node
         return _over(node, self._over_functions(node.inputs[0], size if node.is_parallel else None))
 
     def _within(self, node: Node) -> Node:
         """The same step, over steps that have the guards which they need."""
+        if isinstance(node, Cache):
+            return node  # what stands in for another is not to be kept: what fails has failed before it
         if isinstance(node, (Batch, PaddedBatch)):
             return _over(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):

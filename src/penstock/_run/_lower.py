@@ -21,6 +21,7 @@ from penstock._errors import ArgumentError, ElementError
 from penstock._memory._slot import note_time, note_unit, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
+from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
 from penstock._plan._stream import closed
@@ -272,7 +273,8 @@ class Program:
         if worker_count == 0:
             return max(1, row_count)
         share = max(1, -(-row_count // worker_count))
-        if self.computes:
+        is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # read, and not made any more
+        if self.computes and not is_short:
             return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
         row_nbytes = self.node.spec.nbytes // max(1, row_count)
         return max(share, UNIT_NBYTES // max(1, row_nbytes))
@@ -281,6 +283,11 @@ class Program:
     def computes(self) -> bool:
         """Whether elements take computation, and are not merely read."""
         return any(node.computes for node in walk(self.node))
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether what functions make is kept somewhere, so that they are not run each time."""
+        return any(isinstance(node, Cache) for node in walk(self.node))
 
     @cached_property
     def announced_count(self) -> int:

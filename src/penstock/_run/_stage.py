@@ -232,7 +232,7 @@ def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> F
 def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
     if id(node) in staged:
         return staged[id(node)]
-    return node.scratch_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
+    return node.scratch_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
 
 
 def _inner(node: Node) -> Iterator[tuple[int, Node]]:

@@ -37,6 +37,15 @@ class FileSource(Handle):
         """The file's name and the row."""
         return self.handle.describe(index)
 
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The file by path, size and time of its last change, and where in it the rows lie."""
+        handle = self.handle
+        status = os.stat(handle.path)
+        return {
+            "the file": (handle.path, status.st_size, status.st_mtime_ns),
+            "the rows": (handle.offset, handle.shape, handle.dtype, handle.strides),
+        }
+
     def open(self) -> "OpenFileSource":
         """The form that reads; the file itself is opened at the first read."""
         return OpenFileSource(self)

@@ -32,6 +32,11 @@ class GeneratorSource(StreamSource):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}  # it is nobody else's
 
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The function and its arguments; not what was found out by running it."""
+        function = self._function.func if isinstance(self._function, _Again) else self._function
+        return {"the generator": function, "its arguments": self._args, "element_spec": self._declared}
+
     @property
     def is_declared(self) -> bool:
         """Whether the user gave it."""

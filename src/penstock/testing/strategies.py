@@ -185,6 +185,13 @@ def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(p.dataset.shuffle(seed, window=window, reshuffle=reshuffle), elements)
 
 
+def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.depth or p.dataset._node.changes_order:
+        return None
+    limit = draw(st.none() | st.integers(1, 1000))
+    return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
+
+
 def _batch(draw: st.DrawFn, p: Plan) -> Plan | None:
     return None if p.is_short else _batches(draw(st.integers(1, 5)), p, draw(st.booleans()))
 
@@ -334,7 +341,7 @@ def _parts(element: Tree) -> list[Tree]:
 DATA = [_range, _arrays]
 VERBS = [
     _map, _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _batch_and_unbatch,
-    _windows, _split, _zip, _concatenate, _interleave, _batches_of_two_sizes,
+    _windows, _split, _zip, _concatenate, _interleave, _batches_of_two_sizes, _cache,
 ]  # fmt: skip
 
 

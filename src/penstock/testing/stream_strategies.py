@@ -13,6 +13,7 @@ permutation of near displacement, and a mix exact, are properties of their own.
 
 import functools
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -186,6 +187,13 @@ def _has_text(p: Plan) -> bool:
 def _filter(draw: st.DrawFn, p: Plan) -> Plan | None:
     fn = Kept(draw(st.sampled_from([2, 3, 4, 5, 1])))
     return p.then(p.dataset.filter(fn), lambda epoch: [x for x in p.elements(epoch) if fn(x)])
+
+
+def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.depth or p.dataset._node.changes_order or p.dataset.length == math.inf:
+        return None
+    limit = draw(st.sampled_from([100, 1 << 20]))
+    return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
 
 
 def _flat_map(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -467,6 +475,7 @@ BEGINNINGS = [_dealt, _words, _pairs, _ragged, _data]
 VERBS = [
     _filter, _flat_map, _map, _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _repeat_for_ever, _shuffle,
     _batch, _unbatch, _windows, _padded_batch, _bucket_by_length, _zip, _concatenate, _interleave, _mix,
+    _cache,
 ]  # fmt: skip
 
 

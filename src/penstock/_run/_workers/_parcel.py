@@ -14,9 +14,7 @@ cannot travel is refused by the name of the variable, which is looked for afterw
 """
 
 import contextlib
-import dis
 import functools
-import importlib.machinery
 import inspect
 import io
 import itertools
@@ -25,7 +23,6 @@ import operator
 import os
 import pickle
 import random
-import site
 import sys
 import threading
 import types
@@ -37,6 +34,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from penstock._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock._errors import SourceError, TravelError, type_of
 from penstock._memory._budget import mib
 from penstock._memory._shared import View, lay_out
@@ -249,7 +247,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             if is_own(obj):
                 return self._reduce_module(obj)
         elif isinstance(obj, functools._lru_cache_wrapper):
-            if _is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
+            if is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, _OPEN_FILES) and obj is not sys.stdout and obj is not sys.stderr:
             raise TypeError("an open file belongs to its process")  # cloudpickle would send its text
@@ -296,12 +294,12 @@ class _Names:
 
     def add(self, function: types.FunctionType) -> None:
         """Adds what a function takes: `mylib.f` takes `f`, and if `mylib` is used otherwise, all that it mentions."""
-        mentioned = set(_mentioned(function.__code__))
+        mentioned = set(mentioned_in(function.__code__))
         self._mentioned |= mentioned
-        scope = {**_globals_of(function, mentioned), **_closure_of(function)}
+        scope = {**globals_of(function, mentioned), **closure_of(function)}
         if not any(isinstance(value, types.ModuleType) and is_own(value) for value in scope.values()):
             return
-        for name, attributes in _uses(function.__code__):
+        for name, attributes in uses(function.__code__):
             value = scope.get(name)
             while isinstance(value, types.ModuleType) and is_own(value):
                 taken = self._taken.setdefault(value.__name__, set())
@@ -311,44 +309,6 @@ class _Names:
                 name, *attributes = attributes
                 taken.add(name)
                 value = vars(value).get(name)
-
-
-def _closure_of(function: types.FunctionType) -> dict[str, Any]:
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not assigned yet
-            found[name] = cell.cell_contents
-    return found
-
-
-def _globals_of(function: types.FunctionType, names: set[str]) -> dict[str, Any]:
-    return {name: function.__globals__[name] for name in names & function.__globals__.keys()}
-
-
-def _mentioned(code: types.CodeType) -> Iterator[str]:
-    """The names in code, and texts that may be names: `getattr(mylib, "f")`."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _mentioned(constant)
-        elif isinstance(constant, str) and constant.isidentifier():
-            yield constant
-
-
-def _uses(code: types.CodeType) -> list[tuple[str, list[str]]]:
-    """Each use of a name from outside, with the attributes taken of it: `pkg.sub.f(x)` is `pkg`, `[sub, f]`."""
-    found: list[tuple[str, list[str]]] = []
-    follows = False
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            found.append((instruction.argval, []))
-            follows = True
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and follows:
-            found[-1][1].append(instruction.argval)
-        else:
-            follows = follows and instruction.opname == "EXTENDED_ARG"
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return found + [use for constant in inner for use in _uses(constant)]
 
 
 _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -368,40 +328,6 @@ def _absent(module: str, name: str) -> Any:
         f"module {module!r} came to this worker process with the names that the dataset's functions take from it, and "
         f"{name!r} is not one. Write `import {module}` inside the function to have all of it."
     )
-
-
-def is_own(module: types.ModuleType) -> bool:
-    """Whether a module is the user's: neither installed nor of Python, nor ours, nor compiled."""
-    name, file = module.__name__, getattr(module, "__file__", None)
-    if name == "__main__":
-        return True
-    if isinstance(file, str):
-        return not file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)) and not _is_installed(file)
-    folders = getattr(module, "__path__", None)
-    if folders is not None:  # a namespace package
-        return not any(map(_is_installed, folders))
-    if "." in name:
-        parent = sys.modules.get(name.rpartition(".")[0])
-        return parent is not None and is_own(parent)
-    # Built into Python, frozen; or made by hand, which no import could make again.
-    return getattr(module, "__spec__", None) is None
-
-
-def _is_own_code(obj: Any) -> bool:
-    """Whether a function or class goes by value."""
-    module = sys.modules.get(getattr(obj, "__module__", None) or "")
-    return not isinstance(module, types.ModuleType) or is_own(module) or "<locals>" in obj.__qualname__
-
-
-@functools.lru_cache(4096)
-def _is_installed(path: str) -> bool:
-    # The standard library (`sysconfig` would say the same, after 15 ms), what is installed, and we ourselves.
-    folders = [os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages()]
-    folders.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    path = os.path.realpath(path)
-    if path.startswith(tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)):
-        return True
-    return not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
 
 
 def _reduce_array(array: Any) -> Any:
@@ -492,13 +418,13 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"the argument `{name}`", each) for name, each in arguments.items())
     elif isinstance(value, functools._lru_cache_wrapper):
         yield "", value.__wrapped__
-    elif isinstance(value, types.FunctionType) and _is_own_code(value):
-        names = {name for name, _ in _uses(value.__code__)}
-        yield from ((f"the variable `{name}`", each) for name, each in _closure_of(value).items())
-        yield from ((f"the global `{name}`", each) for name, each in _globals_of(value, names).items())
+    elif isinstance(value, types.FunctionType) and is_own_code(value):
+        names = {name for name, _ in uses(value.__code__)}
+        yield from ((f"the variable `{name}`", each) for name, each in closure_of(value).items())
+        yield from ((f"the global `{name}`", each) for name, each in globals_of(value, names).items())
         for parameter in inspect.signature(value, follow_wrapped=False).parameters.values():
             yield f"the default of `{parameter.name}`", parameter.default
-    elif isinstance(value, type) and _is_own_code(value):
+    elif isinstance(value, type) and is_own_code(value):
         # Methods last: one that says `super()` holds the class, with all that is wrong with it.
         members = {name: each for name, each in vars(value).items() if name not in ("__dict__", "__weakref__")}
         for name in sorted(members, key=lambda name: isinstance(members[name], types.FunctionType)):

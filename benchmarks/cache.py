@@ -1,0 +1,168 @@
+"""What does the second epoch cost, from a cache on disk?
+
+Question: 3,000 JPEGs of 500x375 are read, decoded and scaled to (180, 180, 3), as uint8 and as float32, kept by
+`cache(path)`, and shuffled over all of them anew each epoch, in batches of 32. The epochs after the first against the
+first; against tf.data's `cache(filename)`; and against `from_npy` on the same bytes.
+
+Method: `python benchmarks/cache.py`. Fresh processes in turn. The first epoch, which fills the cache, is timed from its
+`iter` to its last batch, workers started and pipelines traced by a batch of another dataset before; then the epochs of
+2 s. The consumer sums every byte. `tfdata` is `map(..., num_parallel_calls=AUTOTUNE).cache(filename)`, then
+`shuffle(3000, reshuffle_each_iteration=True)`, `batch` and `prefetch(AUTOTUNE)`, as TensorFlow's guides advise; its
+shuffle holds all 3,000 elements in memory. `npy` is `from_npy` of the same elements, saved by `np.save`; `npy_kept` is
+`from_npy` of the very file that a shuffled first epoch has written. penstock decodes by OpenCV on two worker processes,
+and reads `.npy` files on two threads.
+
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0,
+TensorFlow 2.21, 2026-11-20. Others used it at the same time.
+
+Result of one quick round, samples/s in the first epoch and in those after it:
+
+                     uint8                float32
+    penstock       382    17,998       328    12,726
+    tfdata         445     2,246       292     2,213
+    npy                   23,378              11,689
+    npy_kept              15,872               6,876
+
+Not shown: a cache larger than memory, of which the disk's speed would be the limit for all.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import Array, Numbers, Options, Target, bench_dir, ratio, read_every_byte, run, time_epochs, value
+
+import penstock as ps
+
+_COUNT = 3000
+_SIDE = 180
+_BATCH_SIZE = 32
+
+
+def _images() -> list[str]:
+    """The paths of the JPEGs, made once and kept: a photograph's noise, so that they have 60 kB each."""
+    import cv2
+
+    folder = bench_dir() / "jpegs"
+    paths = [str(folder / f"{number:04}.jpg") for number in range(_COUNT)]
+    if not (folder / "complete").exists():
+        folder.mkdir(exist_ok=True)
+        rng = np.random.default_rng(0)
+        for number, path in enumerate(paths):
+            small = rng.integers(0, 256, (12, 16, 3), "uint8")
+            image = cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC)
+            noise = rng.normal(0, 8, image.shape) + number % 5
+            cv2.imwrite(path, np.clip(image + noise, 0, 255).astype("uint8"), [cv2.IMWRITE_JPEG_QUALITY, 90])
+        (folder / "complete").write_text("")
+    return paths
+
+
+def _decoded(paths: list[str], dtype: str) -> ps.Dataset:
+    names = np.array(paths)
+
+    def decode(index: Any) -> Array:
+        import cv2
+
+        cv2.setNumThreads(1)
+        image = cv2.imread(str(names[int(index)]))
+        scaled = cv2.resize(image, (_SIDE, _SIDE), interpolation=cv2.INTER_LINEAR)
+        return scaled.astype(dtype) if dtype != "uint8" else scaled
+
+    spec = ps.ArraySpec((_SIDE, _SIDE, 3), dtype)
+    return ps.range(len(paths)).map(decode, element_spec=spec)
+
+
+def _first(batches: Callable[[], Iterator[tuple[Array]]]) -> Numbers:
+    """Samples/s of an epoch, which is run."""
+    import time
+
+    began_s, count = time.perf_counter(), 0
+    for leaves in batches():
+        read_every_byte(leaves)
+        count += len(leaves[0])
+    return {"first/s": count / (time.perf_counter() - began_s)}
+
+
+def _epochs(dataset: ps.Dataset, executor: Any) -> Callable[[], Iterator[tuple[Array]]]:
+    loader = dataset.shuffle(seed=1).batch(_BATCH_SIZE).loader(executor=executor)
+    next(iter(loader))  # the workers have started
+    loader.set_state({**loader.get_state(), "epoch": 0, "position": 0})
+    return lambda: ((batch,) for batch in loader)
+
+
+def penstock(dtype: str, options: Options) -> Numbers:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as folder:
+        epochs = _epochs(_decoded(_images(), dtype).cache(folder), "auto")
+        return _first(epochs) | time_epochs(epochs, options)
+
+
+def npy(dtype: str, options: Options) -> Numbers:
+    path = bench_dir() / f"decoded-{dtype}.npy"
+    if not path.exists():
+        np.save(path, np.stack([np.asarray(x) for x in _decoded(_images(), dtype)]))
+    return time_epochs(_epochs(ps.from_npy(path), "threads"), options)
+
+
+def npy_kept(dtype: str, options: Options) -> Numbers:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as folder:
+        _first(_epochs(_decoded(_images(), dtype).cache(folder), "auto"))
+        (path,) = Path(folder).glob("*/0.npy")
+        return time_epochs(_epochs(ps.from_npy(path), "threads"), options)
+
+
+def tfdata(dtype: str, options: Options) -> Numbers:
+    import tensorflow as tf
+
+    def decode(path: Any) -> Any:
+        image = tf.image.resize(tf.io.decode_jpeg(tf.io.read_file(path), channels=3), (_SIDE, _SIDE))
+        return tf.cast(image, dtype)
+
+    folder = Path(tempfile.mkdtemp(dir=bench_dir()))
+    try:
+        made = tf.data.Dataset.from_tensor_slices(_images()).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        kept = made.cache(str(folder / "kept")).shuffle(_COUNT, reshuffle_each_iteration=True)
+        batches = kept.batch(_BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
+
+        def epochs() -> Iterator[tuple[Array]]:
+            return ((batch,) for batch in batches.as_numpy_iterator())
+
+        next(iter(made.as_numpy_iterator()))
+        return _first(epochs) | time_epochs(epochs, options)
+    finally:
+        shutil.rmtree(folder)
+
+
+_CONTENDERS = {"penstock": penstock, "tfdata": tfdata, "npy": npy, "npy_kept": npy_kept}
+_KINDS = ("uint8", "float32")
+
+
+def _case(contender: Callable[[str, Options], Numbers], dtype: str) -> Callable[[Options], Numbers]:
+    return lambda options: contender(dtype, options)
+
+
+_CASES = {f"{name} {dtype}": _case(contender, dtype) for dtype in _KINDS for name, contender in _CONTENDERS.items()}
+
+
+def _gain(case: str) -> Callable[[Any], float]:
+    later, first = value(case, "samples/s"), value(case, "first/s")
+    return lambda round_: later(round_) / first(round_)
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        target
+        for dtype, least in (("uint8", 10), ("float32", 5))
+        for target in (
+            Target(f"{dtype}: later epochs / the first", _gain(f"penstock {dtype}"), at_least=least),
+            Target(f"{dtype}: penstock / tfdata", ratio(f"penstock {dtype}", [f"tfdata {dtype}"]), at_least=1.0),
+            Target(f"{dtype}: penstock / npy_kept", ratio(f"penstock {dtype}", [f"npy_kept {dtype}"]), at_least=0.9),
+            Target(f"{dtype}: penstock / npy", ratio(f"penstock {dtype}", [f"npy {dtype}"])),
+        )
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, round_count=3, case_timeout_s=180)

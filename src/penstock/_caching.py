@@ -1,0 +1,123 @@
+"""`cache` and `materialize`: which plans can be kept, and how all of one is kept now."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._loader import Loader, LoaderOptions
+from penstock._plan._batch import Batch
+from penstock._plan._cache import Cache, Whole
+from penstock._plan._map import Map
+from penstock._plan._node import Node, walk
+from penstock.sources._cacheopen import OpenCacheFiles
+from penstock.sources.cache import CacheDirectory, CacheMemory
+
+Progress = Callable[[int, int | None], None]
+"""`progress(done, total)`: elements so far, and in all if that is known."""
+
+_BATCH_NBYTES: Final = 4 << 20
+_BATCH_COUNT: Final = 256
+_SHOWN_EVERY_S: Final = 0.5
+
+
+def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str = "cache") -> Cache:
+    """Makes the step that keeps what a plan gives.
+
+    Raises:
+        ArgumentError: It is endless, or differs from epoch to epoch.
+        ArgumentTypeError: Nobody can tell what it depends on.
+    """
+    _require_one_epoch(node, verb)
+    if path is None:
+        text = "" if limit is None else f"limit={limit}"
+        return Cache(node, CacheMemory(node, limit), text)
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {type_of(path)}.")
+    if key is not None and not isinstance(key, str):
+        raise ArgumentTypeError(f"{verb}(key={key!r}): text is needed, not {type_of(key)}.")
+    name = os.path.basename(os.path.normpath(os.fspath(path)))
+    store = CacheDirectory(node, os.path.abspath(os.fspath(path)), limit, key)
+    whole = store.complete() if node.access == "stream" else None
+    return Cache(node, store, name if limit is None else f"{name}, limit={limit}", whole)
+
+
+def _require_one_epoch(node: Node, verb: str) -> None:
+    if node.length == float("inf"):
+        raise ArgumentError(f"{verb}() of an endless dataset would never be full. Put {verb}() before repeat().")
+    for each in walk(node):
+        if isinstance(each, Map) and each.seed is not None:
+            raise ArgumentError(
+                f"{verb}() keeps the elements of epoch 0, but {each.label} at {each.where} makes others in each epoch. "
+                f"Put {verb}() before random_map(), so that what is before is kept and randomness stays."
+            )
+        if each.changes_order and not any(below.changes_order for below in each.inputs):
+            raise ArgumentError(
+                f"{verb}() keeps the elements of epoch 0, and {each.label} before it would give their order to every "
+                f"epoch. Put {each.verb}() after {verb}(): it has random access. Or use shuffle(reshuffle=False)."
+            )
+
+
+def materialized(node: Node, path: Any, key: str | None, progress: Progress | None, options: dict[str, Any]) -> Cache:
+    """Keeps all that a plan gives, now.
+
+    Raises:
+        SourceError: Not all of it could be kept.
+    """
+    step = cached(node, path, None, key, "materialize")
+    if step.all:
+        return step
+    assert isinstance(step.store, CacheDirectory)
+    _fill(step, _Printed() if progress is None and sys.stderr.isatty() else progress, options)
+    if node.access == "stream":
+        whole = step.store.complete()
+    else:
+        opened = OpenCacheFiles(step.store.files())
+        held, length = opened.held_count(), opened.length
+        opened.close()
+        if held < length and not step.store.files().tag:
+            held = length  # what is on another machine's disk is believed by nobody, and compared when it is read
+        whole = Whole(node.spec, length) if held == length else None
+        if whole is None:
+            raise SourceError(
+                f"materialize() could keep {held:,} of {length:,} elements in {path}: see the log for why. Make room, "
+                "and call it again: it goes on from there."
+            )
+    if whole is None:
+        raise SourceError(f"materialize() could not keep all elements in {path}: see the log for why.")
+    return Cache(node, step.store, step.text, whole)
+
+
+def _fill(step: Cache, progress: Progress | None, options: dict[str, Any]) -> None:
+    count = 1
+    if step.access == "random" and all(None not in leaf.shape for leaf in step.spec.leaves):
+        count = max(1, min(_BATCH_COUNT, _BATCH_NBYTES // max(1, step.spec.nbytes)))
+    plan = Batch(step, count, drop_remainder=False) if count > 1 else step
+    if step.length == 0:
+        return
+    total, done = step.length if isinstance(step.length, int) else None, 0
+    with Loader(plan, LoaderOptions(**options)) as loader:
+        for _ in loader:
+            done += count
+            if progress is not None:
+                progress(done if total is None else min(done, total), total)
+
+
+class _Printed:
+    """A line on a terminal, written over and over."""
+
+    def __init__(self) -> None:
+        self._began_s = self._shown_s = time.monotonic()
+
+    def __call__(self, done: int, total: int | None) -> None:
+        now_s = time.monotonic()
+        if now_s < self._shown_s + _SHOWN_EVERY_S and done != total:
+            return
+        self._shown_s = now_s
+        rate = done / max(1e-9, now_s - self._began_s)
+        of = "" if total is None else f" of {total:,}, {max(0, total - done) / max(rate, 1e-9):,.0f} s to go"
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\rmaterialize: {done:,}{of}, {rate:,.0f} elements/s   {end}")
+        sys.stderr.flush()

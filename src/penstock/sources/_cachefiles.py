@@ -1,0 +1,398 @@
+"""Where a cache lies: the files of one, made or found, on disk or in memory.
+
+A cache of a plan whose elements have one size is a `.npy` file for each leaf, `0.npy` and on, of which row `i` belongs
+to element `i`, and `index.npy`, a mark for each element. What has no size known ahead (text, ragged arrays, batches
+that may be short) lies in `rest.bin`, one element after the other as they came, and the index says where.
+
+    PATH/<fingerprint of the plan>/
+        cache.json    version, the plan's steps by fingerprints, the leaves
+        0.npy ...     rows; holes where nothing was written yet
+        rest.bin      what has no row
+        index.npy     uint64 (length, 1), or (length, 3): byte and size in `rest.bin`, and the mark
+        count         of a stream: int64, the number of its elements plus 1; 0 until all are there
+        lock          of a stream: locked by whoever writes it down
+
+A mark is 32 bits of CRC, 31 bits of tag, and a bit that is set. The CRC is of the element's number, then its leaves.
+The tag says during which life of which machine it was written, and into which files: what the kernel has taken, it
+gives to whoever reads, as long as it runs. So marks with the present tag are believed, and an element with another is
+compared with its CRC when it is first read. The same files under a copied directory are other files; so is the same
+disk after a crash of the machine.
+
+A directory is made under another name, and renamed when it is complete.
+"""
+
+import ast
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import math
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import SourceError
+from penstock._plan._fingerprint import Step, change, fingerprint_of
+from penstock._spec import ArraySpec, Spec
+from penstock.sources.npy import StridedFile
+
+VERSION: Final = 1
+# File systems whose kernel alone writes the disk, so that what it has taken is there until the machine goes down. On
+# others (NFS, FUSE) an error may come after it was taken, or another machine may write: no tag is believed.
+_LOCAL: Final = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+_ABANDONED_S: Final = 3600.0
+_log = logging.getLogger("penstock")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CacheFiles:
+    """The files of a cache, by description; travels."""
+
+    place: str
+    """What a user calls it."""
+    paths: dict[str, str]
+    """Where each file is, by name."""
+    spec: Spec
+    length: int
+    """How many elements the files have places for."""
+    leaves: tuple[StridedFile | None, ...]
+    """Where the rows of each leaf lie; None for one without rows."""
+    index: StridedFile
+    tag: int
+    """See above; 0 to believe none."""
+    limit: int | None
+    """Bytes that all may take."""
+
+    def grown(self, length: int) -> "CacheFiles":
+        """The same files, of a stream that has so many elements.
+
+        Raises:
+            SourceError: They are shorter.
+        """
+        leaves, index = described(self.paths, self.spec, length)
+        return replace(self, length=length, leaves=leaves, index=index, limit=None)
+
+    @property
+    def row_limit(self) -> int:
+        """Elements from here on are not kept."""
+        return self.length if self.limit is None else min(self.length, self.limit // row_nbytes(self.spec))
+
+    @property
+    def rest_limit(self) -> int | None:
+        """Bytes that `rest.bin` may have."""
+        return None if self.limit is None else self.limit - self.row_limit * row_nbytes(self.spec)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether some leaf has no rows."""
+        return mark_nbytes(self.spec) > 8
+
+
+def row_nbytes(spec: Spec) -> int:
+    """Bytes that an element takes in files of rows and in the index."""
+    return sum(leaf.nbytes or 0 for leaf in spec.leaves if has_rows(leaf)) + mark_nbytes(spec)
+
+
+def mark_nbytes(spec: Spec) -> int:
+    """Bytes that an element takes in the index."""
+    return 8 if all(map(has_rows, spec.leaves)) else 24
+
+
+def has_rows(leaf: ArraySpec) -> bool:
+    """Whether each element takes the same room."""
+    return leaf.is_bounded and not leaf.varies
+
+
+# What is in a directory.
+
+
+def names(spec: Spec) -> list[str]:
+    """The names of the files with contents."""
+    rows = [f"{number}.npy" for number, leaf in enumerate(spec.leaves) if has_rows(leaf)]
+    return [*rows, "index.npy", "rest.bin", "count", "lock"]
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """That of a `.npy` file; as long for any number of rows."""
+    file, content = io.BytesIO(), {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    try:
+        np.lib.format.write_array_header_1_0(file, content)
+    except ValueError:  # many fields
+        file.seek(0)
+        np.lib.format.write_array_header_2_0(file, content)
+    return file.getvalue()
+
+
+def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[StridedFile | None, ...], StridedFile]:
+    """Says where the rows of the leaves and of the index lie, for so many elements.
+
+    Raises:
+        SourceError: A file is not there, or too short.
+    """
+    leaves = tuple(
+        _described(paths[f"{number}.npy"], leaf.dtype, (length, *leaf.max_shape)) if has_rows(leaf) else None  # type: ignore[misc]
+        for number, leaf in enumerate(spec.leaves)
+    )
+    return leaves, _described(paths["index.npy"], np.dtype("<u8"), (length, mark_nbytes(spec) // 8))
+
+
+def _described(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> StridedFile:
+    offset = len(header(dtype, shape))
+    strides = [dtype.itemsize]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}.") from error
+    place = status.st_dev, status.st_ino, status.st_size
+    found = StridedFile(path, offset, shape, dtype, tuple(reversed(strides)), *place)
+    if status.st_size < offset + shape[0] * found.strides[0]:
+        raise SourceError(f"{path} is shorter than its {shape[0]:,} rows.")
+    return found
+
+
+def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
+    """Gives new files their headers and sizes. They are holes, so that nothing is taken yet."""
+    for name in names(spec):
+        with open(paths[name], "r+b" if os.path.exists(paths[name]) else "xb") as file:
+            if name.endswith(".npy"):
+                leaf = None if name == "index.npy" else spec.leaves[int(name[:-4])]
+                shape = (length, mark_nbytes(spec) // 8) if leaf is None else (length, *(leaf.max_shape or ()))
+                dtype = np.dtype("<u8") if leaf is None else leaf.dtype
+                top = header(dtype, shape)
+                file.write(top)
+                file.truncate(len(top) + math.prod(shape) * dtype.itemsize)
+            elif name == "count":
+                file.write(bytes(8))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def tag_of(files: Sequence[StridedFile | None]) -> int:
+    """The tag of what is written into files from now on until the machine goes down; 0 where none may be believed."""
+    known = [(file.st_dev, file.st_ino) for file in files if file is not None]
+    try:
+        life = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return 0
+    if not all(_is_local(device) for device, _ in known):
+        return 0
+    digest = hashlib.blake2b(f"{life} {known}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1
+
+
+def _is_local(device: int) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields, _, kind = line.partition(" - ")
+            if fields.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                return kind.split()[0] in _LOCAL
+    return False
+
+
+# On disk.
+
+
+def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, limit: int | None) -> "CacheFiles":
+    """Finds the cache of a plan below a directory, or makes one that holds nothing yet.
+
+    Args:
+        path: The directory.
+        steps: The plan.
+        spec: What elements look like.
+        length: How many there are; None for a stream, of which nobody knows.
+        limit: Bytes that it may take.
+
+    Raises:
+        SourceError: The directory cannot be written.
+    """
+    directory = os.path.join(path, fingerprint_of(steps))
+    content = {"version": VERSION, "length": length, **_written(spec), "steps": steps}
+    try:
+        found = None
+        if not os.path.isdir(directory):
+            _announce(path, steps)
+        else:
+            found = _found(directory, content, spec, length)
+        if found is None:
+            os.makedirs(path, exist_ok=True)
+            _make(path, directory, content, spec, length or 0)
+            found = _found(directory, content, spec, length)
+    except OSError as error:
+        raise SourceError(
+            f"cache() cannot use the directory {path}: {error.strerror or error}. Give one that can be written."
+        ) from error
+    if found is None:
+        raise SourceError(f"cache() cannot use {directory}: it changes all the time. Delete it, and give another path.")
+    leaves, index = found
+    tag = tag_of([*leaves, index])
+    return CacheFiles(directory, _paths(directory, spec), spec, length or 0, leaves, index, tag, limit)
+
+
+def _paths(directory: str, spec: Spec) -> dict[str, str]:
+    return {name: os.path.join(directory, name) for name in names(spec)}
+
+
+def _found(
+    directory: str, content: dict[str, Any], spec: Spec, length: int | None
+) -> tuple[tuple[StridedFile | None, ...], StridedFile] | None:
+    """What is in a directory, if it is a cache of this content; what is damaged is taken away."""
+    try:
+        written = json.loads(Path(directory, "cache.json").read_text())
+        differs = {name for name in content if name != "steps" and written[name] != content[name]}
+        if differs:
+            raise SourceError(f"its {', '.join(sorted(differs))} differ")
+        return described(_paths(directory, spec), spec, length or 0)
+    except (ValueError, KeyError, TypeError, SourceError, FileNotFoundError) as error:
+        _log.warning("The cache in %s is damaged (%s) and begins anew.", directory, error)
+        _take_away(directory)
+        return None
+
+
+def _take_away(directory: str) -> None:
+    aside = os.path.join(os.path.dirname(directory), f".old-{secrets.token_hex(8)}")
+    with contextlib.suppress(FileNotFoundError):  # another process has done it
+        os.rename(directory, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _make(path: str, directory: str, content: dict[str, Any], spec: Spec, length: int) -> None:
+    _tidy(path)
+    new = os.path.join(path, f".new-{secrets.token_hex(8)}")
+    os.mkdir(new)
+    try:
+        _fill_files(_paths(new, spec), spec, length)
+        with open(os.path.join(new, "cache.json"), "x") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, directory)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        if not os.path.isdir(directory):  # another process was faster
+            raise
+
+
+def _tidy(path: str) -> None:
+    """Takes away what processes have left that were killed while they made or took away a cache."""
+    for each in [*Path(path).glob(".new-*"), *Path(path).glob(".old-*")]:
+        with contextlib.suppress(OSError):
+            if each.stat().st_mtime < time.time() - _ABANDONED_S:
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _announce(path: str, steps: list[Step]) -> None:
+    """Says that a cache begins, and why, where there is one of another plan."""
+    others = []
+    for file in Path(path).glob("*/cache.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            before = [Step(*step) for step in json.loads(file.read_text())["steps"]]
+            now = {(number, *part) for number, step in enumerate(steps) for part in step.parts.items()}
+            then = {(number, *part) for number, step in enumerate(before) for part in step.parts.items()}
+            others.append((len(now ^ then), file.parent, before))
+    if others:
+        _, directory, before = min(others, key=lambda other: (other[0], str(other[1])))
+        taken = sum(each.stat().st_blocks * 512 for each in directory.iterdir())
+        _log.warning(
+            "The cache in %s begins anew: %s. What was kept before stays in %s (%.1f MiB); delete it if nobody needs "
+            "it.", path, change(before, steps), directory, taken / (1 << 20),
+        )  # fmt: skip
+
+
+def complete_stream(path: str, steps: list[Step]) -> tuple[Spec | None, int] | None:
+    """Of the cache of a stream: what elements look like (None if only running it can tell), and how many."""
+    directory = os.path.join(path, fingerprint_of(steps))
+    try:
+        written = json.loads(Path(directory, "cache.json").read_text())
+        count = int.from_bytes(Path(directory, "count").read_bytes(), "little") - 1
+        if written["version"] != VERSION or written["length"] is not None or count < 0:
+            return None
+        return _read(written), count
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+# The spec, as text.
+
+
+def _written(spec: Spec) -> dict[str, Any]:
+    leaves = [
+        [
+            list(leaf.shape),
+            repr(np.lib.format.dtype_to_descr(leaf.dtype)),
+            None if leaf.max_shape is None else list(leaf.max_shape),
+        ]
+        for leaf in spec.leaves
+    ]
+    return {"leaves": leaves, "structure": _skeleton(spec.structure.unflatten(range(len(leaves))))}
+
+
+def _skeleton(tree: Any) -> Any:
+    if type(tree) is tuple:
+        return {"tuple": [_skeleton(each) for each in tree]}
+    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+        return {"dict": [[key, _skeleton(each)] for key, each in tree.items()]}
+    return tree if isinstance(tree, int) else repr(tree)  # a class of the user's, which a text cannot make
+
+
+def _read(written: dict[str, Any]) -> Spec | None:
+    leaves = []
+    for shape, descr, max_shape in written["leaves"]:
+        dtype = np.lib.format.descr_to_dtype(ast.literal_eval(descr))
+        leaves.append(ArraySpec(tuple(shape), dtype, None if max_shape is None else tuple(max_shape)))
+    try:
+        tree = _tree_of(written["structure"])
+    except ValueError:
+        return None
+    found, structure = _tree.flatten(tree)
+    return Spec(tuple(leaves[number] for number in found), structure)
+
+
+def _tree_of(skeleton: Any) -> Any:
+    if isinstance(skeleton, int):
+        return skeleton
+    if isinstance(skeleton, dict) and "tuple" in skeleton:
+        return tuple(map(_tree_of, skeleton["tuple"]))
+    if isinstance(skeleton, dict) and "dict" in skeleton:
+        return {key: _tree_of(each) for key, each in skeleton["dict"]}
+    raise ValueError(skeleton)
+
+
+# In memory.
+
+
+@final
+class MemoryFiles:
+    """Files without a name, in memory that goes with this object; other processes open them under `/proc`."""
+
+    def __init__(self, spec: Spec, length: int | None, limit: int | None) -> None:
+        folder: str | None = None
+        if not sys.platform.startswith("linux"):
+            folder = tempfile.mkdtemp(prefix="penstock")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        paths = {}
+        for name in names(spec):
+            if folder is not None:
+                paths[name] = os.path.join(folder, name)
+                continue
+            descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC)
+            weakref.finalize(self, os.close, descriptor)
+            paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
+        _fill_files(paths, spec, length or 0)
+        leaves, index = described(paths, spec, length or 0)
+        tag = 1 if folder is None else tag_of([*leaves, index])
+        self.files = CacheFiles("memory", paths, spec, length or 0, leaves, index, tag, limit)

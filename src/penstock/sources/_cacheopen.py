@@ -1,0 +1,439 @@
+"""What keeps elements for `cache`: read like the rows of a `.npy` file, written one by one.
+
+Who writes what. Any thread of any process may write any element that is not there: first its leaves, then its mark,
+each by `pwrite`. Two that write the same element write the same bytes, for elements depend on the plan alone; what has
+no row is appended under a lock, so that each writes in a place of its own. Nothing is mapped: there is no page that a
+full disk could refuse to give.
+
+Why nothing wrong is read. A process that is killed has given its bytes to the kernel, or not. A mark follows its bytes,
+so who sees the mark sees the bytes. When the machine goes down, bytes and marks have reached the disk in any order, or
+not. But then marks have the tag of a life that is over, and are not believed: the element is compared with its
+checksum, and made again if it differs. A write that fails (a full disk, a limit) leaves no mark, and the element is
+made again whenever it is asked for.
+
+Threads. What a process knows of each element is an array of bytes, written without a lock: it goes from absent or
+suspect to held when that is so, and whoever sees it late looks at the file once more.
+"""
+
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import PenstockError, SourceError
+from penstock._plan._cache import ABSENT, HELD, SUSPECT, OpenCache
+from penstock._plan._node import Indices, Leaves
+from penstock._plan._reader import Gather, Reader, Rows, chunk_count
+from penstock._plan._source import Read
+from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
+from penstock.sources._cacherest import decode, encode
+from penstock.sources.files import FileSource, OpenFileSource
+from penstock.sources.npy import StridedFile
+
+_log = logging.getLogger("penstock")
+_IS_SET: Final = np.uint64(1)
+# So many times all that was asked for was there before a process looks whether all is there that could be asked for.
+_LOOK_COUNT: Final = 32
+# Marks that lie closer together than this are one read.
+_SPAN_NBYTES: Final = 1 << 16
+
+
+@final
+class OpenCacheFiles(OpenCache):
+    """A cache, opened in this process."""
+
+    def __init__(self, files: CacheFiles) -> None:
+        self.files = files
+        self._spec = files.spec
+        self._rows: list[OpenFileSource | None] = [file and FileSource(file).open() for file in files.leaves]
+        self._index = FileSource(files.index).open()
+        self.opened = _Files(files.paths)
+        self._lock = threading.Lock()
+        self._has_warned = False
+        self._has_rest, self._row_limit = files.has_rest, files.row_limit
+        self._whole: OpenCacheFiles | None = None
+        self._state = np.zeros(files.length, np.uint8)
+        self._places = np.zeros((files.length if self._has_rest else 0, 2), np.int64)
+        self._look_count = 0
+        if files.length:
+            every = np.arange(self._row_limit)
+            self._state[: self._row_limit] = self._learn(every, self._marks(every))
+
+    @property
+    def length(self) -> int:
+        """The number of places."""
+        return self.files.length
+
+    def held_count(self) -> int:
+        """How many elements are there, whole and right as far as marks say; looks at them all."""
+        every = np.arange(self._row_limit)
+        return int(np.count_nonzero(self._learn(every, self._marks(every))))
+
+    # What is there.
+
+    def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
+        """Knows it from before, or looks at the index."""
+        if self.is_full:
+            return np.full(len(indices), HELD, np.uint8)
+        state = self._state[indices]
+        if state.min(initial=HELD) == HELD:
+            self._look_count += 1
+            if self._look_count % _LOOK_COUNT == 0:
+                self.is_full = self._state.min() == HELD
+            return state
+        unsure = ((state == ABSENT) & (indices < self._row_limit)).nonzero()[0]
+        if len(unsure):
+            wanted = indices[unsure]
+            state[unsure] = self._state[wanted] = self._learn(wanted, self._marks(wanted))
+        return state
+
+    def _marks(self, indices: Indices) -> npt.NDArray[np.uint64]:
+        """The index as it is now: shape `(n, 1)` or `(n, 3)`."""
+        marks = np.empty((len(indices), mark_nbytes(self._spec) // 8), "<u8")
+        if not len(indices):
+            return marks
+        first, count = int(indices.min()), int(np.ptp(indices)) + 1
+        if count * marks[0].nbytes <= _SPAN_NBYTES:
+            offset = self.files.index.offset + first * marks[0].nbytes
+            data = os.pread(self.opened["index.npy"].number, count * marks[0].nbytes, offset)
+            if len(data) == count * marks[0].nbytes:
+                return np.frombuffer(data, "<u8").reshape(count, -1)[indices - first]
+        self._index.read_into(indices, marks)
+        return marks
+
+    def _learn(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+        """What marks say of elements."""
+        mark = marks[:, -1]
+        is_set = mark & _IS_SET == _IS_SET
+        tags = (mark & np.uint64(0xFFFFFFFF)) >> _IS_SET
+        is_believed = is_set & (tags == self.files.tag) & (self.files.tag != 0)
+        if self._has_rest:
+            self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
+        return np.where(is_believed, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
+
+    # Reading.
+
+    def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Rows as those of any file; the rest now."""
+        for number, source in enumerate(self._rows):
+            if source is not None:
+                gather.add(reader, indices, out.leaves(number, number + 1), source)
+        if self._has_rest:
+            for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+                self._put_rest(row, self._rest_of(index), out)
+
+    def _rest_of(self, index: int) -> bytes:
+        """What has no row, as far as it is there."""
+        offset, size = self._places[index].tolist()
+        file = self.opened["rest.bin"]
+        if not 0 <= offset <= offset + size <= os.fstat(file.number).st_size:
+            return b""  # which no element has: it has a shape, or is text of a size
+        return os.pread(file.number, size, offset)
+
+    def _put_rest(self, row: int, data: bytes, out: Rows) -> None:
+        at = 0
+        for number, leaf in enumerate(self._spec.leaves):
+            if not has_rows(leaf):
+                value, size = decode(leaf, memoryview(data)[at:])
+                out.leaves(number, number + 1).put(row, [value])
+                at += size
+
+    def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
+        """Compares checksums. Those that are right get the present tag, and the others lose their mark."""
+        for array, source in zip(out.arrays, self._rows, strict=True):
+            if source is not None:
+                source.gather([Read(indices, [array], out.rows)])
+        marks, pieces = self._marks(indices), self.pieces(out)
+        right = np.zeros(len(indices), np.bool_)
+        for k, (row, index) in enumerate(zip(out.row_numbers(), indices.tolist(), strict=True)):
+            rest = self._rest_of(index) if self._has_rest else b""
+            right[k] = self._checksum(index, pieces, row, rest) == int(marks[k, -1]) >> 32
+            if right[k] and self._has_rest:
+                self._put_rest(row, rest, out)
+        self._mark(indices[right], marks[right])
+        self._mark(indices[~right], np.zeros_like(marks[~right]))
+        self._state[indices[right]] = HELD
+        self._state[indices[~right]] = ABSENT
+        return right
+
+    def _mark(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> None:
+        """Writes marks again: with the present tag where they are right, else none at all."""
+        marks = marks.copy()
+        is_set = marks[:, -1] != 0
+        marks[is_set, -1] = (marks[is_set, -1] & ~np.uint64(0xFFFFFFFF)) | self._tag
+        with suppress(OSError):  # it cannot be written: then each process finds out for itself
+            file, offset = self.opened["index.npy"], self.files.index.offset
+            for index, mark in zip(indices.tolist(), marks, strict=True):
+                file.write(mark.data.cast("B"), offset + index * mark.nbytes)
+
+    @property
+    def _tag(self) -> np.uint64:
+        return np.uint64(self.files.tag << 1 | 1)
+
+    def damaged(self, index: int) -> PenstockError:
+        """Of a stream, or of what was materialised."""
+        return SourceError(
+            f"Element {index} of the cache in {self.files.place} is damaged: it is not what its checksum says. Delete "
+            "the directory, and make the cache again."
+        )
+
+    def advise(self, indices: Indices) -> None:
+        """Announces rows that are held."""
+        held = indices if self.is_full else indices[self._state[indices] == HELD]
+        for source in self._rows:
+            if source is not None and len(held):
+                source.advise(held)
+
+    # Writing.
+
+    def write(self, indices: Indices, rows: Rows) -> None:
+        """Writes neighbours together; those that somebody else has written meanwhile are left alone."""
+        is_wanted = indices < self._row_limit
+        is_wanted[is_wanted] = self._marks(indices[is_wanted])[:, -1] & _IS_SET == 0  # or somebody else was faster
+        wanted, numbers = indices[is_wanted], np.array(rows.row_numbers(), np.int64)[is_wanted]
+        if not len(wanted):
+            return
+        apart = (np.diff(wanted) != 1) | (np.diff(numbers) != 1)
+        heads = [0, *(apart.nonzero()[0] + 1).tolist(), len(wanted)]
+        pieces = self.pieces(rows)
+        for start, stop in itertools.pairwise(heads):
+            try:
+                self.write_run(int(wanted[start]), int(numbers[start]), stop - start, rows, pieces)
+            except OSError as error:
+                self.warn(error.strerror or str(error))
+                return
+
+    def write_run(self, index: int, row: int, count: int, rows: Rows, pieces: list[Any]) -> None:
+        """Writes neighbours.
+
+        Raises:
+            OSError: There is no room for them; none of them is there then.
+        """
+        rest = self._encoded(rows, row, count)
+        marks = np.empty((count, mark_nbytes(self._spec) // 8), "<u8")
+        for k in range(count):
+            marks[k, -1] = self._checksum(index + k, pieces, row + k, rest[k]) << 32
+        marks[:, -1] |= self._tag
+        if self._has_rest:
+            sizes = np.array([len(each) for each in rest], np.uint64)
+            marks[:, 1] = sizes
+            marks[:, 0] = self._append(b"".join(rest)) + np.cumsum(sizes) - sizes
+        for file, piece, number in zip(self.files.leaves, pieces, range(len(pieces)), strict=True):
+            if file is not None and piece is not None:
+                data = piece[row : row + count].reshape(-1).data
+                self.opened[f"{number}.npy"].write(data, file.offset + index * file.strides[0])
+        offset = self.files.index.offset + index * marks[0].nbytes
+        self.opened["index.npy"].write(marks.data.cast("B"), offset)
+        if index + count <= len(self._state) and self.files.tag:
+            if self._has_rest:
+                self._places[index : index + count] = marks[:, :2].astype(np.int64)
+            self._state[index : index + count] = HELD
+
+    def _encoded(self, rows: Rows, row: int, count: int) -> list[bytes]:
+        if not self._has_rest:
+            return [b""] * count
+        found = []
+        for k in range(count):
+            values = zip(self._spec.leaves, rows.leaf_values(row + k), strict=True)
+            found.append(b"".join(encode(leaf, value) for leaf, value in values if not has_rows(leaf)))
+        return found
+
+    def _append(self, data: bytes) -> np.uint64:
+        """Writes what has no row behind what is there; returns where."""
+        file, limit = self.opened["rest.bin"], self.files.rest_limit if self.files.length else None
+        with self._lock:  # of this process's threads, and of other processes: it ends with them
+            fcntl.flock(file.number, fcntl.LOCK_EX)
+            try:
+                offset = os.fstat(file.number).st_size
+                if limit is not None and offset + len(data) > limit:
+                    raise OSError(errno.ENOSPC, "limit= is reached")
+                file.write(memoryview(data), offset)
+            finally:
+                fcntl.flock(file.number, fcntl.LOCK_UN)
+        return np.uint64(offset)
+
+    def pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
+        """The bytes of each leaf with rows, shape `(rows, nbytes)`; None for one without bytes."""
+        return [
+            array.view(np.ndarray).reshape(len(array), -1).view(np.uint8)
+            if has_rows(leaf) and array.size and leaf.nbytes
+            else None
+            for leaf, array in zip(self._spec.leaves, rows.arrays, strict=True)
+        ]
+
+    def _checksum(self, index: int, pieces: Sequence[npt.NDArray[np.uint8] | None], row: int, rest: bytes) -> int:
+        value = zlib.crc32(index.to_bytes(8, "little"))
+        for piece in pieces:
+            if piece is not None:
+                value = zlib.crc32(piece[row].data, value)
+        return zlib.crc32(rest, value) if rest else value
+
+    def warn(self, why: str) -> None:
+        """Says once that not all is kept."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "The cache in %s cannot keep more elements: %s. Those that it lacks are made again in each epoch.",
+                self.files.place,
+                why,
+            )
+
+    # Streams.
+
+    def whole(self) -> "OpenCacheFiles | None":
+        """Looks whether all is there by now."""
+        if self._whole is None:
+            count = int.from_bytes(os.pread(self.opened["count"].number, 8, 0), "little") - 1
+            if count >= 0:
+                self._whole = OpenCacheFiles(self.files.grown(count))
+        return self._whole
+
+    def recorder(self) -> "_Recorder | None":
+        """Locks it."""
+        try:
+            lock = self.opened.locked("lock")
+            return None if self.whole() else _Recorder(self, lock)  # or somebody has just finished it
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self.warn(error.strerror or str(error))
+            return None
+
+    def close(self) -> None:
+        """Closes the files, each when what is under way has ended."""
+        for source in (*self._rows, self._index):
+            if source is not None:
+                source.close()
+        self.opened.close()
+        if self._whole is not None:
+            self._whole.close()
+
+
+@final
+class _Descriptor:
+    """A descriptor, closed when nobody holds this any more: no write goes to a file that was given its number."""
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        try:
+            self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except PermissionError:  # then nothing is kept, but what is there can be read
+            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Writes all of it.
+
+        Raises:
+            OSError: There is no room.
+        """
+        while len(data):
+            count = os.pwrite(self.number, data, offset)
+            data, offset = data[count:], offset + count
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+@final
+class _Files:
+    """The files of a cache, opened when they are needed; a child of fork() opens its own, to have locks of its own."""
+
+    def __init__(self, paths: dict[str, str]) -> None:
+        self._paths = paths
+        self._opened: dict[tuple[str, int], _Descriptor] = {}
+
+    def __getitem__(self, name: str) -> _Descriptor:
+        key = name, os.getpid()
+        found = self._opened.get(key)
+        # Two threads may both open it; one of the two is used, and the other closed.
+        return found or self._opened.setdefault(key, _Descriptor(self._paths[name]))
+
+    def locked(self, name: str) -> _Descriptor:
+        """A descriptor of its own, locked until it is dropped, or the process ends.
+
+        Raises:
+            BlockingIOError: Somebody else has it locked.
+        """
+        descriptor = _Descriptor(self._paths[name])
+        fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+
+    def close(self) -> None:
+        """Drops them; what is under way holds its own."""
+        self._opened.clear()
+
+
+@final
+class _Recorder:
+    """An epoch of a stream, written down by the one who has the lock."""
+
+    def __init__(self, cache: OpenCacheFiles, lock: _Descriptor) -> None:
+        self._cache: OpenCacheFiles | None = cache
+        self._lock: _Descriptor | None = lock
+        self._count, self._pending = 0, 0
+        self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
+        for name, file in self._files(cache):
+            os.truncate(cache.opened[name].number, 0 if file is None else file.offset)
+
+    def _files(self, cache: OpenCacheFiles) -> Iterator[tuple[str, StridedFile | None]]:
+        yield from ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
+        yield "index.npy", cache.files.index
+        yield "rest.bin", None
+
+    def put(self, leaves: Leaves) -> None:
+        if self._cache is not None:
+            self._box.put(self._pending, leaves)
+            self._pending += 1
+            if self._pending == len(self._box.arrays[0]):
+                self._flush(self._cache)
+
+    def _flush(self, cache: OpenCacheFiles) -> None:
+        limit = cache.files.limit
+        try:
+            if self._pending:
+                cache.write_run(self._count, 0, self._pending, self._box, cache.pieces(self._box))
+            self._count += self._pending
+            self._pending = 0
+            taken = self._count * row_nbytes(cache.files.spec) + os.fstat(cache.opened["rest.bin"].number).st_size
+            if limit is not None and taken > limit:
+                raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and of a stream all is kept or nothing")
+        except OSError as error:
+            self._give_up(cache, error)
+
+    def _give_up(self, cache: OpenCacheFiles, error: OSError) -> None:
+        cache.warn(error.strerror or str(error))
+        self._cache = None
+        with suppress(OSError):
+            for name, file in self._files(cache):
+                os.truncate(cache.opened[name].number, 0 if file is None else file.offset)
+
+    def finish(self) -> None:
+        if self._cache is not None:
+            self._flush(self._cache)
+        cache = self._cache
+        if cache is None:
+            return
+        try:
+            for name, file in self._files(cache):
+                if file is not None:
+                    cache.opened[name].write(memoryview(header(file.dtype, (self._count, *file.row_shape))), 0)
+            cache.opened["count"].write(memoryview((self._count + 1).to_bytes(8, "little")), 0)
+        except OSError as error:
+            self._give_up(cache, error)
+
+    def close(self) -> None:
+        self._lock = None
