@@ -49,7 +49,8 @@ MAY_IMPORT = {
     "__init__": CORE | {"_show", "adapters"},
     "testing": CORE | {"__init__", "adapters"},
     "demos": CORE | {"__init__", "_show", "adapters"},
-    "cli": CORE | {"__init__", "adapters"},
+    "commands": CORE | {"__init__", "_show", "adapters"},
+    "cli": CORE | {"__init__", "adapters", "commands"},
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.

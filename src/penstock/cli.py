@@ -6,7 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import penstock
+from penstock.commands import doctor
 
+_COMMANDS = (doctor,)
+"""Each in a file of its own, but for the demo."""
 _DEMO = """\
 Trains a small model with Keras on data that are read from disk as they are needed, and reports speed, memory and
 what was learnt, with a picture.
@@ -35,20 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.name != "frames" and options.data is not None:
+    if options.command == "demo" and options.name != "frames" and options.data is not None:
         parser.error(f"--data is for the film; `penstock demo {options.name}` makes its own data")
     try:
-        _demo(options)
+        return int(options.run(options))
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing is left behind.", file=sys.stderr)
         return 130
     except (penstock.PenstockError, OSError) as error:
         print(f"penstock {options.command}: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
-def _demo(options: argparse.Namespace) -> None:
+def _demo(options: argparse.Namespace) -> int:
     name = options.name
     epochs, out = options.epochs or _EPOCHS[name], options.out or _PICTURES[name]
     # Imported here, so that `penstock --version` does not load what only a demo needs.
@@ -68,6 +70,7 @@ def _demo(options: argparse.Namespace) -> None:
         from penstock.demos import augment
 
         augment.run(epochs, options.data_dir, out)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--out", metavar="FILE.png", help="the picture (default: penstock-demo.png, penstock-demo-augment.png, ...)"
     )
+    demo.set_defaults(run=_demo)
+    for command in _COMMANDS:
+        command.add_parser(commands)
     return parser
 
 
