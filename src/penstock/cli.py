@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 import penstock
-from penstock.commands import doctor, inspect
+from penstock.commands import bench, doctor, inspect
 
-_COMMANDS = (doctor, inspect)
+_COMMANDS = (doctor, inspect, bench)
 """Each in a file of its own, but for the demo."""
 _DEMO = """\
 Trains a small model with Keras on data that are read from disk as they are needed, and reports speed, memory and
