@@ -161,7 +161,9 @@ class Measured:
         said, measured = self.report.what_if(workers=now).elements_per_s, self.report.elements_per_s
         if not 1 / MODEL_RATIO < said / max(measured, 1e-9) < MODEL_RATIO:
             bound = "an upper bound" if said > measured else "a lower bound"
-            yield f"  As now, this model says {said:,.0f} elements/s where {measured:,.0f} were measured: {bound} for others."
+            yield (
+                f"  As now, this model says {said:,.0f} elements/s where {measured:,.0f} were measured: {bound} for others."
+            )
 
 
 def measure(
