@@ -202,10 +202,7 @@ def _image_of(head: bytes) -> str:
 
 def _image(kind: str, path: Path, name: str) -> Found:
     what = f"{'an' if kind[0] in 'AEIO' else 'a'} {kind} image"
-    from_image_files = getattr(penstock, "from_image_files", None)
-    if from_image_files is None:
-        return Found(what, problem="This version of penstock does not read images.")
-    return _opened(what, f"ps.from_image_files({name})", lambda: from_image_files([path]))
+    return _opened(what, f"ps.from_image_files({name})", lambda: penstock.from_image_files([path]))
 
 
 def _failures(path: Path, head: bytes) -> list[dict[str, Any]] | None:

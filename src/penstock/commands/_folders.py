@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import penstock
 from penstock import Dataset
@@ -28,7 +28,7 @@ _EXAMPLES: Final = 5
 @final
 @dataclass
 class Listing:
-    """What a folder holds, all folders below it included. Hidden files and folders are passed over."""
+    """What a folder holds, with all folders below it: hidden ones too, for readers of images read these as well."""
 
     names: list[str] = field(default_factory=list)
     """Files in the folder itself, sorted."""
@@ -73,19 +73,18 @@ def listed(folder: Path) -> Listing:
             with os.scandir(place) as entries:
                 for entry in entries:
                     if entry.is_dir():
-                        if not entry.name.startswith(".") and not entry.is_symlink():
+                        if not entry.is_symlink():
                             waiting.append((entry.path, top or entry.name))
                         continue
+                    suffix = os.path.splitext(entry.name)[1].lower()
                     listing.nbytes += entry.stat(follow_symlinks=False).st_size
+                    listing.file_count += 1
+                    listing.suffixes[suffix] += 1
                     if place == str(folder):
                         listing.names.append(entry.name)
-                    if not entry.name.startswith("."):
-                        suffix = os.path.splitext(entry.name)[1].lower()
-                        listing.file_count += 1
-                        listing.suffixes[suffix] += 1
-                        if suffix in _IMAGE_SUFFIXES:
-                            listing.images[top] += 1
-                            listing.examples += [entry.path] * (len(listing.examples) < _EXAMPLES)
+                    if suffix in _IMAGE_SUFFIXES:
+                        listing.images[top] += 1
+                        listing.examples += [entry.path] * (len(listing.examples) < _EXAMPLES)
                     progress.advance()
     listing.names.sort()
     return listing
@@ -121,10 +120,9 @@ def _hugging_face(path: Path) -> Found:
 
 
 def _etl(path: Path) -> Found:
-    from_etlcdb = getattr(penstock, "from_etlcdb", None)
-    if from_etlcdb is None:
-        return Found("the ETL Character Database", problem="This version of penstock does not read it.")
-    return Found("the ETL Character Database", f"ds = ps.from_etlcdb({_text(path)})", lambda: from_etlcdb(path))
+    return Found(
+        "the ETL Character Database", f"ds = ps.from_etlcdb({_text(path)})", lambda: penstock.from_etlcdb(path)
+    )
 
 
 def _images(path: Path, listing: Listing) -> Found:
@@ -132,7 +130,7 @@ def _images(path: Path, listing: Listing) -> Found:
     counts = {name: count for name, count in sorted(listing.images.items()) if count}
     has_classes = "" not in counts
     others = tuple(sorted((_IMAGE_SUFFIXES - _KERAS_SUFFIXES) & listing.suffixes.keys()))
-    options: dict[str, object] = {} if has_classes else {"labels": None}
+    options: dict[str, Any] = {} if has_classes else {"labels": None}
     if others:
         options["extensions"] = (*sorted(_KERAS_SUFFIXES & listing.suffixes.keys()), *others)
     facts = [("images", (f"{sum(counts.values()):,}",))]
@@ -142,15 +140,11 @@ def _images(path: Path, listing: Listing) -> Found:
             shown.append(f"and {len(counts) - _SHOWN_CLASSES:,} more")
         facts.append((f"{len(counts):,} class{'es' if len(counts) > 1 else ''}", (", ".join(shown),)))
     what = "a folder of images in a folder a class" if has_classes else "a folder of images"
-    from_directory = getattr(penstock, "image_dataset_from_directory", None)
-    if from_directory is None:
-        return Found(what, facts=tuple(facts), problem="This version of penstock does not read images.")
-
     if sizes := _sizes(listing.examples):
         facts.append(("sizes", (f"{', '.join(sizes)}; {IMAGE_SIZE[0]} x {IMAGE_SIZE[1]} below, see image_size=",)))
 
     def open_it() -> Dataset:
-        made: Dataset = from_directory(
+        made: Dataset = penstock.image_dataset_from_directory(
             path, batch_size=None, shuffle=False, verbose=False, image_size=IMAGE_SIZE, **options
         )
         return made
@@ -162,10 +156,8 @@ def _images(path: Path, listing: Listing) -> Found:
 
 def _sizes(paths: list[str]) -> list[str]:
     """Heights and widths of some images, as they are in their files; none if they cannot be read."""
-    from_image_files = getattr(penstock, "from_image_files", None)
     with suppress(penstock.PenstockError, ImportError):
-        images = from_image_files(paths) if from_image_files else ()
-        return sorted({f"{image.shape[0]} x {image.shape[1]}" for image in images})
+        return sorted({f"{image.shape[0]} x {image.shape[1]}" for image in penstock.from_image_files(paths)})
     return []
 
 

@@ -73,7 +73,8 @@ def zarr(path: Path) -> Store:
     if isinstance(root, library.Array):
         code = f'import zarr\nds = ps.from_arrays(zarr.open({name}, mode="r"))'
         return Store(list(_lines({"/": root})), code, lambda: penstock.from_arrays(root))
-    arrays = {f"/{each}": found for each, found in root.members(max_depth=None) if isinstance(found, library.Array)}
+    members = sorted(root.members(max_depth=None), key=lambda member: str(member[0]))  # which come in any order
+    arrays = {f"/{each}": found for each, found in members if isinstance(found, library.Array)}
     chosen = _together(arrays)
     code = f'import zarr\nstore = zarr.open({name}, mode="r")'
     return _store(

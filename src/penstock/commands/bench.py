@@ -158,12 +158,10 @@ class Measured:
         now = self.report.workers or 1
         for each in self.what_if:
             yield f"  {each}{' (as now)' if each.workers == now else ''}"
-        said, measured = self.report.what_if(workers=now).elements_per_s, self.report.elements_per_s
-        if not 1 / MODEL_RATIO < said / max(measured, 1e-9) < MODEL_RATIO:
-            bound = "an upper bound" if said > measured else "a lower bound"
-            yield (
-                f"  As now, this model says {said:,.0f} elements/s where {measured:,.0f} were measured: {bound} for others."
-            )
+        model, measured = self.report.what_if(workers=now).elements_per_s, self.report.elements_per_s
+        if not 1 / MODEL_RATIO < model / max(measured, 1e-9) < MODEL_RATIO:
+            bound = "an upper bound" if model > measured else "a lower bound"
+            yield f"  As now, this model says {model:,.0f} where {measured:,.0f} were measured: {bound} for others."
 
 
 def measure(

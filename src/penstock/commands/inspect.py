@@ -131,10 +131,7 @@ def _size(nbytes: int) -> str:
 
 
 def _draw(dataset: Dataset, file: str) -> None:
-    show = getattr(penstock, "show", None)
-    if show is None:
-        raise penstock.ArgumentError(f"--picture {file}: this version of penstock draws no pictures.")
     try:
-        show(dataset, file)
+        penstock.show(dataset, file)
     except ImportError as error:
         raise penstock.ArgumentError(f"--picture {file}: {error}") from None
