@@ -34,7 +34,8 @@ _PICTURES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status.
 
-    0: done. 1: it could not be done, and why is on stderr. 2: the command line makes no sense. 130: Ctrl-C.
+    0: done. 1: it could not be done, and why is on stderr; or what a command looked at is not as it should be, and why
+    is in what it prints. 2: the command line makes no sense. 130: Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Feeds model training from data larger than memory.",
-        epilog='"penstock demo --help" says what the demo does, and its options.',
+        epilog='"penstock COMMAND --help" says what a command does, and its options.',
     )
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

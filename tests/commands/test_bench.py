@@ -11,8 +11,6 @@ import penstock as ps
 from penstock import cli
 from penstock.commands import bench
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
-
 PROGRAM = """
 import numpy as np
 import penstock as ps
@@ -95,7 +93,7 @@ def test_dotted_names_are_found(run):
     assert run("data_of_mine:there.ds")["plan"][0] == "batch(5): 2 elements, (5,) int64, random"
 
 
-def test_what_is_said_to_people_has_the_sentence_the_table_and_other_numbers_of_workers(capsys):
+def test_what_is_said_to_people_has_the_sentence_the_table_and_other_numbers_of_workers(capsys, leaves_nothing_behind):
     assert (
         cli.main(["bench", "data_of_mine.py:ds", "--seconds", "0.05", "--executor", "threads", "--workers", "1"]) == 0
     )
@@ -114,7 +112,7 @@ def test_what_is_said_to_people_has_the_sentence_the_table_and_other_numbers_of_
     assert printed.out.count("(as now)") == 1
 
 
-def test_worker_processes_run_functions_of_a_file(run):
+def test_worker_processes_run_functions_of_a_file(run, leaves_nothing_behind):
     Path("data_of_mine.py").write_text(
         "import penstock as ps\ndef double(x): return 2 * x\ndef make(): return ps.range(64).map(double).batch(8)\n"
     )

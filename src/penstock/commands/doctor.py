@@ -224,7 +224,7 @@ def _advice(found: Findings) -> Iterator[str]:
         )
     if machine.shm_nbytes is not None and machine.shm_nbytes < 1 << 30:
         yield f"{mib(machine.shm_nbytes)} of /dev/shm are no problem: penstock does not use it. torch's own workers do."
-    if machine.open_files is not None and machine.open_files < FEW_OPEN_FILES:
+    if machine.open_files is not None and LEAST_OPEN_FILES <= machine.open_files < FEW_OPEN_FILES:
         yield (
             f"{machine.open_files} open files are few: each process keeps up to 128 files of data open, and frameworks "
             "need some. Raise it: ulimit -n 1024."
