@@ -51,7 +51,8 @@ MAY_IMPORT = {
     "__init__": CORE | {"_show", "adapters"},
     "testing": CORE | {"__init__", "adapters"},
     "demos": CORE | {"__init__", "_show", "adapters"},
-    "cli": CORE | {"__init__", "adapters"},
+    "commands": CORE | {"__init__", "_show", "adapters"},
+    "cli": CORE | {"__init__", "adapters", "commands"},
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
@@ -73,8 +74,8 @@ OPTIONAL = {
     "keras": ("adapters/keras.py", "demos/"),
     "torch": ("adapters/torch.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
-    "h5py": ("sources/hdf5.py",),
-    "zarr": ("sources/zarr.py",),
+    "h5py": ("sources/hdf5.py", "commands/_stores.py"),
+    "zarr": ("sources/zarr.py", "commands/_stores.py"),
     "datasets": ("sources/huggingface.py",),
     "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
     "google_crc32c": ("sources/_tfframes.py",),

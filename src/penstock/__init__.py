@@ -21,7 +21,7 @@ A map of the package, each room importing only from those above it:
     _show/          a look at elements, drawn by Matplotlib when it is asked for
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
-    demos/  cli.py  the command `penstock`
+    demos/  commands/  cli.py   the command `penstock`
 """
 
 from typing import Any as _Any

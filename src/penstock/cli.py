@@ -6,7 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import penstock
+from penstock.commands import bench, doctor, inspect
 
+_COMMANDS = (doctor, inspect, bench)
+"""Each in a file of its own, but for the demo."""
 _DEMO = """\
 Trains a small model with Keras on data that are read from disk as they are needed, and reports speed, memory and
 what was learnt, with a picture.
@@ -31,24 +34,24 @@ _PICTURES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status.
 
-    0: done. 1: it could not be done, and why is on stderr. 2: the command line makes no sense. 130: Ctrl-C.
+    0: done. 1: it could not be done, and why is on stderr; or what a command looked at is not as it should be, and why
+    is in what it prints. 2: the command line makes no sense. 130: Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.name != "frames" and options.data is not None:
+    if options.command == "demo" and options.name != "frames" and options.data is not None:
         parser.error(f"--data is for the film; `penstock demo {options.name}` makes its own data")
     try:
-        _demo(options)
+        return int(options.run(options))
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing is left behind.", file=sys.stderr)
         return 130
     except (penstock.PenstockError, OSError) as error:
         print(f"penstock {options.command}: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
-def _demo(options: argparse.Namespace) -> None:
+def _demo(options: argparse.Namespace) -> int:
     name = options.name
     epochs, out = options.epochs or _EPOCHS[name], options.out or _PICTURES[name]
     # Imported here, so that `penstock --version` does not load what only a demo needs.
@@ -68,13 +71,14 @@ def _demo(options: argparse.Namespace) -> None:
         from penstock.demos import augment
 
         augment.run(epochs, options.data_dir, out)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Feeds model training from data larger than memory.",
-        epilog='"penstock demo --help" says what the demo does, and its options.',
+        epilog='"penstock COMMAND --help" says what a command does, and its options.',
     )
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -95,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--out", metavar="FILE.png", help="the picture (default: penstock-demo.png, penstock-demo-augment.png, ...)"
     )
+    demo.set_defaults(run=_demo)
+    for command in _COMMANDS:
+        command.add_parser(commands)
     return parser
 
 

@@ -10,12 +10,12 @@ _CGROUP = Path("/sys/fs/cgroup")
 def usable_cpu_count() -> int:
     """Returns the CPUs of this process's affinity, no more than its cgroup's quota, at least one."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota()
+    quota = cpu_quota()
     return max(1, count if quota is None else min(count, round(quota)))
 
 
-def _quota() -> float | None:
-    """The quota of a container, in CPUs: cgroup version 2, else version 1; None where there is no limit."""
+def cpu_quota() -> float | None:
+    """Returns the quota of a container, in CPUs: cgroup version 2, else version 1; None where there is no limit."""
     with contextlib.suppress(OSError, ValueError):
         limit, period = (_CGROUP / "cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)

@@ -1,0 +1,343 @@
+"""What `penstock inspect` says of files and folders, and that the Python it prints opens them."""
+
+import json
+import os
+import pickle
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock import cli
+from penstock.commands import _folders
+from penstock.commands._samples import summaries
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def inspect(capsys):
+    """Runs the command: `inspect("a.npy")` returns what it says, as JSON, and its exit status."""
+
+    def run(path: str, *options: str) -> tuple[dict, int]:
+        status = cli.main(["inspect", path, "--json", *options])
+        return json.loads(capsys.readouterr().out), status
+
+    return run
+
+
+def opened(found: dict) -> ps.Dataset:
+    """What the printed lines of Python make."""
+    names = {"ps": ps}
+    exec(found["code"], names)
+    return names["ds"]
+
+
+def write_tar(path: str) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name in ("a.txt", "a.cls", "b.txt", "b.cls"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            tar.addfile(member, BytesIO(b"7"))
+
+
+def write_hdf5(path: str) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["train/x"], file["train/y"] = np.ones((6, 4, 4), "uint8"), np.arange(6)
+        file["test/x"], file["version"] = np.ones((2, 4, 4), "uint8"), 3
+
+
+def write_zarr(path: str) -> None:
+    import zarr
+
+    group = zarr.open_group(path, mode="w")
+    group.create_array("x", shape=(6, 4), dtype="float32")[:] = 1
+    group.create_array("y", shape=(6,), dtype="int64")[:] = 2
+
+
+def write_table(path: str) -> None:
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    table = pa.table({"x": [0.5, 1.5, 2.5], "name": ["a", "b", "c"]})
+    if path.endswith(".parquet"):
+        pa.parquet.write_table(table, path)
+    else:
+        pa.feather.write_feather(table, path)
+
+
+def write_arrays(path: str) -> None:
+    os.mkdir(path)
+    np.save(f"{path}/x.npy", np.zeros((5, 3)))
+    np.save(f"{path}/y.npy", np.arange(5))
+
+
+def write_shards(path: str) -> None:
+    os.mkdir(path)
+    for number in range(3):
+        write_tar(f"{path}/train-{number}.tar")
+
+
+FORMATS = {
+    "a.npy": (lambda path: np.save(path, np.ones((7, 2))), "a NumPy array", 7, "(2,) float64"),
+    "a.h5": (write_hdf5, "an HDF5 file", 6, "{'x': (4, 4) uint8, 'y': () int64}"),
+    "a.zarr": (write_zarr, "a Zarr store", 6, "{'x': (4,) float32, 'y': () int64}"),
+    "a.parquet": (write_table, "Parquet", 3, "{'x': () float64, 'name': () text}"),
+    "a.arrow": (write_table, "Arrow", 3, "{'x': () float64, 'name': () text}"),
+    "a.tar": (
+        write_tar,
+        "a tar file of samples",
+        2,
+        "{'__key__': () text, 'txt': (None,) uint8, 'cls': (None,) uint8}",
+    ),
+    "examples.bin": (
+        lambda path: ps.write_tfrecord(path, [{"x": np.float32([1, 2])}] * 4),
+        "TFRecord, of Examples",
+        4,
+        "{'x': (2,) float32}",
+    ),
+    "raw.tfrecord": (
+        lambda path: ps.write_tfrecord(path, [b"one", b"three"]),
+        "TFRecord, of records that are no Examples",
+        2,
+        "(None,) uint8",
+    ),
+    "arrays": (write_arrays, "2 NumPy arrays with as many rows", 5, "{'x': (3,) float64, 'y': () int64}"),
+    "shards": (
+        write_shards,
+        "3 files: a tar file of samples",
+        6,
+        "{'__key__': () text, 'txt': (None,) uint8, 'cls': (None,) uint8}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_told_and_opened_by_the_python_that_is_printed(name, inspect):
+    write, what, length, spec = FORMATS[name]
+    write(name)
+    found, status = inspect(name)
+    assert status == 0
+    assert (found["what"], found["length"], found["element_spec"], found["problem"]) == (what, length, spec, "")
+    assert len(found["elements"]) == min(3, length)
+    assert found["nbytes"] > 0
+    ds = opened(found)
+    assert (len(ds), str(ds._node.spec)) == (length, spec)
+    ds[0]
+
+
+def test_what_is_found_is_printed_for_people(capsys):
+    write_hdf5("a.h5")
+    assert cli.main(["inspect", "a.h5", "--elements", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "a.h5 is an HDF5 file"
+    assert lines[2].startswith("  on disk     ")
+    assert lines[3:] == [
+        "  elements    6",
+        "  an element  {'x': (4, 4) uint8, 'y': () int64}",
+        "  datasets    /test/x   (2, 4, 4) uint8",
+        "              /train/x  (6, 4, 4) uint8",
+        "              /train/y  (6,) int64",
+        "              /version  () int64",
+        "",
+        "  ds[0]",
+        "    ['x']  (4, 4) uint8  1 to 1, mean 1",
+        "    ['y']  () int64      0",
+        "",
+        "  import penstock as ps",
+        "  import h5py",
+        '  file = h5py.File("a.h5")',
+        '  ds = ps.from_arrays({"x": file["/train/x"], "y": file["/train/y"]})',
+    ]
+
+
+def test_lone_leaves_take_a_line_each(capsys):
+    np.save("a.npy", np.arange(8.0).reshape(2, 4))
+    assert cli.main(["inspect", "a.npy"]) == 0
+    assert capsys.readouterr().out == (
+        "a.npy is a NumPy array\n\n"
+        "  on disk     192 bytes\n  elements    2\n  an element  (4,) float64\n\n"
+        "  ds[0]  (4,) float64  [0, 1, 2, 3]\n"
+        "  ds[1]  (4,) float64  [4, 5, 6, 7]\n\n"
+        '  import penstock as ps\n  ds = ps.from_npy("a.npy")\n'
+    )
+
+
+def test_a_quarantine_file_is_summed_up(inspect, caplog):
+    def fail(x):
+        if x % 3 == 1:
+            raise ValueError("no good")
+        return x
+
+    with ps.range(9).map(fail).batch(3).loader("inline", on_error="replace", quarantine="bad.jsonl") as loader:
+        list(loader)
+    found, status = inspect("bad.jsonl")
+    assert status == 0
+    assert found["what"] == "a quarantine file, of elements that a loader set aside"
+    assert found["facts"]["failures"] == ["3"]
+    assert found["facts"]["by kind"] == ["3 x map(fail): ValueError"]
+    assert found["facts"]["the last"] == ["the integer 1", "the integer 4", "the integer 7"]
+    assert 'ps.replay("bad.jsonl", ds)' in found["code"]
+
+
+def write_bytes(content: bytes):
+    return lambda path: Path(path).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "what", "problem"),
+    [
+        ("a.npz", lambda path: np.savez(path, x=[1], y=[2]), "a NumPy archive (.npz)", "Save its arrays by themselves"),
+        (
+            "a.csv",
+            write_bytes(b"a,b\n1,2\n"),
+            "unknown: lines of text",
+            "a.csv begins with b'a,b\\n1,2\\n', lines of text",
+        ),
+        (
+            "a.json",
+            write_bytes(b'{"a": [1]}\n'),
+            "unknown: JSON",
+            "which penstock has no reader for. It knows .npy, HDF5",
+        ),
+        ("a.bin", write_bytes(bytes(1000)), "unknown: binary data", "Read it with a function of yours"),
+        ("a.pkl", write_bytes(pickle.dumps({})), "unknown: a Python pickle", "penstock has no reader"),
+        ("a.mp4", write_bytes(b"\0\0\0\x18ftypmp42"), "unknown: MP4 or QuickTime video", "no reader"),
+        ("a.gz", write_bytes(b"\x1f\x8b\x08 and so on"), "unknown: compressed with gzip", "no reader"),
+        ("empty", write_bytes(b""), "an empty file", "empty has 0 bytes. Whatever wrote it failed; write it again."),
+        ("cut.npy", write_bytes(b"\x93NUMPY\1\0"), "a NumPy array", "cut.npy is truncated"),
+        ("cut.h5", write_bytes(b"\x89HDF\r\n\x1a\n123"), "an HDF5 file", "it is damaged or not complete"),
+        ("ETL1C_01", write_bytes(b"\0\1" * 2052), "perhaps a file of the ETL Character Database", "Give its folder"),
+        ("folder", os.mkdir, "a folder", "What is in folder is no dataset that penstock knows as a whole"),
+    ],
+)
+def test_what_cannot_be_opened_is_told_with_a_cure(name, write, what, problem, inspect):
+    write(name)
+    found, status = inspect(name)
+    assert status == 1
+    assert found["what"] == what
+    assert problem in found["problem"]
+    assert "length" not in found
+
+
+def test_a_missing_library_is_told_with_its_cure(inspect, monkeypatch):
+    write_hdf5("a.h5")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert inspect("a.h5")[0]["problem"] == "Reading it needs h5py: pip install 'penstock[hdf5]'."
+
+
+def test_arrays_of_different_lengths_are_not_put_side_by_side(inspect):
+    write_arrays("arrays")
+    np.save("arrays/z.npy", np.zeros(9))
+    found, status = inspect("arrays")
+    assert status == 1
+    assert found["what"] == "3 NumPy arrays"
+    assert found["facts"]["arrays"][2] == "from_npy(z.npy): 9 elements, () float64, random"
+
+
+def test_an_element_that_cannot_be_read_is_told(inspect):
+    ps.write_tfrecord("a.tfrecord", [b"one", b"three"])
+    content = bytearray(Path("a.tfrecord").read_bytes())
+    content[-6] ^= 1
+    Path("a.tfrecord").write_bytes(content)
+    found, status = inspect("a.tfrecord")
+    assert status == 1
+    assert "a.tfrecord" in found["problem"]
+    assert found["length"] == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("nowhere", "There is no file or folder nowhere, seen from "),
+        ("secret", "secret cannot be read: Permission denied."),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_refused(path, complaint, capsys):
+    if path == "secret":
+        if os.geteuid() == 0:
+            pytest.skip("root may read everything")
+        Path("secret").touch(mode=0)
+    assert cli.main(["inspect", path]) == 1
+    assert capsys.readouterr().err.startswith(f"penstock inspect: {complaint}")
+
+
+def write_images() -> None:
+    for folder, count in (("cats", 2), ("dogs", 3)):
+        Path("pets", folder, "deeper").mkdir(parents=True)
+        for number in range(count):
+            Path("pets", folder, "deeper" if number else "", f"{number}.jpg").write_bytes(b"\xff\xd8\xff")
+    Path("pets/README.txt").touch()
+
+
+def test_folders_of_images_are_classes(inspect):
+    write_images()
+    found, _ = inspect("pets")
+    assert found["what"] == "a folder of images in a folder a class"
+    assert found["facts"]["images"] == ["5"]
+    assert found["facts"]["2 classes"] == ["cats 2, dogs 3"]
+
+
+def test_folders_of_images_are_opened_by_the_python_that_is_printed(inspect, capsys):
+    write_images()
+    found, _ = inspect("pets")
+    assert found["code"] == 'ds = ps.image_dataset_from_directory("pets", image_size=(256, 256))'
+    assert len(opened(found)) == 1
+    assert found["length"] == 5
+    assert found["element_spec"] == "((256, 256, 3) float32, () int32)"
+
+
+def test_a_listing_counts_hidden_files_as_readers_of_images_do(inspect):
+    write_images()
+    Path("pets/cats/.hidden.jpg").write_bytes(bytes(100))
+    listing = _folders.listed(Path("pets"))
+    assert (listing.file_count, listing.suffixes[".jpg"], listing.nbytes) == (7, 6, 5 * 3 + 100)
+    found, _ = inspect("pets")
+    assert found["facts"]["2 classes"] == ["cats 3, dogs 3"]
+    assert found["length"] == 6
+
+
+@pytest.mark.parametrize(
+    ("leaf", "spec", "values"),
+    [
+        (np.arange(10), "(10,) int64", "0 to 9, mean 4.5"),
+        (np.array([np.nan, 1, np.inf, 3, 2]), "(5,) float64", "1 to 3, mean 2, 2 not finite"),
+        (np.full(9, np.nan), "(9,) float64", "no finite value"),
+        (np.zeros((0, 3)), "(0, 3) float64", "empty"),
+        (np.arange(8) > 5, "(8,) bool", "25% True"),
+        (np.float32(0.1), "() float32", "0.1"),
+        (np.frombuffer(b"\xff\xd8\xff\xe0 and much more", "uint8"), "(18,) uint8", r"b'\xff\xd8\xff\xe0 and muc'..."),
+        ("a text " * 10, "() text", "'a text a text a text a text a text a..."),
+        (np.array(["a", "b"]), "(2,) <U1", "['a', 'b']"),
+    ],
+)
+def test_values_are_summed_up(leaf, spec, values):
+    (summary,) = summaries(leaf)
+    assert (summary.place, summary.spec, summary.values) == ("", spec, values)
+
+
+def test_a_picture_is_drawn_where_there_is_something_that_draws(monkeypatch, capsys):
+    np.save("a.npy", np.zeros((3, 4, 4)))
+    drawn = []
+    monkeypatch.setattr(ps, "show", lambda ds, path: drawn.append((len(ds), path)))
+    assert cli.main(["inspect", "a.npy", "--picture", "a.png"]) == 0
+    assert drawn == [(3, "a.png")]
+
+    def lack(ds: object, path: str) -> None:
+        raise ImportError("show() needs matplotlib: pip install 'penstock[show]'.")
+
+    monkeypatch.setattr(ps, "show", lack)
+    assert cli.main(["inspect", "a.npy", "--picture", "a.png"]) == 1
+    assert capsys.readouterr().err == (
+        "penstock inspect: --picture a.png: show() needs matplotlib: pip install 'penstock[show]'.\n"
+    )
