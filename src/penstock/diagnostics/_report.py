@@ -153,8 +153,8 @@ class Report:
         """Says what another number of workers would do, from what these measured.
 
         A batch takes as long as the slowest part of the pipeline: the consumer, the workers together, or the CPUs.
-        Threads are taken to run side by side: for a function that holds the GIL, what is said of other numbers of
-        threads is too good.
+        What this run took beyond that, where its consumer waited, is taken for work that is done one at a time, such as
+        Python under the GIL, and stays. So what is said of the number of workers that ran is what was measured.
 
         Args:
             workers: Threads or processes, on this machine.
@@ -166,12 +166,21 @@ class Report:
             raise ArgumentError(f"what_if(workers={workers!r}): a number from 1 on is needed.")
         if not self.lanes or not self.lanes[0].batches:
             raise ArgumentError("what_if() computes from what was measured, and no batch was handed out yet.")
-        batch_s = seconds_per_batch(self.lanes, workers, self.cpu_count, self.use_s)
+        batch_s = self._batch_s(workers)
         return WhatIf(
             workers,
             self.elements_per_batch / batch_s if batch_s else math.inf,
             1 - self.use_s / batch_s if batch_s else 0.0,
         )
+
+    def _batch_s(self, workers: int) -> float:
+        """How long a batch would take so many workers."""
+        said_s = seconds_per_batch(self.lanes, workers, self.cpu_count, self.use_s)
+        if not self.workers or self.batches < 2 or self.wait_share < IDLE_SHARE:
+            return said_s  # inline, the consumer does the work itself; and one that does not wait says nothing of it
+        said_now_s = seconds_per_batch(self.lanes, self.workers, self.cpu_count, self.use_s)
+        now_s = self.elapsed_s / (self.batches - 1)
+        return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
 
     @property
     def limit(self) -> str:
