@@ -142,3 +142,28 @@ def test_a_dataset_refuses_to_become_an_array_with_the_cure() -> None:
     with pytest.raises(AttributeError, match=r"no shape: (.|\n)*fit\(ds.to_keras\(\)\)"):
         dataset.shape  # noqa: B018
     assert not hasattr(dataset, "shape")
+
+
+def test_names_of_other_libraries_say_what_to_write_here() -> None:
+    dataset = ps.range(4)
+    with pytest.raises(AttributeError, match=r"no 'prefetch': each loader reads ahead by itself"):
+        dataset.prefetch(2)
+    with pytest.raises(AttributeError, match=r"A dataset has no 'nonsense'\."):
+        dataset.nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match="none of its sources does"):
+        dataset.class_names  # noqa: B018
+
+
+def test_a_function_of_several_arguments_is_told_what_it_gets() -> None:
+    pairs = ps.zip((ps.range(4), ps.range(4)))
+    with pytest.raises(ps.ElementError, match=r"here a tuple of 2: lambda e: \(e\[0\], e\[1\]\)"):
+        pairs.map(lambda x, y: x + y)[0]
+
+
+def test_text_of_a_declared_size_is_taken() -> None:
+    names = ps.from_arrays(np.array(["cat", "horse"]))
+    kept = names.map(lambda name: name, element_spec=names.element_spec)
+    assert list(kept) == ["cat", "horse"]
+    assert kept.batch(2)[0].tolist() == ["cat", "horse"]
+    with pytest.raises(ps.SpecError, match="returned a str"):
+        names.map(lambda name: name * 2, element_spec=names.element_spec)[1]

@@ -44,6 +44,15 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
     return Cache(node, store, name if limit is None else f"{name}, limit={limit}", whole)
 
 
+def _image_cure(node: Node) -> str:
+    if any(each.verb == "image_dataset_from_directory" for each in walk(node)):
+        return (
+            " image_dataset_from_directory() shuffles by itself: give it shuffle=False and batch_size=None, then "
+            "cache(), split(0.8, 0.2, seed=1), shuffle() and batch()."
+        )
+    return ""
+
+
 def _require_one_epoch(node: Node, verb: str) -> None:
     if node.length == float("inf"):
         raise ArgumentError(f"{verb}() of an endless dataset would never be full. Put {verb}() before repeat().")
@@ -57,6 +66,7 @@ def _require_one_epoch(node: Node, verb: str) -> None:
             raise ArgumentError(
                 f"{verb}() keeps the elements of epoch 0, and {each.label} before it would give their order to every "
                 f"epoch. Put {each.verb}() after {verb}(): it has random access. Or use shuffle(reshuffle=False)."
+                f"{_image_cure(node)}"
             )
 
 

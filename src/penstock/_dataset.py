@@ -45,6 +45,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock")
 
+_ELSEWHERE: Final = {
+    "prefetch": "each loader reads ahead by itself, see loader(prefetch=4)",
+    "as_numpy_iterator": "iterate the dataset, or ds.loader(): elements are NumPy arrays",
+    "enumerate": "ps.zip((ps.range(len(ds)), ds))",
+    "cardinality": "ds.length",
+    "apply": "function(ds)",
+    "window": "windows(length, shift=, stride=)",
+    "rebatch": "unbatch().batch(size)",
+    "ragged_batch": "padded_batch(size)",
+    "with_options": "options are arguments of ds.loader()",
+    "interleave": "flat_map(function), or ps.interleave(datasets)",
+    "concatenate": "ps.concatenate([ds, other])",
+    "zip": "ps.zip((ds, other))",
+}
+"""What other libraries' methods are called here."""
 _NO_ARRAY: Final = (
     "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
     "np.stack(list(ds)) loads all of it."
@@ -153,6 +168,13 @@ class Dataset:
         from penstock._show._show import show
 
         return show(self, path, count=count, class_names=class_names)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(type(self), name):
+            object.__getattribute__(self, name)  # a property, which said why it has no value: let it say so again
+        cure = _ELSEWHERE.get(name)
+        text = f"A dataset has no {name!r}{f': {cure}' if cure else ''}."
+        raise AttributeError(text, name=name, obj=None if cure else self)
 
     def __repr__(self) -> str:
         return describe(self._node)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
 from penstock._memory._budget import overhead_nbytes
+from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard, OnError, tolerant
@@ -334,6 +335,8 @@ class Loader:
             note=self._stage.remarks,
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=self._quarantine.path if self._quarantine else "",
+            may_hold_gil=self._stage.busiest.executor == "threads"
+            and any(isinstance(each, Map) and not each.releases_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             lanes=lanes,

@@ -301,3 +301,21 @@ def test_arguments_that_cannot_be_meant_are_refused():
         compose()
     with pytest.raises(ArgumentError, match="whose settings it cannot follow: give them to the outermost"):
         compose(compose(rotate(1), on=0), blur(1))
+
+
+def test_images_of_all_sizes_keep_theirs_unless_something_cuts():
+    class Ragged(ps.Source):
+        element_spec = ps.ArraySpec((None, None, 3), "uint8")
+
+        def __len__(self):
+            return 6
+
+        def read_into(self, indices, out):
+            for row, index in enumerate(indices.tolist()):
+                out[row] = np.full((20 + index, 30 - index, 3), index, np.uint8)
+
+    pairs = ps.zip((ps.from_source(Ragged()), ps.range(6)))
+    turned = pairs.random_map(compose(flip(), rotate(10), to_float()), seed=1)
+    assert turned.element_spec[0] == ps.ArraySpec((None, None, 3), "float32")
+    assert turned.padded_batch(3)[0][0].shape == (3, 22, 30, 3)
+    assert pairs.random_map(compose(flip(), crop(8, 8)), seed=1).batch(3)[0][0].shape == (3, 8, 8, 3)

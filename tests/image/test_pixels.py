@@ -106,7 +106,9 @@ def test_to_float_makes_the_largest_value_one(dtype, most):
 
 
 def test_to_float_keeps_floats_and_takes_a_dtype():
-    assert to_float("float16")(np.array([[0.5, 300.0]], np.float32)).dtype == np.float16
+    assert to_float("float16")(np.array([[0.5, 1.0]], np.float32)).dtype == np.float16
+    with pytest.raises(ValueError, match=r"these go up to 255, not 1. Read the images with dtype=\"uint8\""):
+        to_float()(np.array([[0.5, 255.0]], np.float32))
     assert to_float("float64")(np.array([[51]], np.uint8))[0, 0] == 0.2
 
 

@@ -42,9 +42,15 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
             # Plain text: an enumeration of the user's is text too, but none that others know.
             leaves[number] = str.__str__(found) if isinstance(found, str) else bytes(found)
+        elif want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind and _fits(found, want.dtype):
+            leaves[number] = np.array(found, want.dtype)
         else:
             raise MisfitError(type_of(found))
     return leaves
+
+
+def _fits(text: Any, dtype: np.dtype[Any]) -> bool:
+    return bool(np.array(text, dtype) == text)
 
 
 def observed(value: "Tree") -> Spec:

@@ -69,6 +69,21 @@ def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
     return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
 
 
+def _hint(error: BaseException, element: "Tree") -> str:
+    if isinstance(error, TypeError) and isinstance(element, tuple) and "required positional argument" in str(error):
+        return f". A function gets one element, here a tuple of {len(element)}: lambda e: (e[0], e[1])"
+    return ""
+
+
+def _as_loose(leaf: ArraySpec, given: ArraySpec) -> ArraySpec:
+    """A leaf of what a function returns, which says of itself that it keeps shapes: it varies where its input does."""
+    if None not in given.shape or len(given.shape) != len(leaf.shape) or leaf.varies:
+        return leaf
+    return ArraySpec(
+        tuple(None if one is None else size for one, size in zip(given.shape, leaf.shape, strict=True)), leaf.dtype
+    )
+
+
 def function_name(function: Callable[..., Any]) -> str:
     """What a user calls a function."""
     # A partial or a callable object has no name of its own; that of what it wraps says most.
@@ -216,7 +231,10 @@ class Map(OneToOne):
             spec = observed(value)
         except MisfitError as found:
             raise self._misfit(found, index) from None
-        return Spec(tuple(_varying(leaf, short) for leaf in spec.leaves), spec.structure)
+        leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
+        if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(self.source.spec.leaves):
+            leaves = tuple(map(_as_loose, leaves, self.source.spec.leaves))
+        return Spec(leaves, spec.structure)
 
     def _short_axes(self, element: "Tree") -> dict[int, int]:
         """For each first axis that varies, its size in this element and the largest that it can have."""
@@ -287,7 +305,7 @@ class Map(OneToOne):
         except (Exception, SystemExit) as error:  # sys.exit() would end the training, or a worker, without a word
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
-                f"{origins(self, epoch, index)}: {type(error).__name__}: {error}"
+                f"{origins(self, epoch, index)}: {type(error).__name__}: {error}{_hint(error, arguments[0])}"
             ) from error
 
     def _leaves(self, value: "Tree", element: "Tree", index: int) -> Leaves:

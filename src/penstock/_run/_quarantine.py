@@ -84,9 +84,10 @@ class Quarantine:
         if self.count > _TOLD_COUNT and str(self.count).strip("0") != "1":
             return
         _log.warning(
-            "An element was set aside, the %s so far, see %s: %s",
+            "An element was set aside, the %s so far, see %s%s: %s",
             _ordinal(self.count),
             self.path,
+            ", and for those that follow" if self.count >= _TOLD_COUNT else "",
             failure.message,
         )
 

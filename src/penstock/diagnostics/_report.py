@@ -118,6 +118,8 @@ class Report:
     """Elements that failed, and were replaced or left out: see `on_error`."""
     quarantine: str = ""
     """The file that lists them."""
+    may_hold_gil: bool = False
+    """Functions of the user run on threads, and nobody knows whether they can run side by side."""
     memory_limit: int | None = None
     cpu_count: int = 1
     """CPUs that this process may use."""
@@ -200,6 +202,8 @@ class Report:
     @property
     def _cure(self) -> str:
         now = self.workers or 1
+        if self.may_hold_gil:
+            return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
         for workers in range(now + 1, now + MOST_WORKERS):
             if self.what_if(workers=workers).wait_share < IDLE_SHARE:
                 more = workers - now
@@ -207,7 +211,7 @@ class Report:
         best = self.what_if(workers=now + MOST_WORKERS)
         if best.elements_per_s < 1.1 * self.what_if(workers=now).elements_per_s:
             return f"; more workers would not help, for {_cpus(self.cpu_count)} busy"
-        return f"; more workers would help, up to {best.elements_per_s:,.0f} elements/s"
+        return f"; more workers would help, up to {best.elements_per_s:,.0f} elements/s with {now + MOST_WORKERS}"
 
     def __str__(self) -> str:
         if not self.batches:
@@ -234,11 +238,11 @@ class Report:
     def _memory(self) -> Iterator[str]:
         """Who holds the memory."""
         if self.peak_nbytes:
-            overhead = f" and {_mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
+            overhead = f", and up to {_mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
             yield (
-                f"  memory: {_mib(self.reserved_nbytes)} before this loader, at most {_mib(self.peak_nbytes)} more "
-                f"since, of {_mib(self.projected_nbytes)} projected{overhead}; the kernel keeps "
-                f"{_mib(self.page_cache_nbytes)} of files, which it drops when anybody needs them"
+                f"  memory: grew by {_mib(self.peak_nbytes)} since this loader was made, from "
+                f"{_mib(self.reserved_nbytes)}; projected: {_mib(self.projected_nbytes)}{overhead}. Not ours: "
+                f"{_mib(self.page_cache_nbytes)} of files in this machine's page cache, while nobody needs the room"
             )
 
     def _table(self) -> Iterator[str]:

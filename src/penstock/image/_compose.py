@@ -122,6 +122,11 @@ class _Several(Distortion):
         """Whether all of them are."""
         return all(step.is_geometric for step in self.steps)
 
+    @property
+    def keeps_shapes(self) -> bool:
+        """If all that it is made of do."""
+        return all(step.keeps_shapes for step in self.steps)
+
     @cached_property
     def _groups(self) -> tuple[tuple[Distortion, ...], ...]:
         """The steps, those side by side that are geometric together."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -12,12 +12,18 @@ from penstock.image._distortion import Distortion
 from penstock.image._frame import Array, Key, Work, place_of, replaced
 from penstock.image._values import Draws, numbers, whole
 
+_ONE: Final = 1.01
+"""What came out of an interpolation may be a little above 1."""
+
 
 def to_float(dtype: Any = "float32") -> Distortion:
     """Turns integers into floats from 0 to 1: the largest value of their dtype becomes 1. Floats keep their values.
 
     Args:
         dtype: float16, float32 or float64.
+
+    Raises:
+        ValueError: When it is called: an image of floats goes beyond 1, as those of levels up to 255 do.
 
     Example:
         >>> from penstock.image import to_float
@@ -43,6 +49,11 @@ class _ToFloat(Distortion):
         for frame in work.images:
             dtype, working = np.dtype(self.dtype), np.promote_types(self.dtype, np.float32)
             if frame.dtype.kind == "f":
+                if frame.image.size and frame.image.max() > _ONE:
+                    raise ValueError(
+                        f"to_float() leaves floats as they are, and these go up to {frame.image.max():g}, not 1. Read "
+                        'the images with dtype="uint8"; or use normalize(0, 255), for levels up to 255.'
+                    )
                 frame.image = frame.image.astype(working, copy=False)
             else:
                 most = 255 if frame.dtype == np.bool_ else np.iinfo(frame.dtype).max

@@ -67,6 +67,11 @@ class Distortion(ABC):
         """Whether it moves pixels and does not change them; then it has `add_to`."""
         return False
 
+    @property
+    def keeps_shapes(self) -> bool:
+        """Whether what comes out is as large as what goes in: then images of all sizes may be mixed."""
+        return True
+
     @abstractmethod
     def apply(self, work: Work, draws: Draws) -> None:
         """Replaces the images of the frames."""

@@ -172,6 +172,11 @@ class _Crop(Geometry):
     down: Range
     across: Range
 
+    @property
+    def keeps_shapes(self) -> bool:
+        """No: all come out alike."""
+        return False
+
     def add_to(self, path: Path, draws: Draws) -> None:
         if self.height > path.height or self.width > path.width:
             raise ValueError(
@@ -234,6 +239,11 @@ class _ResizedCrop(Geometry):
     ratio: Range
     down: Range
     across: Range
+
+    @property
+    def keeps_shapes(self) -> bool:
+        """No: all come out alike."""
+        return False
 
     def add_to(self, path: Path, draws: Draws) -> None:
         part = drawn_part(self.area, self.ratio, path.height, path.width, draws)
