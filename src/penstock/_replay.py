@@ -74,7 +74,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            records[record["plan"], record["guard"], record["epoch"], record["index"]] = record
+            key = record["plan"], record["on_error"], record["guard"], record["epoch"], record["index"]
+            records[key] = record
         except (ValueError, KeyError, TypeError):
             if number == len(lines) and not line.endswith(b"\n"):
                 break  # the disk was full, or the process was killed, in the middle of it

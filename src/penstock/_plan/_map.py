@@ -190,7 +190,9 @@ class Map(OneToOne):
         """The spec of what the function returns for element 0."""
         sources = OpenSources(self.source)
         try:
-            return self._spec_from_first(Reader(self.source, sources, isolation=seeded_globals))
+            reader = Reader(self.source, sources, isolation=seeded_globals)
+            reader.trace.takes_any = self.traits.tolerates
+            return self._spec_from_first(reader)
         finally:
             sources.close()
 
@@ -324,11 +326,16 @@ class Map(OneToOne):
         for index, leaves in enumerate(source.sequence(epoch)):
             trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
             leaves = self._given([copied(leaf) for leaf in leaves])
-            with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
-                value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
-                if globals_ is not None and not self.traits.uses_globals and globals_.used():
-                    self.traits.uses_globals = True
+            try:
+                with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
                     value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+                    if globals_ is not None and not self.traits.uses_globals and globals_.used():
+                        self.traits.uses_globals = True
+                        value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+            except Exception as error:
+                if not reader.trace.takes_any or isinstance(error, MemoryError):
+                    raise
+                continue
             yield value
 
     def _run(

@@ -5,15 +5,16 @@ with its label, whichever of its steps failed.
 
 - `Replace` gives another element of the same batch in the place of one that fails.
 - `Judge` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
+- `Together` is for what is made of several elements of a stream: it is there if all of them are.
 
-Both read many elements at once, as if nothing could fail, and one by one when something did. What failed is noted in
-the worker's `Trace`, as data: a traceback that is kept would keep the rows that it was reading into.
+The first two read many elements at once, as if nothing could fail, and one by one when something did. What failed is
+noted in the worker's `Trace`, as data: a traceback that is kept would keep the rows that it was reading into.
 """
 
 import itertools
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, final
 
@@ -22,8 +23,8 @@ import numpy as np
 from penstock._errors import ArgumentError, ElementError, PenstockError, WorkerError
 from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
-from penstock._plan._combine import Concatenate, Interleave
-from penstock._plan._filter import Filter, FlatMap
+from penstock._plan._combine import Concatenate, Interleave, Zip
+from penstock._plan._filter import Filter, FlatMap, Sequential
 from penstock._plan._index import Slice
 from penstock._plan._map import Map
 from penstock._plan._mix import Mix
@@ -31,13 +32,18 @@ from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
 from penstock._plan._pad import BucketByLength, PaddedBatch
 from penstock._plan._reader import Gather, Reader, Rows
 from penstock._plan._shuffle import Repeat, Shuffle
+from penstock._plan._stream import Inlet
 from penstock._plan._text import sources_of
+from penstock._plan._windows import Windows
 from penstock._spec import ArraySpec, Spec
 
 OnError = Literal["raise", "skip", "replace"]
 
 _NEIGHBOUR_COUNT: Final = 1024
 """Where there are no batches, so many elements are tried in the place of one that failed."""
+_MESSAGE_LENGTH: Final = 2_000
+_TRACEBACK_LENGTH: Final = 20_000
+"""Of what is longer, so many characters of its beginning and its end are kept: there may be many failures."""
 
 
 @final
@@ -58,11 +64,14 @@ class Failure:
     """The type of what was raised, by the user's code where it was that."""
     message: str
     traceback: str
+    recurs: bool = True
+    """Whether `sources` are the same in every epoch: not for what a stream gives in another order each time."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for an element that fails in every epoch, wherever a shuffle puts it."""
-        return (self.guard, self.sources) if self.sources else (self.guard, self.epoch, self.index)
+        recurs = self.recurs and self.sources
+        return (self.guard, self.sources) if recurs else (self.guard, self.epoch, self.index)
 
 
 class Guard(OneToOne):
@@ -121,11 +130,14 @@ class Guard(OneToOne):
             return False
 
     def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
-        step = reader.trace.words[0] - reader.number - 1  # counted from here
+        step, reader.trace.words[0] = reader.trace.words[0] - reader.number - 1, 0  # counted from here
         nodes = list(walk(self))
+        if isinstance(error, WorkerError):  # where they died was seen elsewhere: most likely in a function
+            step = next((number for number, node in enumerate(nodes) if isinstance(node, Map)), 0)
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
         sources = tuple(sources_of(self.source, epoch, index))
+        said = _text(lambda: str(error))
         reader.trace.failures.append(
             Failure(
                 guard=self.number,
@@ -134,10 +146,18 @@ class Guard(OneToOne):
                 step=at or (sources[0][0] if sources else self.source.label),
                 sources=sources,
                 exception=type(cause).__qualname__,
-                message=str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}",
-                traceback="".join(traceback.format_exception(error)),
+                message=_short(
+                    said if isinstance(error, PenstockError) else f"{type(error).__name__}: {said}", _MESSAGE_LENGTH
+                ),
+                traceback=_short(_text(lambda: "".join(traceback.format_exception(error))), _TRACEBACK_LENGTH),
+                recurs=not any(isinstance(each, Inlet) and each.changes_order for each in nodes),
             )
         )
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Those that do not fail, for who wants to see some; workers read a stream that is guarded by `fill`."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            yield self._passed(leaves)
 
     @property
     def guarded(self) -> Node:
@@ -151,6 +171,10 @@ class Guard(OneToOne):
     @abstractmethod
     def _pass(self, out: Rows) -> None:
         """Says of rows that they are there."""
+
+    @abstractmethod
+    def _passed(self, leaves: Leaves) -> Leaves:
+        """Says of an element that it is there."""
 
     @abstractmethod
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
@@ -190,6 +214,9 @@ class Replace(Guard):
     def _pass(self, out: Rows) -> None:
         pass
 
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves
+
     def _neighbours(self, index: int) -> Iterator[int]:
         """The elements after it, and then those before it, of its batch; of the dataset, if there are no batches."""
         length = self.source.length
@@ -227,7 +254,7 @@ class Judge(Guard):
 
     @property
     def _is_over_verdicts(self) -> bool:
-        return isinstance(self.source, Map) and self.source.verdict is not None
+        return isinstance(self.source, Map) and self.source.verdict == "bool"
 
     def _find_spec(self) -> Spec:
         if self._is_over_verdicts:
@@ -246,9 +273,53 @@ class Judge(Guard):
         if not self._is_over_verdicts:
             out.arrays[-1][out.rows] = True
 
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves if self._is_over_verdicts else [*leaves, True]
+
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
         (number,) = row.row_numbers()
         row.put(number, [*_blank(self.spec.leaves[:-1]), False])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Together(Sequential):
+    """Pairs of what is made of several elements of a stream, and whether all of them are there.
+
+    So a window that a broken element would be in is left out, and no window closes the gap; and what `zip` puts
+    together stays together.
+    """
+
+    source: Node
+    """Made of pairs, of which `Judge` gives some."""
+    whole: Node
+    """The same, made of elements: what a user wrote."""
+    verdicts: tuple[int, ...]
+    """Which leaves say whether an element is there."""
+
+    @property
+    def verb(self) -> str:
+        """That of what it is about."""
+        return self.whole.verb
+
+    @property
+    def label(self) -> str:
+        """That of what it is about."""
+        return self.whole.label
+
+    def _find_spec(self) -> Spec:
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with that of what it is about."""
+        return self.spec if self.whole.known_spec else None
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Looks at all verdicts."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            is_there = all(np.all(leaves[place]) for place in self.verdicts)
+            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self.verdicts), is_there]
 
 
 def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
@@ -262,6 +333,19 @@ def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
 def _blank_text(leaf: ArraySpec) -> Any:
     empty: Any = b"" if leaf.dtype.kind == "S" else ""
     return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
+
+
+def _text(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except Exception as failure:  # the user's `__str__` may fail
+        return f"<its text is not known: it raised {type(failure).__name__}>"
+
+
+def _short(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]} ... ({len(text):,} characters) ... {text[-length // 2 :]}"
 
 
 def _require_tolerable(error: Exception) -> None:
@@ -297,7 +381,7 @@ class _Rewriting:
         self._numbers = itertools.count()
 
     def guarded(self, node: Node, size: int | None) -> Node:
-        """A step with a guard over it, or, in a stream, over its last function."""
+        """A step with a guard over it; in a stream, over what workers run side by side."""
         node = self._within(node)
         return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
 
@@ -314,11 +398,37 @@ class _Rewriting:
         return Replace(node, next(self._numbers), size)
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
-        if isinstance(node, Map):
-            return self._guard(node, size)
-        if isinstance(node, _BORDERS) or len(node.inputs) != 1:
+        """A stream with a guard over the steps at its end that workers run, if a function is among them."""
+        if _is_border(node):
             return node
-        return _over(node, self._over_functions(node.inputs[0], size if node.is_parallel else None))
+        if node.is_parallel:
+            below = self._below(node)
+            return self._guard(below, size) if _runs_function(node) else below
+        (source,) = node.inputs
+        if isinstance(node, Windows) and _runs_function(source):
+            whole = _over(node, self._below(source))
+            pairs = replace(whole, source=Judge(whole.inputs[0], next(self._numbers)))  # type: ignore[type-var]
+            return Filter(Together(pairs, whole, (len(pairs.spec.leaves) - 1,)))
+        return _over(node, self._over_functions(source, None))
+
+    def _below(self, node: Node) -> Node:
+        """The same steps that workers run, over what is before a step that has to see elements in order."""
+        if _is_border(node):
+            return node
+        if not node.is_parallel:
+            return self._over_functions(node, None)
+        return _over(node, self._below(node.inputs[0]))
+
+    def _zipped(self, node: Zip) -> Node:
+        """What is put together, and left out together."""
+        sources, verdicts, place = [], [], 0
+        for each in node.sources:
+            can_fail = _can_fail(each) if each.access == "random" else _runs_function(each)
+            sources.append(Judge(each, next(self._numbers)) if can_fail else each)
+            place += len(sources[-1].spec.leaves)
+            if can_fail:
+                verdicts.append(place - 1)
+        return Filter(Together(replace(node, sources=tuple(sources)), node, tuple(verdicts))) if verdicts else node
 
     def _within(self, node: Node) -> Node:
         """The same step, over steps that have the guards which they need."""
@@ -326,11 +436,13 @@ class _Rewriting:
             return _over(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
             return _over(node, self.guarded(node.source, None))
-        if isinstance(node, BucketByLength):
-            return _over(node, _over(node.source, self.guarded(node.source.source, None)))
-        if isinstance(node, Filter):
-            (source,) = node.source.inputs
-            return _over(node, Judge(_over(node.source, self._within(source)), next(self._numbers)))
+        if isinstance(node, (Filter, BucketByLength)):
+            (verdicts,) = node.inputs
+            (source,) = verdicts.inputs
+            judge = Judge(_over(verdicts, self._below(self._within(source))), next(self._numbers))
+            return _over(node, judge if isinstance(node, Filter) else Filter(judge))
+        if isinstance(node, Zip) and node.access == "stream":
+            return self._zipped(node)
         if isinstance(node, (Concatenate, Interleave, Mix)) and node.access == "stream":
             return replace(node, sources=tuple(self.guarded(each, None) for each in node.sources))
         return _over(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
@@ -338,6 +450,20 @@ class _Rewriting:
 
 _BORDERS: Final = (Batch, PaddedBatch, Filter, FlatMap, BucketByLength)
 _NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
+
+
+def _is_border(node: Node) -> bool:
+    """Whether guards below a step have been seen to, or it is no step of a stream that has one input."""
+    return isinstance(node, _BORDERS) or node.access == "random" or len(node.inputs) != 1
+
+
+def _runs_function(node: Node) -> bool:
+    """Whether a function is among the steps at the end of a stream that workers run side by side."""
+    while node.is_parallel and not _is_border(node):
+        if isinstance(node, Map):
+            return True
+        (node,) = node.inputs
+    return False
 
 
 def _can_fail(node: Node) -> bool:
