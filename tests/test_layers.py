@@ -16,7 +16,7 @@ GROUND = {"_tree", "_spec", "_errors", "_random"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}
-CORE = RUN | {"_loader", "_dataset", "_constructors", "_records", "_replay", "sources", "image"}
+CORE = RUN | {"_loader", "_check", "_dataset", "_constructors", "_records", "_replay", "sources", "image"}
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "_loader": RUN,
     "sources": PLAN,  # the Source protocol is `_plan`'s
     "image": PLAN | {"sources"},
-    "_dataset": RUN | {"_loader", "sources", "image"},
+    "_check": RUN | {"_loader"},
+    "_dataset": RUN | {"_check", "_loader", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},
     "_replay": RUN | {"_dataset"},

@@ -15,12 +15,13 @@ A map of the package, each room importing only from those above it:
     sources/        where elements come from, one format a file
     _loader.py      a dataset being run
     _dataset.py     the handle: a method for each verb      _constructors.py, _records.py   from_..., zip, ...
-    _replay.py      elements that were set aside, again
+    _replay.py      elements that were set aside, again         _check.py       a dataset, before it is trained on
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
     demos/  cli.py  the command `penstock`
 """
 
+from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
     concatenate as concatenate,
     from_arrays as from_arrays,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
+from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
@@ -692,6 +693,37 @@ class Dataset:
                 executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine
             ),
         )
+
+    def check(
+        self, limit: int | None = None, *, executors: Sequence[str] = EXECUTORS, timeout_s: float = 300.0
+    ) -> CheckResult:
+        """Goes through epoch 0 once, in parallel and without training, and says what is wrong. Print what it returns.
+
+        It lists elements that fail, with file and step; elements that are not as `element_spec` says; functions that
+        return something else when called again, or memory that they write again; and what executors deliver
+        differently, among the first 64 elements. It tells, too, which functions draw from global generators, keep what
+        they were given, or cannot go to worker processes. To that end, functions are also called on a few elements
+        here, twice each.
+
+        Memory: a loader's, and 50 bytes an element.
+
+        Args:
+            limit: Only the first so many elements: batches, after `batch()`. Of a stream, what was read ahead is told
+                of, too.
+            executors: Those that are compared with the one of the pass; `()` for none.
+            timeout_s: As for `loader`; an element on which a worker process stands still is one that fails.
+
+        Raises:
+            ArgumentError: The dataset is empty, or endless and there is no `limit`.
+
+        Example:
+            >>> result = penstock.range(10).map(lambda x: 1 // (x - 3) if x != 3 else 1 / 0).check(executors=())
+            >>> result.ok, [(each.step, each.index, each.exception) for each in result.bad]
+            (False, [('map(<lambda>)', 3, 'ZeroDivisionError')])
+        """
+        if limit is not None:
+            limit = integer("check", "limit", limit, least=1)
+        return check(self._node, limit, executors, timeout_s)
 
     def to_keras(
         self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any

@@ -138,13 +138,20 @@ class Loader:
         >>> loader.close()
     """
 
-    def __init__(self, node: Node, options: LoaderOptions, *, same_epoch: bool = False) -> None:
+    def __init__(
+        self,
+        node: Node,
+        options: LoaderOptions,
+        *,
+        same_epoch: bool = False,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         _require_elements(node)
         self._identity = identity(node)
         self._node = plan = tolerant(node, options.on_error)
         self._options = options
         self._same_epoch = same_epoch
-        self._quarantine = options.make_quarantine(node, plan)
+        self._quarantine = quarantine or options.make_quarantine(node, plan)
         self._stage = Stage(
             plan,
             options.executor,
@@ -328,7 +335,7 @@ class Loader:
             shared_nbytes=self._budget.shared_nbytes,
             note=self._stage.remarks,
             set_aside=self._quarantine.count if self._quarantine else 0,
-            quarantine=self._quarantine.path if self._quarantine else "",
+            quarantine=(self._quarantine.path or "") if self._quarantine else "",
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             lanes=lanes,
