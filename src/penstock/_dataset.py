@@ -667,10 +667,12 @@ class Dataset:
                 the next element of the same batch that does not fail in its place: shapes, number and order of the
                 others stay (where elements come out of a `filter`, it is left out all the same). `"skip"` leaves it
                 out: batches are filled with those that follow, the length is unknown, and the loader is a stream.
-                An element is what goes into a batch, an image with its label. What a generator raises ends it.
+                An element is what goes into a batch, an image with its label. What a generator raises ends it. See
+                the page "Go on when an element is broken" for streams.
             shard: `(index, count)`: deliver only this share of the rows of every batch.
             max_errors: How many elements may fail, as a count, or as a fraction (a float) of those of an epoch;
-                one more is an error. An element that fails in every epoch counts once. None for any number.
+                one more is an error. An element that fails in every epoch counts once; of a stream whose order changes,
+                those of one epoch count. None for any number.
             quarantine: The file to which elements that fail are appended as it happens, a line of JSON each: what it
                 is made of (file, index), epoch, step, exception, traceback. `replay` runs them again. It is made when
                 the first one fails.
