@@ -179,11 +179,12 @@ def test_raise_delivers_the_error_in_the_place_of_the_first_batch_with_a_damaged
     assert not options["quarantine"].exists()
 
 
-def test_one_error_too_many_ends_it(folder: Folder, options: dict[str, Any]) -> None:
-    for on_error in ("replace", "skip"):
-        loader = dataset_of(folder).loader(**options, on_error=on_error, max_errors=BAD_COUNT - 1)
-        with loader, pytest.raises(ps.ElementError, match="1000 elements failed, which is more than max_errors=999"):
-            list(loader)
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_one_error_too_many_ends_it(folder: Folder, tmp_path: Path, on_error: Any) -> None:
+    options = {"quarantine": tmp_path / "bad.jsonl", "max_errors": BAD_COUNT - 1}
+    loader = dataset_of(folder).loader("threads", 4, on_error=on_error, **options)
+    with loader, pytest.raises(ps.ElementError, match="1000 elements failed, which is more than max_errors=999"):
+        list(loader)
 
 
 def test_a_check_lists_exactly_the_damaged_files(folder: Folder) -> None:
