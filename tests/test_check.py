@@ -161,6 +161,7 @@ def test_what_cannot_travel_is_named_and_no_fault() -> None:
     assert "Cannot go to worker processes: map(locked) at test_check.py" in str(result)
 
 
+@pytest.mark.faults
 def test_an_element_that_kills_workers_is_listed_and_not_run_here() -> None:
     def lethal(x: Any) -> Any:
         if int(x) == 38:
@@ -174,6 +175,7 @@ def test_an_element_that_kills_workers_is_listed_and_not_run_here() -> None:
     assert "no function was called in this one" in str(result)
 
 
+@pytest.mark.slow
 def test_workers_and_this_process_are_compared() -> None:
     def where(x: Any) -> Any:
         return x + (os.getpid() == PID)

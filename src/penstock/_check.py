@@ -17,12 +17,13 @@ import numpy as np
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError
 from penstock._loader import Loader, LoaderOptions
+from penstock._plan._guarding import OnError
 from penstock._plan._index import sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._text import length_text, sources_of
-from penstock._plan._tolerate import Failure, OnError
+from penstock._plan._tolerate import Failure
 from penstock._random import ElementRng, seeded_globals
 from penstock._run._quarantine import Quarantine
 from penstock._run._workers._parcel import stay_behind

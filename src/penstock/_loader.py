@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
+from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
-from penstock._plan._tolerate import Guard, OnError, tolerant
+from penstock._plan._tolerate import Guard
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline

@@ -9,10 +9,11 @@ from typing import Any, final
 
 from penstock._dataset import Dataset
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
+from penstock._plan._guarding import tolerant
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import OpenSources, Reader
 from penstock._plan._text import difference, identity
-from penstock._plan._tolerate import Guard, tolerant
+from penstock._plan._tolerate import Guard
 from penstock._random import seeded_globals
 from penstock._tree import Tree
 

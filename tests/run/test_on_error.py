@@ -367,7 +367,9 @@ def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: An
     assert "ended with exit status 7" in records[5]["message"]
 
 
-# Streams, whose steps see elements in order.
+# Streams, whose steps see elements in order. On processes, they are tried by `tests/properties/test_on_error.py`.
+
+near = pytest.mark.parametrize("run", EXECUTORS[:2], ids=lambda run: run[0], indirect=True)
 
 
 def make_numbers() -> ps.Dataset:
@@ -378,6 +380,7 @@ def add(x: Any) -> Any:
     return x + 1
 
 
+@near
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
 def test_a_function_before_a_step_that_sees_elements_in_order_is_guarded(load: Any, on_error: Any) -> None:
     shuffled = make_numbers().map(decode).shuffle(1, window=4)
@@ -386,6 +389,7 @@ def test_a_function_before_a_step_that_sees_elements_in_order_is_guarded(load: A
         assert sorted((found // 10).tolist()) == [one for one in range(30) if one not in BAD]
 
 
+@near
 def test_what_stands_in_for_an_element_is_of_its_batch_after_a_slice(load: Any) -> None:
     for dataset, order in [
         (make_numbers().map(decode).skip(3), [*range(3, 30)]),
@@ -395,6 +399,7 @@ def test_what_stands_in_for_an_element_is_of_its_batch_after_a_slice(load: Any) 
         assert [batch.tolist() for batch in load(dataset.batch(4), on_error="skip")] == skipped(order, 4)
 
 
+@near
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
 def test_no_window_of_a_stream_closes_the_gap(load: Any, on_error: Any) -> None:
     windows = [[a, a + 1] for a in range(29) if not BAD & {a, a + 1}]
@@ -402,6 +407,7 @@ def test_no_window_of_a_stream_closes_the_gap(load: Any, on_error: Any) -> None:
     assert [(pair // 10).tolist() for batch in found for pair in batch] == windows
 
 
+@near
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
 def test_what_zip_makes_of_streams_is_left_out_together(load: Any, on_error: Any) -> None:
     for first in (make_numbers().map(decode), ps.range(30).map(decode)):
@@ -410,6 +416,7 @@ def test_what_zip_makes_of_streams_is_left_out_together(load: Any, on_error: Any
         assert found == [(one * 10, one) for one in range(30) if one not in BAD]
 
 
+@near
 def test_a_length_that_fails_leaves_out_its_element(load: Any) -> None:
     def length(x: Any) -> int:
         return int(decode(x)) % 7
@@ -419,6 +426,7 @@ def test_a_length_that_fails_leaves_out_its_element(load: Any) -> None:
         assert sorted(x for batch in found for x in batch.tolist()) == [one for one in range(30) if one not in BAD]
 
 
+@near
 def test_the_first_elements_of_a_stream_may_be_broken(load: Any) -> None:
     def halves(x: Any) -> Any:
         if int(x) < 3:
@@ -429,6 +437,7 @@ def test_the_first_elements_of_a_stream_may_be_broken(load: Any) -> None:
     assert np.concatenate([*load(dataset, on_error="skip")]).tolist() == [3.5, 4.0, 4.5, 5.0, 5.5]
 
 
+@near
 def test_elements_of_which_nobody_knows_whether_they_are_the_same_count_in_their_epoch(load: Any) -> None:
     dataset = ps.range(30).shuffle(seed=1).filter(lambda x: x % 2 == 0).map(decode).batch(4)
     loader = load(dataset, on_error="skip", max_errors=2)  # 10 and 24, anywhere in what the filter leaves
