@@ -19,6 +19,7 @@ RUN = MEMORY | {"_run", "diagnostics"}
 CORE = RUN | {
     "_loader",
     "_caching",
+    "_check",
     "_dataset",
     "_constructors",
     "_images",
@@ -40,7 +41,8 @@ MAY_IMPORT = {
     "image": PLAN,
     "sources": PLAN | {"image"},  # the Source protocol is `_plan`'s
     "_caching": RUN | {"_loader", "sources"},
-    "_dataset": RUN | {"_loader", "_caching", "sources", "image"},
+    "_check": RUN | {"_loader"},
+    "_dataset": RUN | {"_loader", "_caching", "_check", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_images": RUN | {"_dataset", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},

@@ -17,7 +17,7 @@ A map of the package, each room importing only from those above it:
     _loader.py      a dataset being run
     _dataset.py     the handle: a method for each verb
     _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
-    _replay.py      elements that were set aside, again
+    _check.py       a dataset, before it is trained on      _replay.py   elements that were set aside, again
     _show/          a look at elements, drawn by Matplotlib when it is asked for
     adapters/       one framework a file, imported when it is asked for
     testing/        contract suites for those who add to all this
@@ -26,6 +26,7 @@ A map of the package, each room importing only from those above it:
 
 from typing import Any as _Any
 
+from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
     concatenate as concatenate,
     from_arrays as from_arrays,

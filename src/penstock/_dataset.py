@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
+from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
@@ -829,10 +830,12 @@ class Dataset:
                 the next element of the same batch that does not fail in its place: shapes, number and order of the
                 others stay (where elements come out of a `filter`, it is left out all the same). `"skip"` leaves it
                 out: batches are filled with those that follow, the length is unknown, and the loader is a stream.
-                An element is what goes into a batch, an image with its label. What a generator raises ends it.
+                An element is what goes into a batch, an image with its label. What a generator raises ends it. See
+                the page "Go on when an element is broken" for streams.
             shard: `(index, count)`: deliver only this share of the rows of every batch.
             max_errors: How many elements may fail, as a count, or as a fraction (a float) of those of an epoch;
-                one more is an error. An element that fails in every epoch counts once. None for any number.
+                one more is an error. An element that fails in every epoch counts once; of a stream whose order changes,
+                those of one epoch count. None for any number.
             quarantine: The file to which elements that fail are appended as it happens, a line of JSON each: what it
                 is made of (file, index), epoch, step, exception, traceback. `replay` runs them again. It is made when
                 the first one fails.
@@ -855,6 +858,37 @@ class Dataset:
                 executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine
             ),
         )
+
+    def check(
+        self, limit: int | None = None, *, executors: Sequence[str] = EXECUTORS, timeout_s: float = 300.0
+    ) -> CheckResult:
+        """Goes through epoch 0 once, in parallel and without training, and says what is wrong. Print what it returns.
+
+        It lists elements that fail, with file and step; elements that are not as `element_spec` says; functions that
+        return something else when called again, or memory that they write again; and what executors deliver
+        differently, among the first 64 elements. It tells, too, which functions draw from global generators, keep what
+        they were given, or cannot go to worker processes. To that end, functions are also called on a few elements
+        here, twice each.
+
+        Memory: a loader's, and 50 bytes an element.
+
+        Args:
+            limit: Only the first so many elements: batches, after `batch()`. Of a stream, what was read ahead is told
+                of, too.
+            executors: Those that are compared with the one of the pass; `()` for none.
+            timeout_s: As for `loader`; an element on which a worker process stands still is one that fails.
+
+        Raises:
+            ArgumentError: The dataset is empty, or endless and there is no `limit`.
+
+        Example:
+            >>> result = penstock.range(10).map(lambda x: 1 // (x - 3) if x != 3 else 1 / 0).check(executors=())
+            >>> result.ok, [(each.step, each.index, each.exception) for each in result.bad]
+            (False, [('map(<lambda>)', 3, 'ZeroDivisionError')])
+        """
+        if limit is not None:
+            limit = integer("check", "limit", limit, least=1)
+        return check(self._node, limit, executors, timeout_s)
 
     def to_keras(
         self, *, class_weight: dict[int, float] | None = None, training: bool = True, **loader_options: Any

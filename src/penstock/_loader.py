@@ -12,10 +12,11 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
 from penstock._memory._budget import overhead_nbytes
+from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
-from penstock._plan._tolerate import Guard, OnError, tolerant
+from penstock._plan._tolerate import Guard
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
@@ -141,14 +142,21 @@ class Loader:
         >>> loader.close()
     """
 
-    def __init__(self, node: Node, options: LoaderOptions, *, same_epoch: bool = False) -> None:
+    def __init__(
+        self,
+        node: Node,
+        options: LoaderOptions,
+        *,
+        same_epoch: bool = False,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         _require_elements(node)
         self._peak = Peak()
         self._identity = identity(node)
         self._node = plan = tolerant(node, options.on_error)
         self._options = options
         self._same_epoch = same_epoch
-        self._quarantine = options.make_quarantine(node, plan)
+        self._quarantine = quarantine or options.make_quarantine(node, plan)
         self._stage = Stage(
             plan,
             options.executor,
@@ -334,7 +342,7 @@ class Loader:
             shared_nbytes=self._budget.shared_nbytes,
             note=self._stage.remarks,
             set_aside=self._quarantine.count if self._quarantine else 0,
-            quarantine=self._quarantine.path if self._quarantine else "",
+            quarantine=(self._quarantine.path or "") if self._quarantine else "",
             may_hold_gil=self._stage.busiest.executor == "threads"
             and any(isinstance(each, Map) and not each.releases_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,

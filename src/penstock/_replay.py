@@ -9,10 +9,11 @@ from typing import Any, final
 
 from penstock._dataset import Dataset
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
+from penstock._plan._guarding import tolerant
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import OpenSources, Reader
 from penstock._plan._text import difference, identity
-from penstock._plan._tolerate import Guard, tolerant
+from penstock._plan._tolerate import Guard
 from penstock._random import seeded_globals
 from penstock._tree import Tree
 
@@ -74,7 +75,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            records[record["plan"], record["guard"], record["epoch"], record["index"]] = record
+            key = record["plan"], record["on_error"], record["guard"], record["epoch"], record["index"]
+            records[key] = record
         except (ValueError, KeyError, TypeError):
             if number == len(lines) and not line.endswith(b"\n"):
                 break  # the disk was full, or the process was killed, in the middle of it

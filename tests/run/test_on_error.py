@@ -365,3 +365,119 @@ def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: An
     assert sorted(records) == [3, 5, 10, 11]
     assert records[5]["exception"] == "WorkerError"
     assert "ended with exit status 7" in records[5]["message"]
+
+
+# Streams, whose steps see elements in order. On processes, they are tried by `tests/properties/test_on_error.py`.
+
+near = pytest.mark.parametrize("run", EXECUTORS[:2], ids=lambda run: run[0], indirect=True)
+
+
+def make_numbers() -> ps.Dataset:
+    return ps.from_generator(numbers, element_spec=ps.ArraySpec((), "int64"))
+
+
+def add(x: Any) -> Any:
+    return x + 1
+
+
+@near
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_a_function_before_a_step_that_sees_elements_in_order_is_guarded(load: Any, on_error: Any) -> None:
+    shuffled = make_numbers().map(decode).shuffle(1, window=4)
+    for dataset in (shuffled.map(add).batch(4), shuffled.filter(lambda x: True).batch(4)):
+        found = np.concatenate([*load(dataset, on_error=on_error)])
+        assert sorted((found // 10).tolist()) == [one for one in range(30) if one not in BAD]
+
+
+@near
+def test_what_stands_in_for_an_element_is_of_its_batch_after_a_slice(load: Any) -> None:
+    for dataset, order in [
+        (make_numbers().map(decode).skip(3), [*range(3, 30)]),
+        (make_numbers().map(decode).take(11), [*range(11)]),
+    ]:
+        assert [batch.tolist() for batch in load(dataset.batch(4), on_error="replace")] == replaced(order, 4)
+        assert [batch.tolist() for batch in load(dataset.batch(4), on_error="skip")] == skipped(order, 4)
+
+
+@near
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_no_window_of_a_stream_closes_the_gap(load: Any, on_error: Any) -> None:
+    windows = [[a, a + 1] for a in range(29) if not BAD & {a, a + 1}]
+    found = load(make_numbers().map(decode).windows(2).batch(4), on_error=on_error)
+    assert [(pair // 10).tolist() for batch in found for pair in batch] == windows
+
+
+@near
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_what_zip_makes_of_streams_is_left_out_together(load: Any, on_error: Any) -> None:
+    for first in (make_numbers().map(decode), ps.range(30).map(decode)):
+        pairs = ps.zip({"x": first, "y": make_numbers()}).batch(4)
+        found = [tuple(pair) for each in load(pairs, on_error=on_error) for pair in zip(*each.values(), strict=True)]
+        assert found == [(one * 10, one) for one in range(30) if one not in BAD]
+
+
+@near
+def test_a_length_that_fails_leaves_out_its_element(load: Any) -> None:
+    def length(x: Any) -> int:
+        return int(decode(x)) % 7
+
+    for on_error in ("replace", "skip"):
+        found = load(ps.range(30).bucket_by_length(length, [3], [4, 4]), on_error=on_error)
+        assert sorted(x for batch in found for x in batch.tolist()) == [one for one in range(30) if one not in BAD]
+
+
+@near
+def test_the_first_elements_of_a_stream_may_be_broken(load: Any) -> None:
+    def halves(x: Any) -> Any:
+        if int(x) < 3:
+            raise ValueError("too small")
+        return x / 2
+
+    dataset = make_numbers().map(halves).map(add).filter(lambda x: x < 5).map(add).batch(4)
+    assert np.concatenate([*load(dataset, on_error="skip")]).tolist() == [3.5, 4.0, 4.5, 5.0, 5.5]
+
+
+@near
+def test_elements_of_which_nobody_knows_whether_they_are_the_same_count_in_their_epoch(load: Any) -> None:
+    dataset = ps.range(30).shuffle(seed=1).filter(lambda x: x % 2 == 0).map(decode).batch(4)
+    loader = load(dataset, on_error="skip", max_errors=2)  # 10 and 24, anywhere in what the filter leaves
+    for _ in range(6):
+        assert sum(map(len, loader)) == 13
+
+
+# Errors of every kind.
+
+
+@pytest.mark.parametrize("kind", ["no text", "long text", "no pickle", "exit"])
+def test_whatever_is_raised_is_set_aside_and_takes_little(load: Any, tmp_path: Path, kind: str) -> None:
+    class OddError(Exception):
+        def __init__(self, a: int, b: Any) -> None:
+            super().__init__(a)
+            self.b = b
+
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def fails(x: Any) -> Any:
+        if int(x) == 5:
+            if kind == "exit":
+                raise SystemExit(3)
+            raise ValueError("é\u2028" * 100_000) if kind == "long text" else OddError(1, lambda: x)
+        return x
+
+    assert sum(map(len, load(ps.range(12).map(fails).batch(4), on_error="skip"))) == 11
+    ((record),) = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert record["index"] == 5
+    assert len(json.dumps(record)) < 200_000
+
+
+def test_ctrl_c_is_no_error_of_an_element(tmp_path: Path) -> None:
+    def interrupted(x: Any) -> Any:
+        if int(x) == 5:
+            raise KeyboardInterrupt
+        return x
+
+    loader = ps.range(8).map(interrupted).batch(2).loader("inline", on_error="skip", quarantine=tmp_path / "q")
+    with loader, pytest.raises(KeyboardInterrupt):
+        list(loader)
+    assert not list(tmp_path.iterdir())

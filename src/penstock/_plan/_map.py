@@ -5,8 +5,9 @@ into the slot of the batch. Everything that can go wrong in it is told with the 
 """
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -205,22 +206,37 @@ class Map(OneToOne):
         """The spec of what the function returns for element 0."""
         sources = OpenSources(self.source)
         try:
-            return self._spec_from_first(Reader(self.source, sources, isolation=seeded_globals))
+            reader = Reader(self.source, sources, isolation=seeded_globals)
+            reader.trace.takes_any = self.traits.tolerates
+            return self._spec_from_first(reader)
         finally:
             sources.close()
 
     def _spec_from_first(self, reader: Reader) -> Spec:
         """That of element 0, or, where elements may fail, of the first one that does not."""
-        for index in range(PROBE_COUNT - 1 if self.traits.tolerates else 0):
+        if not self.traits.tolerates:
+            return self._spec_of(reader.element(0, 0), 0)
+        first: Exception | None = None
+        for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
             try:
-                return self._spec_from(reader, index)
+                return self._spec_of(read(), index)
             except Exception as error:
-                if isinstance(error, MemoryError) or self.source.length == index + 1:
+                if isinstance(error, MemoryError):
                     raise
-        return self._spec_from(reader, PROBE_COUNT - 1 if self.traits.tolerates else 0)
+                first = first or error
+        raise first or SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
 
-    def _spec_from(self, reader: Reader, index: int) -> Spec:
-        element = reader.element(0, index)
+    def _reads(self, reader: Reader) -> Iterator[Callable[[], "Tree"]]:
+        """What reads the first elements, one after the other; of a stream, which is begun once, those that are well."""
+        if self.source.access == "random":
+            for index in range(int(min(self.source.length or 0, PROBE_COUNT))):
+                yield functools.partial(reader.element, 0, index)
+            return
+        for leaves in reader.sequence(0):
+            element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            yield lambda element=element: element  # type: ignore[misc]
+
+    def _spec_of(self, element: "Tree", index: int) -> Spec:
         short = self._short_axes(element)
         with seeded_globals() as globals_:
             globals_.seed(0, self.random_depth, 0, index)
@@ -345,11 +361,16 @@ class Map(OneToOne):
         for index, leaves in enumerate(source.sequence(epoch)):
             trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
             leaves = self._given([copied(leaf) for leaf in leaves])
-            with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
-                value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
-                if globals_ is not None and not self.traits.uses_globals and globals_.used():
-                    self.traits.uses_globals = True
+            try:
+                with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
                     value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+                    if globals_ is not None and not self.traits.uses_globals and globals_.used():
+                        self.traits.uses_globals = True
+                        value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+            except Exception as error:
+                if not reader.trace.takes_any or isinstance(error, MemoryError):
+                    raise
+                continue
             yield value
 
     def _run(

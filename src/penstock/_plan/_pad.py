@@ -186,7 +186,7 @@ class PaddedBatch(Node):
 class BucketByLength(Sequential):
     """Batches of elements of similar length. The input gives pairs of an element and its length."""
 
-    source: Map
+    source: Node
     boundaries: tuple[int, ...]
     sizes: tuple[int, ...]
     drop_remainder: bool
@@ -200,7 +200,15 @@ class BucketByLength(Sequential):
     @property
     def label(self) -> str:
         """As the user wrote it: `bucket_by_length(len, [10, 20])`."""
-        return f"bucket_by_length({self.source.function_name}, {list(self.boundaries)})"
+        node = self.source
+        while not isinstance(node, Map):  # the loader may have put steps between
+            (node,) = node.inputs
+        return f"bucket_by_length({node.function_name}, {list(self.boundaries)})"
+
+    @property
+    def _element_spec(self) -> Spec:
+        pair = self.source.spec
+        return Spec(pair.leaves[:-1], pair.structure.children()[0])
 
     def settings(self) -> dict[str, Any]:
         """The arguments; the input knows the function."""
@@ -213,11 +221,11 @@ class BucketByLength(Sequential):
 
     def _find_spec(self) -> Spec:
         is_exact = self.drop_remainder and len(set(self.sizes)) == 1
-        return self.padding.spec(self.label, self.source.source.spec, max(self.sizes), is_exact=is_exact)
+        return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """A batch of a bucket when it is full; at the end what is left, shortest first."""
-        spec = self.source.source.spec
+        spec = self._element_spec
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             which = int(np.searchsorted(self.boundaries, leaves[-1], side="right"))
@@ -232,4 +240,4 @@ class BucketByLength(Sequential):
     @property
     def scratch_nbytes(self) -> int:
         """Buckets that are not full; elements of unknown size count as nothing."""
-        return sum(self.sizes) * self.source.source.spec.nbytes
+        return sum(self.sizes) * self._element_spec.nbytes

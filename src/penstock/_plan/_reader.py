@@ -162,9 +162,10 @@ class Gather:
             try:
                 source.gather(reads)
                 reader.trace.note(reader.number, sum(len(read.indices) for read in reads), time.perf_counter() - began)
-            except PenstockError:
-                raise
             except Exception as error:
+                reader.trace.words[0] = reader.number + 1  # for the guard that notes it
+                if isinstance(error, PenstockError):
+                    raise
                 # A user's own source, whose error does not say what was asked of it.
                 indices = np.concatenate([read.indices for read in reads])
                 first = source.describe(int(indices[0])) if len(indices) else "none"
@@ -206,7 +207,7 @@ class Trace:
     and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("failures", "is_condemned", "times", "words")
+    __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
@@ -215,6 +216,8 @@ class Trace:
         """What failed in this unit and was set aside: `Failure`s."""
         self.is_condemned = False
         """Whether the one element of this unit is not to be tried: workers died of it."""
+        self.takes_any = False
+        """Whether who reads a stream wants to see some elements, and may be given others for those that fail."""
         self.times: memoryview[int] | None = None
         """Where the worker notes how long steps take, if somebody wants to know."""
 

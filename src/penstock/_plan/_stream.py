@@ -241,6 +241,8 @@ class Inlet(Node):
     """How many there are: infinity until the end has been seen."""
     depth: int
     """The step's `random_depth`."""
+    differs: bool
+    """Whether its elements may be others in another epoch, or in another order."""
 
     @property
     def verb(self) -> str:
@@ -267,6 +269,11 @@ class Inlet(Node):
     def random_depth(self) -> int:
         """As in the plan that this is a part of."""
         return self.depth
+
+    @property
+    def changes_order(self) -> bool:
+        """As far as one can tell: what is left of other elements stands in other places, too."""
+        return self.differs
 
     @property
     def data(self) -> "Inlet":
@@ -298,7 +305,8 @@ def cut(node: Node, count: Length) -> tuple[Node, Node]:
         The steps from the end, over an `Inlet`; and the step that it stands for.
     """
     if not (node.is_parallel and node.access == "stream"):
-        return Inlet(node.label, node.spec, count, node.random_depth), node
+        differs = node.changes_order or node.random_depth > 0
+        return Inlet(node.label, node.spec, count, node.random_depth, differs), node
     (source,) = node.inputs
     above, below = cut(source, count)
     clone = replace(node, source=above)  # type: ignore[type-var]  # every concrete node is a dataclass

@@ -1,44 +1,38 @@
-"""Going on after an element that fails: the steps that `on_error` puts into a plan, and where it puts them.
+"""Going on after an element that fails: the steps that `on_error` puts into a plan; where, is in `_guarding.py`.
 
 They stand where a whole element is about to go into a batch. So what is replaced, or left out, is an image together
 with its label, whichever of its steps failed.
 
 - `Replace` gives another element of the same batch in the place of one that fails.
 - `Judge` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
+- `Together` is for what is made of several elements of a stream: it is there if all of them are.
 
-Both read many elements at once, as if nothing could fail, and one by one when something did. What failed is noted in
-the worker's `Trace`, as data: a traceback that is kept would keep the rows that it was reading into.
+The first two read many elements at once, as if nothing could fail, and one by one when something did. What failed is
+noted in the worker's `Trace`, as data: a traceback that is kept would keep the rows that it was reading into.
 """
 
-import itertools
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, final
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError, ElementError, PenstockError, WorkerError
-from penstock._plan._batch import Batch, Unbatch
-from penstock._plan._cache import Cache
-from penstock._plan._cast import Cast
-from penstock._plan._combine import Concatenate, Interleave
-from penstock._plan._filter import Filter, FlatMap
-from penstock._plan._index import Slice
+from penstock._errors import ElementError, PenstockError, WorkerError
+from penstock._plan._filter import Sequential
 from penstock._plan._map import Map
-from penstock._plan._mix import Mix
 from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
-from penstock._plan._pad import BucketByLength, PaddedBatch
 from penstock._plan._reader import Gather, Reader, Rows
-from penstock._plan._shuffle import Repeat, Shuffle
+from penstock._plan._stream import Inlet
 from penstock._plan._text import sources_of
 from penstock._spec import ArraySpec, Spec
 
-OnError = Literal["raise", "skip", "replace"]
-
 _NEIGHBOUR_COUNT: Final = 1024
 """Where there are no batches, so many elements are tried in the place of one that failed."""
+_MESSAGE_LENGTH: Final = 2_000
+_TRACEBACK_LENGTH: Final = 20_000
+"""Of what is longer, so many characters of its beginning and its end are kept: there may be many failures."""
 
 
 @final
@@ -59,11 +53,14 @@ class Failure:
     """The type of what was raised, by the user's code where it was that."""
     message: str
     traceback: str
+    recurs: bool = True
+    """Whether `sources` are the same in every epoch: not for what a stream gives in another order each time."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for an element that fails in every epoch, wherever a shuffle puts it."""
-        return (self.guard, self.sources) if self.sources else (self.guard, self.epoch, self.index)
+        recurs = self.recurs and self.sources
+        return (self.guard, self.sources) if recurs else (self.guard, self.epoch, self.index)
 
 
 class Guard(OneToOne):
@@ -122,11 +119,14 @@ class Guard(OneToOne):
             return False
 
     def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
-        step = reader.trace.words[0] - reader.number - 1  # counted from here
+        step, reader.trace.words[0] = reader.trace.words[0] - reader.number - 1, 0  # counted from here
         nodes = list(walk(self))
+        if isinstance(error, WorkerError):  # where they died was seen elsewhere: most likely in a function
+            step = next((number for number, node in enumerate(nodes) if isinstance(node, Map)), 0)
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
         sources = tuple(sources_of(self.source, epoch, index))
+        said = _text(lambda: str(error))
         reader.trace.failures.append(
             Failure(
                 guard=self.number,
@@ -135,10 +135,18 @@ class Guard(OneToOne):
                 step=at or (sources[0][0] if sources else self.source.label),
                 sources=sources,
                 exception=type(cause).__qualname__,
-                message=str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}",
-                traceback="".join(traceback.format_exception(error)),
+                message=_short(
+                    said if isinstance(error, PenstockError) else f"{type(error).__name__}: {said}", _MESSAGE_LENGTH
+                ),
+                traceback=_short(_text(lambda: "".join(traceback.format_exception(error))), _TRACEBACK_LENGTH),
+                recurs=not any(isinstance(each, Inlet) and each.changes_order for each in nodes),
             )
         )
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Those that do not fail, for who wants to see some; workers read a stream that is guarded by `fill`."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            yield self._passed(leaves)
 
     @property
     def guarded(self) -> Node:
@@ -152,6 +160,10 @@ class Guard(OneToOne):
     @abstractmethod
     def _pass(self, out: Rows) -> None:
         """Says of rows that they are there."""
+
+    @abstractmethod
+    def _passed(self, leaves: Leaves) -> Leaves:
+        """Says of an element that it is there."""
 
     @abstractmethod
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
@@ -191,6 +203,9 @@ class Replace(Guard):
     def _pass(self, out: Rows) -> None:
         pass
 
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves
+
     def _neighbours(self, index: int) -> Iterator[int]:
         """The elements after it, and then those before it, of its batch; of the dataset, if there are no batches."""
         length = self.source.length
@@ -228,7 +243,7 @@ class Judge(Guard):
 
     @property
     def _is_over_verdicts(self) -> bool:
-        return isinstance(self.source, Map) and self.source.verdict is not None
+        return isinstance(self.source, Map) and self.source.verdict == "bool"
 
     def _find_spec(self) -> Spec:
         if self._is_over_verdicts:
@@ -247,9 +262,53 @@ class Judge(Guard):
         if not self._is_over_verdicts:
             out.arrays[-1][out.rows] = True
 
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves if self._is_over_verdicts else [*leaves, True]
+
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
         (number,) = row.row_numbers()
         row.put(number, [*_blank(self.spec.leaves[:-1]), False])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Together(Sequential):
+    """Pairs of what is made of several elements of a stream, and whether all of them are there.
+
+    So a window that a broken element would be in is left out, and no window closes the gap; and what `zip` puts
+    together stays together.
+    """
+
+    source: Node
+    """Made of pairs, of which `Judge` gives some."""
+    whole: Node
+    """The same, made of elements: what a user wrote."""
+    verdicts: tuple[int, ...]
+    """Which leaves say whether an element is there."""
+
+    @property
+    def verb(self) -> str:
+        """That of what it is about."""
+        return self.whole.verb
+
+    @property
+    def label(self) -> str:
+        """That of what it is about."""
+        return self.whole.label
+
+    def _find_spec(self) -> Spec:
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with that of what it is about."""
+        return self.spec if self.whole.known_spec else None
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Looks at all verdicts."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            is_there = all(np.all(leaves[place]) for place in self.verdicts)
+            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self.verdicts), is_there]
 
 
 def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
@@ -265,108 +324,20 @@ def _blank_text(leaf: ArraySpec) -> Any:
     return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
 
 
+def _text(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except Exception as failure:  # the user's `__str__` may fail
+        return f"<its text is not known: it raised {type(failure).__name__}>"
+
+
+def _short(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]} ... ({len(text):,} characters) ... {text[-length // 2 :]}"
+
+
 def _require_tolerable(error: Exception) -> None:
     """Has no memory raised: that says nothing of the element."""
     if isinstance(error, MemoryError):
         raise error
-
-
-def tolerant(plan: Node, on_error: OnError) -> Node:
-    """Puts guarding steps into a plan.
-
-    Raises:
-        ArgumentError: Elements cannot be left out, or replaced, where that would have to be.
-    """
-    if on_error == "raise":
-        return plan
-    for node in walk(plan):
-        if isinstance(node, Map):
-            node.traits.tolerates = True
-    return _Rewriting(on_error).guarded(plan, 0)
-
-
-@final
-class _Rewriting:
-    """Where the guards go: along the one way from the end of a plan to where it branches, or begins.
-
-    `size` is the size of the batches that elements go into, 0 if they go to the consumer, and None where others may
-    stand between: there, another element of the same batch is not at hand, and an element that fails is left out.
-    """
-
-    def __init__(self, on_error: OnError) -> None:
-        self._on_error = on_error
-        self._numbers = itertools.count()
-
-    def guarded(self, node: Node, size: int | None) -> Node:
-        """A step with a guard over it, or, in a stream, over its last function."""
-        node = self._within(node)
-        return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
-
-    def _guard(self, node: Node, size: int | None) -> Node:
-        if not _can_fail(node):
-            return node
-        if self._on_error == "skip" or size is None:
-            return Filter(Judge(node, next(self._numbers)))
-        if size == 0 and node.access == "stream":
-            raise ArgumentError(
-                f"on_error='replace' puts another element of the same batch in the place of one that fails, but "
-                f"{node.label} gives single elements of a stream. Put batch() last, or use on_error='skip'."
-            )
-        return Replace(node, next(self._numbers), size)
-
-    def _over_functions(self, node: Node, size: int | None) -> Node:
-        if isinstance(node, Map):
-            return self._guard(node, size)
-        if isinstance(node, Cache) and node.inputs:
-            raise ArgumentError(
-                f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
-                "stream for all epochs and runs to come. Put what may fail after cache(), or use on_error='raise'."
-            )
-        if isinstance(node, _BORDERS) or len(node.inputs) != 1:
-            return node
-        return _over(node, self._over_functions(node.inputs[0], size if node.is_parallel else None))
-
-    def _within(self, node: Node) -> Node:
-        """The same step, over steps that have the guards which they need."""
-        if isinstance(node, Cache):
-            return node  # what stands in for another is not to be kept: what fails has failed before it
-        if isinstance(node, (Batch, PaddedBatch)):
-            return _over(node, self.guarded(node.source, node.size))
-        if isinstance(node, FlatMap):
-            return _over(node, self.guarded(node.source, None))
-        if isinstance(node, BucketByLength):
-            return _over(node, _over(node.source, self.guarded(node.source.source, None)))
-        if isinstance(node, Filter):
-            (source,) = node.source.inputs
-            return _over(node, Judge(_over(node.source, self._within(source)), next(self._numbers)))
-        if isinstance(node, (Concatenate, Interleave, Mix)) and node.access == "stream":
-            return replace(node, sources=tuple(self.guarded(each, None) for each in node.sources))
-        return _over(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
-
-
-_BORDERS: Final = (Batch, PaddedBatch, Filter, FlatMap, BucketByLength)
-_NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
-
-
-def _can_fail(node: Node) -> bool:
-    """Whether there is anything without a guard, down to where there is one."""
-    if isinstance(node, (Guard, Filter)):
-        return False
-    return node.computes or not node.inputs or any(map(_can_fail, node.inputs))
-
-
-def _over(node: Node, source: Node) -> Node:
-    """The same step over another input."""
-    (before,) = node.inputs
-    if source is before:
-        return node
-    if before.access == "random" and source.access == "stream":
-        windowed = isinstance(node, Shuffle) and node.window is not None
-        backwards = isinstance(node, Slice) and node.step < 0
-        if backwards or not (windowed or isinstance(node, _NEED_NO_INDEX)):
-            raise ArgumentError(
-                f"on_error='skip' leaves out elements before {before.label}, after which nobody knows where one is, "
-                f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
-            )
-    clone: Node = replace(node, source=source)  # type: ignore[type-var]  # every concrete node is a dataclass
-    return clone

@@ -1,10 +1,13 @@
 """Elements that failed and were set aside: written down as it happens, counted, and too many refused."""
 
+import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, final
@@ -23,30 +26,43 @@ class Quarantine:
     """Where failures go: from any thread of this process, to a file, a line of JSON each.
 
     A line is appended by one `write`, so that loaders of several processes may share a file. Nothing is kept open. An
-    element that fails in every epoch, or is read twice, has one line a loader.
+    element that fails in every epoch, or is read twice, has one line a loader. Of a stream whose order changes, nobody
+    can say that it is the same: it has one line an epoch, and counts with those of its epoch alone.
+
+    Memory: some 100 bytes for each element that failed.
 
     Args:
-        path: The file; made when the first element fails.
+        path: The file; made when the first element fails. None to keep failures in `kept`, and tell nobody.
         plan: The plan's identity, for whoever runs them again.
         on_error: How the loader goes on.
         limit: How many elements may fail; None for any number.
         limit_text: That, as the user said it.
     """
 
-    def __init__(self, path: str, plan: str, on_error: str, limit: int | None, limit_text: str) -> None:
+    def __init__(
+        self, path: str | None, plan: str = "", on_error: str = "", limit: int | None = None, limit_text: str = ""
+    ) -> None:
         self.path = path
+        self.kept: list[Failure] = []
         self._plan = plan
         self._on_error = on_error
         self._limit = limit
         self._limit_text = limit_text
         self._lock = threading.Lock()  # held for a few lines and a write; never by a finalizer
-        self._keys: set[Any] = set()
+        self._keys: set[bytes] = set()
+        self._lasting_count = 0
+        self._passing_counts: Counter[int] = Counter()  # by epoch
         self._has_failed_to_write = False
 
     @property
     def count(self) -> int:
         """How many elements were set aside."""
         return len(self._keys)
+
+    @property
+    def _counted(self) -> int:
+        """How many count, where a number of them is allowed."""
+        return self._lasting_count + max(self._passing_counts.values(), default=0)
 
     def add(self, failures: Sequence[Failure]) -> None:
         """Takes what failed in a unit.
@@ -56,29 +72,37 @@ class Quarantine:
         """
         with self._lock:
             for failure in failures:
-                if failure.key in self._keys:
+                key = hashlib.blake2b(repr(failure.key).encode(errors="surrogatepass"), digest_size=16).digest()
+                if key in self._keys:
                     continue
-                self._keys.add(failure.key)
-                self._write(failure)
-                self._tell(failure)
-            if self._limit is not None and self.count > self._limit:
+                self._keys.add(key)
+                if failure.recurs:
+                    self._lasting_count += 1
+                else:
+                    self._passing_counts[failure.epoch] += 1
+                if self.path is None:
+                    self.kept.append(failure)
+                else:
+                    self._write(failure, self.path)
+                    self._tell(failure)
+            if self._limit is not None and self._counted > self._limit:
                 raise ElementError(
-                    f"{self.count} elements failed, which is more than max_errors={self._limit_text} allows. They are "
-                    f"listed in {self.path}; the last: {failures[-1].message}"
+                    f"{self._counted} elements failed, which is more than max_errors={self._limit_text} allows. They "
+                    f"are listed in {self.path}; the last: {failures[-1].message}"
                 )
 
-    def _write(self, failure: Failure) -> None:
+    def _write(self, failure: Failure, path: str) -> None:
         record = {"time": time.time(), "plan": self._plan, "on_error": self._on_error, **asdict(failure)}
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                os.write(descriptor, json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n")
+                os.write(descriptor, _line(record))
             finally:
                 os.close(descriptor)
         except OSError as error:  # which is no reason to end a night's training
             if not self._has_failed_to_write:
                 self._has_failed_to_write = True
-                _log.error("%s cannot be written, so elements that fail are only counted: %s", self.path, str(error))
+                _log.error("%s cannot be written, so elements that fail are only counted: %s", path, str(error))
 
     def _tell(self, failure: Failure) -> None:
         if self.count > _TOLD_COUNT and str(self.count).strip("0") != "1":
@@ -90,6 +114,15 @@ class Quarantine:
             ", and for those that follow" if self.count >= _TOLD_COUNT else "",
             failure.message,
         )
+
+
+_UNSAFE: Final = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
+"""Ends of lines to `str.splitlines`; and halves of pairs, as in names of files that are no UTF-8, which are no text."""
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    text = json.dumps(record, ensure_ascii=False)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
 def _ordinal(count: int) -> str:

@@ -113,7 +113,7 @@ def pack(plan: Node, value: Any) -> Parcel:
     try:
         pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES)
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
-        raise _diagnosis(plan, error) from (None if isinstance(error, _TooLargeError) else error)
+        raise _diagnosis(_held(plan), error) from (None if isinstance(error, _TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
@@ -357,12 +357,28 @@ _MEASURED_NBYTES: Final = 1 << 30
 _Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it cannot be
 
 
-def _diagnosis(plan: Node, error: Exception) -> TravelError:
-    """Names the step and the variable that cannot travel; or that is the largest, where all can."""
+def stay_behind(plan: Node) -> list[TravelError]:
+    """Says of each function and source of a plan that cannot travel why; copies no arrays."""
+    found = []
+    for step in _held(plan):
+        try:
+            _pickled(step[1], PARCEL_LIMIT_NBYTES, is_kept=False)
+        except Exception as error:
+            found.append(_diagnosis([step], error))
+    return found
+
+
+def _held(plan: Node) -> list[tuple[Node, Any]]:
+    """What steps hold that is the user's."""
     nodes = {id(node): node for node in walk(plan)}.values()
     held: list[tuple[Node, Any]] = [(node, node.function) for node in nodes if isinstance(node, Map)]
     held += [(node, node.function) for node in nodes if isinstance(node, FlatMap)]
     held += [(node, node.data) for node in nodes if isinstance(node, (SourceNode, Generate))]
+    return held
+
+
+def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelError:
+    """Names the step and the variable that cannot travel; or that is the largest, where all can."""
     results = [_measured(value) for _, value in held]
     worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
     if worst is None or (not isinstance(error, _TooLargeError) and results[worst][1] is None):

@@ -1,0 +1,333 @@
+"""Looking at a dataset before a night's training: one pass over epoch 0, and what can be known of its functions.
+
+The pass is a loader's, with `on_error`: what fails is noted with its step and its source, and the rest goes on. Then
+functions are called here, on a few elements, in ways that tell whether they keep to what a dataset counts on.
+"""
+
+import hashlib
+import itertools
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+
+from penstock import _tree
+from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError
+from penstock._loader import Loader, LoaderOptions
+from penstock._plan._guarding import OnError
+from penstock._plan._index import sliced
+from penstock._plan._map import Map
+from penstock._plan._node import Leaves, Node, walk
+from penstock._plan._reader import OpenSources, Reader, copied
+from penstock._plan._text import length_text, sources_of
+from penstock._plan._tolerate import Failure
+from penstock._random import ElementRng, seeded_globals
+from penstock._run._quarantine import Quarantine
+from penstock._run._workers._parcel import stay_behind
+from penstock._tree import Tree
+
+EXECUTORS: Final = ("inline", "threads", "processes")
+COMPARED_COUNT: Final = 64
+"""So many elements are compared between executors."""
+CALLED_COUNT: Final = 8
+"""On so many elements a function is called, twice each."""
+SHOWN_COUNT: Final = 10
+"""So many of a kind are printed."""
+_LETHAL: Final = ("WorkerError", "DeadlineError")
+
+
+@final
+@dataclass(frozen=True)
+class CheckResult:
+    """What `Dataset.check` found. Print it; `result.ok`, which is its truth too, says whether all is well."""
+
+    elements: int
+    """How many elements were delivered; those that failed are not among them."""
+    executor: str
+    """What ran the pass over all of them."""
+    compared: tuple[str, ...] = ()
+    """Executors that ran the first of them, too, and were compared."""
+    bad: tuple[Failure, ...] = ()
+    """Elements that fail, each with `step`, `sources`, `exception`, `message` and `traceback`."""
+    misfits: tuple[Failure, ...] = ()
+    """Elements that are not as `element_spec` says, alike."""
+    ended: str = ""
+    """Why the pass ended before its time: what a generator raised, say."""
+    nondeterministic: tuple[str, ...] = ()
+    """Functions that return something else when they are called on the same element again."""
+    reuses_memory: tuple[str, ...] = ()
+    """Functions that return memory which they write again: on threads, two calls would write it at once."""
+    differences: tuple[str, ...] = ()
+    """Executors that deliver something else."""
+    uses_globals: tuple[str, ...] = ()
+    """Functions that draw from the global `np.random` or `random`."""
+    keeps_input: tuple[str, ...] = ()
+    """Functions that hold what they were given after they have returned, so that it needs new memory each time."""
+    stays: tuple[str, ...] = ()
+    """What cannot go to worker processes, with the variable that is to blame."""
+    remarks: tuple[str, ...] = field(default=(), repr=False)
+    """What was not looked at, and why."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong.
+
+        What cannot travel, draws from global generators or keeps its input is right, if slower, and leaves this True.
+        """
+        return not (
+            self.bad or self.misfits or self.ended or self.nondeterministic or self.reuses_memory or self.differences
+        )
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        others = f"; the first {min(self.elements, COMPARED_COUNT)} on {' and '.join(self.compared)} too"
+        lines = [f"Checked {length_text(self.elements)} on {self.executor}{others if self.compared else ''}."]
+        lines += _section("that fail", [_told(each) for each in self.bad])
+        lines += _section("that are not as element_spec says", [_told(each) for each in self.misfits])
+        if self.ended:
+            lines.append(f"The pass ended before its time: {self.ended}")
+        for text, found in [
+            ("Other results on the same element", self.nondeterministic),
+            ("Returns memory that it writes again; copy what you return", self.reuses_memory),
+            ("Differs between executors", self.differences),
+            (
+                "Draws from np.random or random, so that it is seeded for each element; use random_map()",
+                self.uses_globals,
+            ),
+            ("Keeps what it was given, so that it needs new memory each time", self.keeps_input),
+            ("Cannot go to worker processes", self.stays),
+        ]:
+            lines += [f"{text}: {each}" for each in found]
+        lines += self.remarks
+        return "\n".join(lines if not self.ok or len(lines) > 1 else [*lines, "Nothing was found."])
+
+
+def _section(what: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"Elements {what}: {len(lines):,}"
+        yield from (f"  {line}" for line in lines[:SHOWN_COUNT])
+    if len(lines) > SHOWN_COUNT:
+        yield f"  and {len(lines) - SHOWN_COUNT:,} more."
+
+
+def _told(failure: Failure) -> str:
+    sources = ", ".join(text for _, _, text in failure.sources)
+    lines = failure.message.splitlines() or [""]
+    said = lines[0] if sources and sources in lines[0] else f"{sources or failure.index}: {lines[0]}"
+    return said if failure.step in said else f"{failure.step}: {said}"
+
+
+def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
+    """See `Dataset.check`."""
+    unknown = [each for each in executors if each not in EXECUTORS]
+    if isinstance(executors, str) or unknown:
+        raise ArgumentTypeError(f"check(executors={executors!r}) needs a selection of {EXECUTORS}.")
+    if limit is not None:
+        node = sliced(node, "take", str(limit), 0, limit, None)
+    if node.length == math.inf:
+        raise ArgumentError("check() goes through all elements, but this dataset is endless. Say how many: limit=1000.")
+    first = _Pass(node, "auto", timeout_s)
+    remarks: list[str] = []
+    differences: list[str] = []
+    compared: list[str] = []
+    is_lethal = any(each.exception in _LETHAL for each in first.failures)
+    if is_lethal:
+        remarks.append("Worker processes died of elements, so that no function was called in this one.")
+    for executor in () if is_lethal else executors:
+        if executor == first.executor:
+            continue
+        part = sliced(node, "take", str(COMPARED_COUNT), 0, COMPARED_COUNT, None)
+        try:
+            other = _Pass(part, executor, timeout_s)
+        except (ArgumentError, TravelError) as error:
+            remarks.append(f"Not compared with {executor}: {error}")
+            continue
+        compared.append(executor)
+        differences += _difference(first, other)
+    functions = _Functions()
+    if not is_lethal:
+        functions.look_at(node, {each.sources for each in first.failures if each.sources})
+    misfits = [each for each in first.failures if each.exception == "SpecError"]
+    return CheckResult(
+        elements=len(first.digests),
+        executor=first.executor,
+        compared=tuple(compared),
+        bad=tuple(each for each in first.failures if each.exception != "SpecError"),
+        misfits=tuple(misfits),
+        ended=first.ended,
+        nondeterministic=tuple(functions.nondeterministic),
+        reuses_memory=tuple(functions.reuses_memory),
+        differences=tuple(differences),
+        uses_globals=tuple(functions.uses_globals),
+        keeps_input=tuple(functions.keeps_input),
+        stays=tuple(str(error) for error in stay_behind(node)),
+        remarks=tuple(remarks),
+    )
+
+
+@final
+class _Pass:
+    """Epoch 0 on an executor: a digest of each element that is there, and what failed."""
+
+    def __init__(self, node: Node, executor: str, timeout_s: float) -> None:
+        # By the first, no more is read than was asked for; where all of a batch fails, it gives up.
+        policies: list[OnError] = ["replace", "skip"] if node.access == "random" else ["skip", "replace"]
+        for policy in policies:
+            quarantine = Quarantine(None)
+            self.digests: list[bytes] = []
+            self.ended = ""
+            self.executor = executor
+            try:
+                self._run(_loader(node, executor, timeout_s, policy, quarantine))
+            except TravelError:
+                raise
+            except ArgumentError:  # this policy is not for this plan, or nothing is
+                if policy == policies[-1]:
+                    raise
+                continue
+            except PenstockError as error:
+                self.ended = str(error)
+            except Exception as error:  # a source's own
+                self.ended = f"{type(error).__name__}: {error}"
+            self.failures = sorted(quarantine.kept, key=lambda each: (each.guard, each.epoch, each.index))
+            if not self.ended or policy == "skip":
+                return
+
+    def _run(self, loader: Loader) -> None:
+        with loader:
+            self.executor = loader.report().executor
+            for element in loader:
+                self.digests.append(_digest(element))
+
+
+def _loader(node: Node, executor: Any, timeout_s: float, on_error: OnError, quarantine: Quarantine) -> Loader:
+    options = LoaderOptions(executor=executor, timeout_s=timeout_s, on_error=on_error)
+    return Loader(node, options, same_epoch=True, quarantine=quarantine)
+
+
+def _difference(one: _Pass, other: _Pass) -> Iterator[str]:
+    pairs = zip(one.digests[:COMPARED_COUNT], other.digests, strict=False)
+    unlike = [place for place, (mine, theirs) in enumerate(pairs) if mine != theirs]
+    if unlike:
+        yield f"{one.executor} and {other.executor} deliver different bytes, first as element {unlike[0]}"
+    elif len(other.digests) != min(len(one.digests), COMPARED_COUNT) and not (one.ended or other.ended):
+        yield f"{one.executor} delivers {len(one.digests)} elements, {other.executor} {len(other.digests)}"
+
+
+def _digest(element: Tree) -> bytes:
+    leaves, structure = _tree.flatten(element)
+    found = hashlib.blake2b(repr(structure).encode(), digest_size=16)
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return found.digest()
+
+
+@final
+class _Functions:
+    """What functions do that are called on a few elements, each twice."""
+
+    def __init__(self) -> None:
+        self.nondeterministic: list[str] = []
+        self.reuses_memory: list[str] = []
+        self.uses_globals: list[str] = []
+        self.keeps_input: list[str] = []
+
+    def look_at(self, plan: Node, failed: set[Any]) -> None:
+        """Calls each function of a plan.
+
+        Args:
+            plan: The plan.
+            failed: Sources of elements that are passed over.
+        """
+        for step in {id(node): node for node in walk(plan)}.values():
+            if isinstance(step, Map):
+                sources = OpenSources(step.source)
+                try:
+                    self._look_at_function(step, _elements(step, sources, failed))
+                finally:
+                    sources.close()
+
+    def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
+        name = f"{step.label} at {step.where}"
+        before: tuple[list[Any], list[Any]] | None = None
+        for index, leaves in elements:
+            try:
+                first, drew, kept = _called(step, index, leaves)
+                value = [copied(leaf) for leaf in first]
+                again, drew_again, _ = _called(step, index, leaves)
+            except Exception:  # which the pass has told
+                continue
+            if not _same(value, again):
+                _add(self.nondeterministic, name)
+            if before is not None and not _same(*before):
+                _add(self.reuses_memory, name)
+            if drew or drew_again:
+                _add(self.uses_globals, name)
+            if kept:
+                _add(self.keeps_input, name)
+            before = again, [copied(leaf) for leaf in again]
+
+
+def _elements(step: Map, sources: OpenSources, failed: set[Any]) -> Iterator[tuple[int, Leaves]]:
+    """Some elements that a function is to get, by number; what cannot be read is passed over."""
+    reader = Reader(step.source, sources, isolation=seeded_globals)
+    if step.source.access == "stream":
+        reader.trace.takes_any = True
+        elements = enumerate(itertools.islice(reader.sequence(0), CALLED_COUNT))
+        while True:
+            try:
+                index, leaves = next(elements)
+            except (Exception, SystemExit):  # it ended, or raised
+                return
+            yield index, [copied(leaf) for leaf in leaves]
+    for index in range(min(CALLED_COUNT, int(step.source.length or 0))):
+        if tuple(sources_of(step.source, 0, index)) in failed:
+            continue
+        try:
+            yield index, step.source.spec.structure.flatten_up_to(reader.element(0, index))
+        except (Exception, SystemExit):
+            continue
+
+
+def _called(step: Map, index: int, leaves: Leaves) -> tuple[list[Any], bool, bool]:
+    """Calls a function as a loader does.
+
+    Returns:
+        What it returned, whether it drew from global generators, and whether it holds what it was given.
+    """
+    given = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    held = [weakref.ref(leaf) for leaf in given if isinstance(leaf, np.ndarray)]
+    element = step.source.spec.structure.unflatten(given)
+    rng = () if step.seed is None else (ElementRng(step.seed, step.random_depth).at(0, index),)
+    with seeded_globals() as globals_:
+        globals_.seed(0, step.random_depth, 0, index)
+        result = step.function(element, *rng)
+        drew = globals_.used()
+    found = _tree.flatten(result)[0]
+    mine = [leaf for leaf in given if isinstance(leaf, np.ndarray)]
+    returned = [np.may_share_memory(leaf, one) for leaf in found if isinstance(leaf, np.ndarray) for one in mine]
+    del given, element, mine, result, rng
+    return found, drew, not any(returned) and any(ref() is not None for ref in held)
+
+
+def _same(leaves: list[Any], others: list[Any]) -> bool:
+    return len(leaves) == len(others) and all(map(_same_leaf, leaves, others))
+
+
+def _same_leaf(leaf: Any, other: Any) -> bool:
+    one, two = np.asarray(leaf), np.asarray(other)
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return one.tolist() == two.tolist() if one.dtype.hasobject else one.tobytes() == two.tobytes()
+
+
+def _add(names: list[str], name: str) -> None:
+    if name not in names:
+        names.append(name)

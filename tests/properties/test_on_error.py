@@ -1,0 +1,407 @@
+"""Any plan with functions and sources that fail: batches, quarantine and replay are what the policy says.
+
+The model has no guards and no units. It is plain lists in which an element that failed is `BAD`; what becomes of those
+is said where elements go into batches, and, of a stream, where a step has to see elements in order.
+"""
+
+import functools
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings, strategies as st
+
+import penstock as ps
+from penstock._plan._text import sources_of
+from penstock._random import ElementRng, local_permute, permute
+from penstock.testing import assert_same
+from penstock.testing.stream_strategies import deal, dealt_in_cycles, shuffled
+
+BAD: Any = None
+"""An element that fails."""
+INT64 = ps.ArraySpec((), "int64")
+PAIR = (INT64, ps.ArraySpec((), "float64"))
+MOST = 40
+EPOCHS = range(2)
+RUNS = {"inline": 1, "threads": 3, "processes": 2}
+
+
+class Lame:
+    """Adds one, and fails for some: which, is all that it is made of."""
+
+    def __init__(self, modulus: int, residue: int) -> None:
+        self.modulus, self.residue = modulus, residue
+
+    def __call__(self, x: Any) -> Any:
+        if int(x) % self.modulus == self.residue:
+            raise ValueError(f"{x} is lame")
+        return x + 1
+
+
+class Moody:
+    """Fails with the numbers that it draws, so that other elements fail in another epoch."""
+
+    def __init__(self, chance: float) -> None:
+        self.chance = chance
+
+    def __call__(self, x: Any, rng: np.random.Generator) -> Any:
+        if rng.random() < self.chance:
+            raise KeyError(int(x))
+        return x + rng.integers(3)
+
+
+class Judging:
+    """For `filter`: keeps most, and fails for some."""
+
+    def __init__(self, modulus: int, residue: int) -> None:
+        self.modulus, self.residue = modulus, residue
+
+    def __call__(self, x: Any) -> bool:
+        if int(x) % self.modulus == self.residue:
+            raise ValueError(f"{x} has no verdict")
+        return bool(int(x) % self.modulus != self.residue + 1)
+
+
+class Files(ps.Source):
+    """Integers, of which some cannot be read."""
+
+    element_spec = INT64
+
+    def __init__(self, count: int, broken: frozenset[int]) -> None:
+        self.count, self.broken = count, broken
+
+    def __len__(self) -> int:
+        return self.count
+
+    def describe(self, index: int) -> str:
+        return f"file {index}"
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        for row, index in enumerate(indices.tolist()):
+            if index in self.broken:
+                raise OSError(f"file {index} is truncated")
+            out[row] = index
+
+
+def counted(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def failing(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return int(function(*arguments))
+    except (ValueError, KeyError):
+        return BAD
+
+
+Lists = Callable[[int], list[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset of integers, and an epoch's elements in order, with `BAD` among them."""
+
+    dataset: ps.Dataset
+    elements: Lists
+    depth: int = 0
+
+    def __repr__(self) -> str:
+        return f"\n{self.dataset}\n"
+
+    @property
+    def is_stream(self) -> bool:
+        return self.dataset.access == "stream"
+
+    def then(self, dataset: ps.Dataset, elements: Lists, **changes: Any) -> "Case":
+        return Case(dataset, functools.cache(elements), **({"depth": self.depth} | changes))
+
+    def in_order(self, epoch: int) -> list[Any]:
+        """As a step sees them that has to see a stream in order."""
+        values = self.elements(epoch)
+        return [x for x in values if x is not BAD] if self.is_stream else values
+
+
+def _lame(draw: st.DrawFn, p: Case) -> Case:
+    modulus = draw(st.integers(3, 9))
+    fn = Lame(modulus, draw(st.integers(0, modulus - 1)))
+
+    def elements(epoch: int) -> list[Any]:
+        return [x if x is BAD else failing(fn, x) for x in p.elements(epoch)]
+
+    # Of elements that fail, all of them, nobody knows what they look like.
+    spec = draw(st.sampled_from([INT64, None])) if set(elements(0)) - {BAD} else INT64
+    return p.then(p.dataset.map(fn, element_spec=spec), elements)
+
+
+def _moody(draw: st.DrawFn, p: Case) -> Case:
+    seed, depth, fn = draw(st.integers(0, 3)), p.depth + 1, Moody(0.2)
+
+    def elements(epoch: int) -> list[Any]:
+        rng = ElementRng(seed, depth)
+        return [x if x is BAD else failing(fn, np.int64(x), rng.at(epoch, i)) for i, x in enumerate(p.elements(epoch))]
+
+    return p.then(p.dataset.random_map(fn, seed=seed, element_spec=INT64), elements, depth=depth)
+
+
+def _cast(draw: st.DrawFn, p: Case) -> Case:
+    return p.then(p.dataset.cast("float64").cast("int64"), p.elements)
+
+
+def _slice(draw: st.DrawFn, p: Case) -> Case:
+    start, stop, step = draw(st.integers(0, 3)), draw(st.none() | st.integers(3, MOST)), draw(st.integers(1, 2))
+    seen = p.elements if step == 1 else p.in_order
+    return p.then(p.dataset[start:stop:step], lambda e: seen(e)[start:stop:step])
+
+
+def _repeat(draw: st.DrawFn, p: Case) -> Case:
+    k = draw(st.integers(1, 2))
+    return p.then(p.dataset.repeat(k), lambda e: [x for r in range(k) for x in p.in_order(e * k + r)])
+
+
+def _shuffle(draw: st.DrawFn, p: Case) -> Case:
+    seed, window, reshuffle = draw(st.integers(0, 3)), draw(st.integers(1, 6)), draw(st.booleans())
+    window = draw(st.sampled_from([window, None])) if not p.is_stream else window
+
+    def elements(epoch: int) -> list[Any]:
+        values, era = p.in_order(epoch), epoch if reshuffle else 0
+        n = len(values)
+        if p.is_stream:
+            order = shuffled(n, seed, window, era)
+        elif window is None:
+            order = permute(np.arange(n), n, seed=seed, epoch=era)
+        else:
+            order = local_permute(np.arange(n), n, seed=seed, epoch=era, window=window)
+        return [values[i] for i in order]
+
+    return p.then(p.dataset.shuffle(seed, window=window, reshuffle=reshuffle), elements)
+
+
+def _filter(draw: st.DrawFn, p: Case) -> Case:
+    modulus = draw(st.integers(4, 9))
+    fn = Judging(modulus, draw(st.integers(0, modulus - 1)))
+    return p.then(p.dataset.filter(fn), lambda e: [x for x in p.elements(e) if x is not BAD and failing(fn, x) == 1])
+
+
+def _flat_map(draw: st.DrawFn, p: Case) -> Case:
+    return p.then(
+        p.dataset.flat_map(twice, element_spec=INT64),
+        lambda e: [x for x in p.elements(e) if x is not BAD for _ in "ab"],
+    )
+
+
+def twice(x: Any) -> Iterator[Any]:
+    yield x
+    yield x
+
+
+def _sum_of_pairs(draw: st.DrawFn, p: Case) -> Case:
+    q = draw(st.sampled_from([_shuffle, _slice, _lame]))(draw, p)
+
+    def elements(epoch: int) -> list[Any]:
+        return [BAD if BAD in pair else sum(pair) for pair in zip(p.elements(epoch), q.elements(epoch), strict=False)]
+
+    if p.is_stream:  # what its branches have below a step that sees them in order is an error
+        p = Case(ps.from_generator(counted, 30, element_spec=INT64), lambda e: [*range(30)])
+        q = _lame(draw, p)
+        both = _zip(p, q)
+        return both.then(
+            both.dataset.map(sum_of, element_spec=INT64), lambda e: [x for x in both.elements(e) if x is not BAD]
+        )
+    both = _zip(p, q)
+    return both.then(both.dataset.map(sum_of, element_spec=INT64), both.elements)
+
+
+def _zip(p: Case, q: Case) -> Case:
+    a, b = p.dataset, q.dataset
+    if not p.is_stream:
+        n = min(len(a), len(b))
+        a, b = a.take(n), b.take(n)
+
+    def elements(epoch: int) -> list[Any]:
+        return [BAD if BAD in pair else sum(pair) for pair in zip(p.elements(epoch), q.elements(epoch), strict=False)]
+
+    return p.then(ps.zip((a, b)), elements, depth=max(p.depth, q.depth))
+
+
+def sum_of(pair: Any) -> Any:
+    return pair[0] + pair[1]
+
+
+def _sum_of_windows(draw: st.DrawFn, p: Case) -> Case:
+    length, shift, stride = (draw(st.integers(1, 3)) for _ in range(3))
+    span = (length - 1) * stride + 1
+
+    def elements(epoch: int) -> list[Any]:
+        values = p.elements(epoch)
+        cuts = [values[k : k + span : stride] for k in range(0, len(values) - span + 1, shift)]
+        sums = [BAD if BAD in cut else sum(cut) for cut in cuts]
+        return [x for x in sums if x is not BAD] if p.is_stream else sums
+
+    windows = p.dataset.windows(length, shift=shift, stride=stride)
+    return p.then(windows.map(np.sum, element_spec=INT64), elements)
+
+
+def _branches(draw: st.DrawFn, p: Case) -> list[Case]:
+    grow = st.sampled_from([_lame, _slice, _shuffle, _repeat])
+    return [p, *(draw(grow)(draw, p) for _ in range(draw(st.integers(1, 2))))]
+
+
+def _concatenate(draw: st.DrawFn, p: Case) -> Case:
+    hands = _branches(draw, p)
+    dataset = ps.concatenate([hand.dataset for hand in hands])
+    return p.then(dataset, lambda e: [x for hand in hands for x in hand.in_order(e)], depth=max(h.depth for h in hands))
+
+
+def _interleave(draw: st.DrawFn, p: Case) -> Case:
+    hands, cycle = _branches(draw, p), draw(st.sampled_from([None, 2]))
+    dataset = ps.interleave([hand.dataset for hand in hands], cycle_length=cycle)
+
+    def elements(epoch: int) -> list[Any]:
+        lists = [hand.in_order(epoch) for hand in hands]
+        if dataset.access == "stream":  # random branches too are read in order
+            lists = [[x for x in values if x is not BAD] for values in lists]
+        return dealt_in_cycles(lists, cycle, 1) if dataset.access == "stream" else _in_turn(lists)
+
+    return p.then(dataset, elements, depth=max(hand.depth for hand in hands))
+
+
+def _in_turn(lists: list[list[Any]]) -> list[Any]:
+    return [x for row in itertools.zip_longest(*lists, fillvalue=()) for x in row if x != ()]
+
+
+def _mix(draw: st.DrawFn, p: Case) -> Case:
+    hands, seed = _branches(draw, p)[:2], draw(st.integers(0, 3))
+    dataset = ps.mix([hand.dataset for hand in hands], [1, 2], seed)
+
+    def elements(epoch: int) -> list[Any]:
+        lists, given = [iter(hand.in_order(epoch)) for hand in hands], []
+        for number in deal((1, 2), seed):
+            try:
+                given.append(next(lists[number]))
+            except StopIteration:
+                break
+        return given
+
+    return p.then(dataset, elements, depth=max(hand.depth for hand in hands))
+
+
+VERBS = [
+    _lame, _lame, _moody, _cast, _slice, _repeat, _shuffle, _filter, _flat_map, _sum_of_pairs, _sum_of_windows,
+    _concatenate, _interleave, _mix,
+]  # fmt: skip
+ADDING_VERBS = (_concatenate, _interleave, _repeat, _flat_map)
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_steps: int = 4) -> Case:
+    """A plan of integers of which some fail."""
+    count = draw(st.integers(1, 30))
+    if draw(st.booleans()):
+        broken = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=count // 3)))
+        case = Case(ps.from_source(Files(count, broken)), lambda e: [BAD if i in broken else i for i in range(count)])
+    else:
+        case = Case(ps.from_generator(counted, count, element_spec=INT64), lambda e: [*range(count)])
+    for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
+        if verb in ADDING_VERBS and max(len(case.elements(e)) for e in EPOCHS) > MOST // 3:
+            continue
+        grown = verb(draw, case)
+        if grown.dataset.length != 0 and (grown.is_stream or grown.elements(0)):
+            case = grown
+    return case
+
+
+def batches(case: Case, policy: str, size: int, epoch: int, drop_remainder: bool) -> list[list[int]] | None:
+    """What a loader gives; None where a whole batch has failed, which is an error."""
+    values = case.elements(epoch)
+    if policy == "skip":
+        values = [x for x in values if x is not BAD]
+    cuts = [values[start : start + size] for start in range(0, len(values), size)]
+    found = []
+    for cut in cuts:
+        if len(cut) < size and drop_remainder:
+            continue
+        if all(x is BAD for x in cut):
+            return None
+        turned = [cut[row:] + cut[:row] for row in range(len(cut))]
+        found.append([next(x for x in row if x is not BAD) for row in turned])
+    return found
+
+
+def _assert_policy(run: tuple[str, int], case: Case, data: Any) -> None:
+    policy, size = data.draw(st.sampled_from(["replace", "skip"])), data.draw(st.integers(1, 5), "size")
+    drop, padded = data.draw(st.booleans(), "drop_remainder"), data.draw(st.booleans(), "padded")
+    shards = data.draw(st.sampled_from([1, 2]), "shards") if policy == "replace" and drop and size % 2 == 0 else 1
+    make = case.dataset.padded_batch if padded else case.dataset.batch
+    dataset = make(size, drop_remainder=drop)
+    assume(dataset.length != 0)
+    wanted = [batches(case, policy, size, epoch, drop) for epoch in EPOCHS]
+    assume(None not in wanted)
+    cut = data.draw(st.integers(0, len(wanted[0])), "cut")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bad.jsonl"
+        options: dict[str, Any] = {"executor": run[0], "workers": run[1], "on_error": policy, "quarantine": path}
+        for rank in range(shards):
+            with dataset.loader(**options, prefetch=2, shard=(rank, shards)) as loader:
+                for values in wanted:
+                    for batch, want in zip(loader, values, strict=True):
+                        start, stop = rank * size // shards, (rank + 1) * size // shards
+                        assert_same(batch, np.array(want[start:stop], np.int64))
+        with dataset.loader(**options, prefetch=1) as loader:
+            for _, _ in zip(range(cut), loader, strict=False):
+                pass
+            state = json.loads(json.dumps(loader.get_state()))
+        with dataset.loader(**options) as loader:
+            loader.set_state(state)
+            rest = wanted[0][cut:] + wanted[1] if (state["epoch"], state["position"]) == (0, cut) else wanted[1]
+            found = [batch.tolist() for _ in EPOCHS for batch in loader]
+            assert found[: len(rest)] == rest
+        bad = {(epoch, i) for epoch in EPOCHS for i, x in enumerate(case.elements(epoch)) if x is BAD}
+        read = {(epoch, i) for epoch, i in bad if policy == "skip" or not drop or i < len(wanted[epoch]) * size}
+        _assert_quarantine(path, case, dataset, bad, read)
+
+
+def _assert_quarantine(
+    path: Path, case: Case, dataset: ps.Dataset, bad: set[tuple[int, int]], read: set[tuple[int, int]]
+) -> None:
+    """Asserts that the lines are those of what fails; another may stand for the same element in another place."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for line in lines:
+        assert line["exception"] in ("ValueError", "KeyError", "OSError"), line
+        assert line["exception"] in line["message"]
+    if case.is_stream:
+        return
+    failed = {(line["epoch"], line["index"]) for line in lines}
+    assert {place for place in failed if place[0] in EPOCHS} <= bad
+    origins = {tuple(map(tuple, line["sources"])) for line in lines}
+    assert {tuple(sources_of(case.dataset._node, *place)) for place in read} <= origins
+    if lines:
+        again = {(each.failure["epoch"], each.failure["index"]): each.error for each in ps.replay(path, dataset)}
+        assert set(again) == failed
+        assert all(again.values())
+
+
+@pytest.mark.parametrize(("executor", "examples"), [("inline", 10), ("threads", 6)])
+def test_any_plan_with_elements_that_fail_is_as_the_policy_says(executor: str, examples: int) -> None:
+    @given(case=cases(), data=st.data())
+    @settings(max_examples=examples)
+    def holds(case: Case, data: Any) -> None:
+        _assert_policy((executor, RUNS[executor]), case, data)
+
+    holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("executor", "examples"), [("inline", 150), ("threads", 80), ("processes", 10)])
+def test_any_long_plan_with_elements_that_fail_is_as_the_policy_says(executor: str, examples: int) -> None:
+    @given(case=cases(max_steps=6), data=st.data())
+    @settings(max_examples=examples)
+    def holds(case: Case, data: Any) -> None:
+        _assert_policy((executor, RUNS[executor]), case, data)
+
+    holds()
