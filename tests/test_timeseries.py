@@ -71,6 +71,7 @@ def test_batches_and_shuffle_are_those_of_datasets() -> None:
         ({"start_index": 20}, "start_index=20, end_index=None"),
         ({"end_index": 20}, "start_index=None, end_index=20"),
         ({"end_index": -2}, "end_index=-2"),
+        ({"end_index": 0}, "end_index=0"),
         ({"start_index": 8, "end_index": 8}, "the first is below the second"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"targets": GOALS[:15], "start_index": 10}, "8 windows from row 10 on, but targets for 5 of them"),

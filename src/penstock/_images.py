@@ -368,6 +368,8 @@ def _require_one_of(verb: str, name: str, value: object, choices: Any) -> None:
 def _size(verb: str, size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
+    if isinstance(size, np.ndarray):
+        size = size.tolist()
     sides = (size, size) if hasattr(size, "__index__") else size
     if not isinstance(sides, (tuple, list)) or len(sides) != 2:
         raise ArgumentError(f"{verb}(image_size={size!r}): it is (height, width).")
@@ -383,6 +385,8 @@ def _seed(verb: str, seed: int | None) -> int:
 
 
 def _require_split(verb: str, part: Any, subset: object, shuffle: bool, seed: object) -> None:
+    if isinstance(part, bool) or not isinstance(part, (float, int, np.floating, np.integer, type(None))):
+        raise ArgumentTypeError(f"{verb}(validation_split=...) takes a number, got {type_of(part)}.")
     if part and not 0 < part < 1:
         raise ArgumentError(f"{verb}(validation_split={part}): it is above 0 and below 1.")
     if bool(part) != bool(subset):
@@ -428,7 +432,15 @@ def _given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDA
         )
     if len(values) != file_count:
         raise ArgumentError(f"{verb}() got {len(values):,} labels, but there are {file_count:,} files in {root}.")
-    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    limits = np.iinfo(np.int32)
+    if not limits.min <= values.min(initial=0) <= values.max(initial=0) <= limits.max:
+        raise ArgumentError(
+            f"{verb}(labels=...) are kept as int32, but are up to {values.max()}. Number them from 0: "
+            "np.unique(labels, return_inverse=True)[1]."
+        )
+    return values.astype(np.int32)
 
 
 def _encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_mode: LabelMode) -> npt.NDArray[Any]:

@@ -65,9 +65,9 @@ def timeseries_dataset_from_array(
             raise ArgumentError(f"{verb}({name}={value}): it must be below the {len(rows):,} rows of the data.")
     first = integer(verb, "start_index", start_index or 0, least=0)
     last = len(rows)
-    if end_index:
+    if end_index is not None:
         last = integer(verb, "end_index", end_index, least=1)
-    if first >= len(rows) or (end_index and not first < last < len(rows)):
+    if first >= len(rows) or (end_index is not None and not first < last < len(rows)):
         raise ArgumentError(
             f"{verb}(start_index={start_index}, end_index={end_index}): the first is below the second, and both are "
             f"below the {len(rows):,} rows of the data."

@@ -19,6 +19,7 @@ from penstock.image import (
     flip,
     frozen,
     noise,
+    normalize,
     one_hot,
     one_of,
     resized_crop,
@@ -319,3 +320,40 @@ def test_images_of_all_sizes_keep_theirs_unless_something_cuts():
     assert turned.element_spec[0] == ps.ArraySpec((None, None, 3), "float32")
     assert turned.padded_batch(3)[0][0].shape == (3, 22, 30, 3)
     assert pairs.random_map(compose(flip(), crop(8, 8)), seed=1).batch(3)[0][0].shape == (3, 8, 8, 3)
+
+
+def test_bools_that_become_floats_take_what_lies_beyond_them_along():
+    for convert in (to_float(), normalize(0, 1)):
+        shifted = compose(convert, translate(exactly(2), exactly(0)), value=1)(np.zeros((3, 4), bool))
+        assert shifted.tolist() == [[1, 1, 0, 0]] * 3
+    half = compose(translate(exactly(0.5), exactly(0)), normalize(0, 1))(np.array([[True, False, True, True]]))
+    np.testing.assert_allclose(half, [[0.5, 0.5, 0.5, 1.0]], atol=0.01)
+
+
+def test_a_probability_is_one_number():
+    with pytest.raises(ArgumentTypeError, match=r"flip\(\): horizontal takes a number from 0 to 1, not a tuple"):
+        flip((0.2, 0.5))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match=r"sometimes\(\): probability takes a number"):
+        sometimes((0.2, 0.5), rotate(3))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"probability=1\.5 is a probability: from 0 to 1"):
+        sometimes(1.5, rotate(3))
+    assert flip(True) == flip(1)
+
+
+def test_leaves_in_a_list_are_those_of_a_tuple():
+    assert compose(rotate(3), on=["a", "b"]) == compose(rotate(3), on=("a", "b"))  # type: ignore[arg-type]
+    assert hash(compose(rotate(3), masks=["a"])) == hash(compose(rotate(3), masks=("a",)))  # type: ignore[arg-type]
+
+
+def test_an_exact_number_is_said_as_it_was_given():
+    with pytest.raises(ArgumentError, match=r"factor=exactly\(0\) is the range 0 to 0; it can be at least 0\.01"):
+        scale(exactly(0))
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 224, 224)])
+def test_channels_that_stand_at_the_other_end_are_noticed(shape):
+    with pytest.raises(ValueError, match=r"would have \d+ channels.*data_format='channels_first'"):
+        flip(1)(np.zeros(shape, np.uint8))
+    assert compose(flip(1), data_format="channels_first")(np.zeros(shape, np.uint8)).shape == shape
+    with pytest.raises(ValueError, match="data_format='channels_last'"):
+        compose(flip(1), data_format="channels_first")(np.zeros(shape[::-1], np.uint8))

@@ -1,5 +1,6 @@
 """Image files of every kind become the right pixels, or an error that says what is wrong with them."""
 
+import io
 import pickle
 import struct
 import tracemalloc
@@ -15,6 +16,7 @@ import simplejpeg
 
 from penstock import ArraySpec
 from penstock.image import Decoding, ImageError, Resizing, decode
+from penstock.image._gif import first_frame
 
 
 def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -276,6 +278,28 @@ def test_alpha_is_dropped_and_not_blended() -> None:
     ]
 
 
+def test_a_transparent_tiff_whose_colours_the_codec_darkens_is_refused() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for alpha in (255, 100):
+        file = io.BytesIO()
+        pillow.new("RGBA", (4, 3), (200, 100, 50, alpha)).save(file, "TIFF")
+        for mode in ("rgb", "rgba", "grayscale"):
+            if alpha == 255:
+                assert mode == "grayscale" or pixels(file.getvalue(), mode)[0, 0, :3].tolist() == [200, 100, 50]
+            else:
+                with pytest.raises(ImageError, match=r"a TIFF with transparent pixels.* Convert it to PNG"):
+                    pixels(file.getvalue(), mode)
+
+
+def test_a_transparent_tiff_of_16_bits_keeps_its_colours() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    file = io.BytesIO()
+    image = np.full((3, 4, 4), (0xC812, 0x6412, 0x3212, 0x7F12), np.uint16)
+    tifffile.imwrite(file, image, photometric="rgb", extrasamples=["unassalpha"])
+    assert pixels(file.getvalue())[0, 0].tolist() == [0xC8, 0x64, 0x32]
+    assert pixels(file.getvalue(), "rgba")[0, 0].tolist() == [0xC8, 0x64, 0x32, 0x7F]
+
+
 def test_of_an_animation_the_first_frame_is_read_whatever_follows() -> None:
     gif = FILES["gif"]
     start = gif.index(b"\x2c\0\0\0\0")  # the image, after the palette
@@ -304,6 +328,16 @@ def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas(
     assert np.array_equal(pixels(bytes(gif))[alpha > 0], pixels(FILES["gif"])[alpha > 0])
 
 
+def test_a_canvas_around_a_gif_is_never_made() -> None:
+    gif = bytearray(FILES["gif"])
+    start = gif.index(b"\x2c\0\0\0\0")
+    gif[6:10] = struct.pack("<HH", 16_000, 16_000)
+    gif[start + 1 : start + 5] = struct.pack("<HH", 15_000, 9_000)
+    frame = first_frame(memoryview(gif))
+    assert struct.unpack_from("<HH", frame.data, 6) == (64, 48)
+    assert np.array_equal(pixels(bytes(gif)), pixels(FILES["gif"]))
+
+
 def test_a_bmp_of_32_bits_has_alpha_and_one_of_a_palette_has_its_colours() -> None:
     rgba = photo(5, 7, 4)
     info = struct.pack("<IiiHHIIiiII", 40, 7, -5, 1, 32, 0, rgba.size, 0, 0, 0, 0)
@@ -324,6 +358,11 @@ def test_a_truncated_file_is_an_error_that_says_so_wherever_it_ends(name: str) -
         for length in {*np.linspace(1, len(data) - 3, 25).astype(int).tolist(), len(data) - 20}:
             with pytest.raises(ImageError, match="truncated"):
                 pixels(data[:length], mode)
+
+
+def test_the_error_of_a_truncated_jpeg_has_the_size_of_the_file() -> None:
+    with pytest.raises(ImageError, match="the file ends after 900 bytes"):
+        pixels(FILES["jpeg"][:900])
 
 
 def test_a_progressive_file_that_ends_between_two_scans_is_truncated() -> None:

@@ -109,6 +109,17 @@ def test_an_image_may_be_as_thin_as_a_line() -> None:
                 assert resize(np.ones(shape, np.uint8), (7, 9), interpolation=name, fit=fit).shape == (7, 9, 3)  # type: ignore[arg-type]
 
 
+def test_a_result_of_one_pixel_may_have_any_strides() -> None:
+    resizing = Resizing((1, 1))
+    for dtype in (np.uint8, np.float32):
+        image = np.full((5, 4, 3), 7, dtype)
+        first, strided = np.zeros((3, 1, 1), dtype), np.zeros((2, 2, 3), dtype)
+        resizing.into(image, first.transpose(1, 2, 0))
+        resizing.into(image, strided[::2, ::2])
+        assert first.tolist() == [[[7]], [[7]], [[7]]]
+        assert strided.sum() == 3 * 7
+
+
 def test_a_resizing_is_a_function_for_map() -> None:
     resizing = Resizing((4, 3), interpolation="area")
     images = penstock.from_arrays(np.stack([RAMP, RAMP + 1])[..., None])

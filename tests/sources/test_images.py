@@ -184,6 +184,7 @@ def test_verbose_says_what_was_found(
         ({"labels": [1, 2] * 7, "label_mode": "binary"}, "2 classes are labelled 0 to 1, but labels are 1, 2"),
         ({"labels": [0, 1, 2, 3, 4, 5, 6] * 2, "label_mode": "binary"}, "needs two classes, but there are 7"),
         ({"class_names": ["cats", "birds"]}, r"of the folders in .*pets, which are \['cats', 'dogs'\]"),
+        ({"labels": [2**40] * 14}, "are kept as int32, but are up to 1099511627776"),
         ({"class_names": ["cats", "cats"]}, "each once"),
         ({"label_mode": "sparse"}, "label_mode='sparse'.: one of 'int', 'categorical', 'binary'"),
         ({"color_mode": "bgr"}, "color_mode is 'bgr'. It is one of 'grayscale', 'rgb', 'rgba'"),
@@ -221,6 +222,14 @@ def test_directory_that_is_not_there_is_said_at_the_call(tmp_path: Path) -> None
         ps.image_dataset_from_directory("s3://pets")
     with pytest.raises(ps.ArgumentTypeError, match="the path of a directory, got an int"):
         ps.image_dataset_from_directory(3)  # type: ignore[arg-type]
+
+
+def test_numbers_may_be_numpys_but_not_text(pets: Path) -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=r"validation_split=\.\.\.\) takes a number, got a str"):
+        of(pets, validation_split="0.2", subset="both", seed=1)
+    assert of(pets, image_size=np.array((12, 16)), batch_size=None)[0][0].shape == (12, 16, 3)
+    with pytest.raises(ps.ArgumentError, match=r"it is \(height, width\)"):
+        of(pets, image_size=np.zeros(3, int))
 
 
 def test_options_reach_the_pixels(pets: Path, numbers: dict[str, int]) -> None:

@@ -92,7 +92,10 @@ def _turbo(data: memoryview | bytes, out: Pixels, colors: str, options: dict[str
         if "Premature end of JPEG file" in reason and bytes(view[-2:]) != b"\xff\xd9" and jpeg_frame(view).is_one_scan:
             # Only the end mark may be missing, and all pixels there: with an end mark, libjpeg tells. Of several scans,
             # as progressive JPEGs have, it would not miss the last ones.
-            return _turbo(bytes(data) + b"\xff\xd9", out, colors, options)
+            try:
+                return _turbo(bytes(data) + b"\xff\xd9", out, colors, options)
+            except ImageError:
+                raise truncated(view) from None
         if strict and 0 < _extraneous_nbytes(reason) <= _MOST_EXTRANEOUS:
             return _turbo(data, out, colors, options, strict=False)
         if "remature end" in reason:
@@ -135,11 +138,25 @@ def _odd_jpeg(data: memoryview, channels: int) -> Pixels:
 def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
     if header.format == "GIF":
         return _gif(data, channels)
+    if header.is_blended:
+        pixels = _imdecode(data, header, cv2.IMREAD_UNCHANGED)
+        if pixels.dtype == np.uint16:  # these come as they are
+            rgba = _with_alpha(data, header, pixels)
+            return rgba if channels == 4 else _from_rgb(np.ascontiguousarray(rgba[..., :3]), channels)
+        _require_opaque(pixels, header)
     if channels == 4:
         return _with_alpha(data, header, _imdecode(data, header, cv2.IMREAD_UNCHANGED))
     flags = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
     pixels = _imdecode(data, header, flags | cv2.IMREAD_IGNORE_ORIENTATION)
     return pixels if channels == 1 else np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
+
+
+def _require_opaque(pixels: npt.NDArray[Any], header: Header) -> None:
+    if pixels.ndim == 3 and pixels.shape[2] == 4 and pixels[..., 3].min() < 255:
+        raise ImageError(
+            f"a {header.format} with transparent pixels, whose colours its codec darkens. Convert it to PNG, which "
+            "keeps them."
+        )
 
 
 def _imdecode(data: memoryview | bytes, header: Header, flags: int) -> npt.NDArray[Any]:
@@ -162,8 +179,7 @@ def _gif(data: memoryview, channels: int) -> Pixels:
     """The first frame alone, without the canvas around it, black where it is transparent: as TensorFlow reads it."""
     frame = first_frame(data)
     check_size(frame.height, frame.width, "GIF", len(data))
-    canvas = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
-    pixels = canvas[frame.top : frame.top + frame.height, frame.left : frame.left + frame.width]
+    pixels = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
     if pixels.shape[2] == 3:
         return _from_rgb(np.ascontiguousarray(pixels[..., ::-1]), channels)
     rgb = pixels[..., 2::-1] * (pixels[..., 3:] > 0)

@@ -10,7 +10,7 @@ import numpy as np
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.image._distortion import Distortion, warp
 from penstock.image._frame import Border, DataFormat, Interpolation, Key, Settings, Work
-from penstock.image._values import Draws, numbers, spread
+from penstock.image._values import Draws, chance, numbers
 from penstock.image._warp import Path
 
 
@@ -26,7 +26,8 @@ def compose(
     """Distorts one after another, and says how and where; for a single one too.
 
     Those that move pixels (rotate, shear, scale, translate, flip, crop, resized_crop, sine_warp, elastic) and stand
-    side by side are one warp: pixels are interpolated once, however many there are.
+    side by side are one warp: pixels are interpolated once, however many there are. What one moves out of sight, or
+    crops, the next may so bring back: a rotation after a crop has the image itself in its corners, not the border.
 
     Args:
         distortions: In the order in which they are done.
@@ -75,8 +76,7 @@ def sometimes(probability: float, *distortions: Distortion) -> Distortion:
         probability: 0 to 1.
         distortions: All of them, or none.
     """
-    chance = spread("sometimes(): probability", probability, least=0, most=1).high
-    return _Sometimes(chance, _checked("sometimes()", distortions))
+    return _Sometimes(chance("sometimes(): probability", probability), _checked("sometimes()", distortions))
 
 
 def frozen(distortion: Distortion, seed: int = 0) -> Distortion:

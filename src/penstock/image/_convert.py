@@ -48,6 +48,7 @@ class _ToFloat(Distortion):
     def apply(self, work: Work, draws: Draws) -> None:
         for frame in work.images:
             dtype, working = np.dtype(self.dtype), np.promote_types(self.dtype, np.float32)
+            frame.make_bools_floats()
             if frame.dtype.kind == "f":
                 if frame.image.size and frame.image.max() > _ONE:
                     raise ValueError(
@@ -56,8 +57,7 @@ class _ToFloat(Distortion):
                     )
                 frame.image = frame.image.astype(working, copy=False)
             else:
-                most = 255 if frame.dtype == np.bool_ else np.iinfo(frame.dtype).max
-                frame.image = np.divide(frame.image, most, dtype=working)
+                frame.image = np.divide(frame.image, np.iinfo(frame.dtype).max, dtype=working)
             frame.dtype = dtype
 
 
@@ -86,13 +86,12 @@ class _Normalize(Distortion):
 
     def apply(self, work: Work, draws: Draws) -> None:
         for frame in work.images:
+            frame.make_bools_floats()
             image = frame.image
             channel_count = image.shape[2] if image.ndim == 3 else 1
             if len(self.mean) not in (1, channel_count):
                 raise ValueError(f"{self!r} is for {len(self.mean)} channels, and the image has {channel_count}.")
             dtype = np.dtype(np.float64 if frame.dtype == np.float64 else np.float32)
-            if frame.dtype == np.bool_:
-                image = image // 255
             # A row of pixels at a time: an inner loop over three channels would take several times as long.
             factors, shifts = _row(self.mean, self.std, image.shape[1:], dtype)
             result = np.multiply(image.reshape(len(image), -1), factors, dtype=dtype)

@@ -37,8 +37,8 @@ class Decoding:
 
     The bytes of a JPEG, PNG, BMP, GIF (its first frame), WebP or TIFF become `(*size, channels)` of the dtype, levels
     from 0 to 255, with pixels as Keras's `image_dataset_from_directory` has them (3.15, on TensorFlow 2.21): JPEGs are
-    decoded to the same bits, `size` without antialiasing. EXIF orientation, colour profiles and gamma are
-    ignored, alpha is dropped unless `color_mode="rgba"`, 16 bits become the upper 8.
+    decoded to the same bits, `size` without antialiasing. EXIF orientation (but a TIFF's own), colour profiles and
+    gamma are ignored, alpha is dropped unless `color_mode="rgba"`, 16 bits become the upper 8.
 
     Files that Keras refuses are read where that has a meaning: formats without alpha as rgba (255), GIF, BMP, WebP and
     CMYK as grayscale, TIFF. A file that is truncated or damaged, as far as its format lets that be seen (JPEG, GIF and

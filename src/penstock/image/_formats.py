@@ -35,6 +35,8 @@ class Header(NamedTuple):
     height: int
     width: int
     """Pixels. 0 x 0 for JPEG, whose codec reads its header itself."""
+    is_blended: bool = False
+    """Whether its codec multiplies colours by alpha, and so loses those that are transparent."""
 
 
 # How files begin that people have among their images, and that nothing here decodes.
@@ -216,7 +218,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
     order = "<" if head[:1] == b"I" else ">"
     (at,) = struct.unpack_from(order + "I", head, 4)
     (tag_count,) = struct.unpack_from(order + "H", data, at)
-    tags = {256: 0, 257: 0, 258: 8, 339: 1}
+    tags = {256: 0, 257: 0, 258: 8, 277: 1, 338: 0, 339: 1}
     for start in range(at + 2, at + 2 + 12 * tag_count, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", data, start)
         if tag in tags:
@@ -230,7 +232,8 @@ def _tiff(data: memoryview, head: bytes) -> Header:
             f"a TIFF of {tags[258]}-bit {'numbers' if tags[339] == 1 else 'signed or floating-point numbers'}, which "
             "have no meaning as levels from 0 to 255. Read it with tifffile in a function of your own."
         )
-    return Header("TIFF", tags[257], tags[256])
+    # Colours beside unassociated alpha, which libtiff associates with it where it converts to 8 bits.
+    return Header("TIFF", tags[257], tags[256], tags[277] == 4 and tags[338] == 2)
 
 
 _PARSERS: Final = (

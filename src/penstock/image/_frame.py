@@ -54,7 +54,7 @@ _MAX_SIDE: Final = 32766  # above, OpenCV's warps refuse
 _MAX_CHANNELS: Final = 128  # of OpenCV 5; 512 before
 # An image as narrow as the one, with as many channels as the other, is one whose axes were mistaken.
 _FEW_CHANNELS: Final = 4
-_MANY_CHANNELS: Final = 32
+_MANY_CHANNELS: Final = 16  # below the sides of MNIST's images, 28, and of CIFAR's, 32
 
 
 @final
@@ -71,6 +71,9 @@ class Settings:
     data_format: DataFormat = "channels_last"
 
     def __post_init__(self) -> None:
+        for name in ("on", "masks"):  # lists cannot be hashed
+            if isinstance(leaves := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(leaves))
         for name, kinds in (("interpolation", Interpolation), ("border", Border), ("data_format", DataFormat)):
             if getattr(self, name) not in get_args(kinds):
                 raise ArgumentError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(kinds))}.")
@@ -91,7 +94,7 @@ class Settings:
 def _keys(given: Any) -> tuple[Key, ...]:
     if given is None:
         return ()
-    return tuple(given) if isinstance(given, tuple | list) else (given,)
+    return given if isinstance(given, tuple) else (given,)
 
 
 @final
@@ -132,6 +135,13 @@ class Frame:
                 self.value = self.worked(self.value)
         self.image: Array = image
         """(height, width) or (height, width, channels), two channels or more."""
+
+    def make_bools_floats(self) -> None:
+        """Has bools be float32 from 0 to 1 from here on, and what lies beyond the image too; others stay."""
+        if self.dtype == np.bool_:
+            self.image, self.dtype = np.divide(self.image, 255, dtype=np.float32), np.dtype(np.float32)
+            value = self.value
+            self.value = tuple(each / 255 for each in value) if isinstance(value, tuple) else value / 255
 
     def worked(self, value: float | tuple[float, ...]) -> float | tuple[float, ...]:
         """A value of a pixel, in the user's units, as it is in `image`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from penstock.image._distortion import Distortion, Geometry
-from penstock.image._values import Amount, Draws, Range, spread, whole
+from penstock.image._values import Amount, Draws, Range, chance, spread, whole
 from penstock.image._warp import Path
 
 _TRY_COUNT: Final = 10
@@ -118,8 +118,7 @@ def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
         vertical: How probable it is that top and bottom are, whatever happens to left and right.
     """
     what = {"horizontal": horizontal, "vertical": vertical}
-    # True is as good a way to say always.
-    return _Flip(*(spread(f"flip(): {name}", value * 1, least=0, most=1).high for name, value in what.items()))
+    return _Flip(*(chance(f"flip(): {name}", value) for name, value in what.items()))
 
 
 @final

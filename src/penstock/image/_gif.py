@@ -7,11 +7,9 @@ from penstock.image._formats import truncated
 
 
 class FirstFrame(NamedTuple):
-    """A GIF of one frame, and where on its canvas the frame lies."""
+    """A GIF of one frame, whose canvas is the frame: one around it might be of gigabytes."""
 
     data: bytes
-    top: int
-    left: int
     height: int
     width: int
 
@@ -28,11 +26,14 @@ def first_frame(data: memoryview) -> FirstFrame:
             if data[at] != 0x21:  # an extension
                 raise IndexError
             at = _after_blocks(data, at + 2)
-        left, top, width, height, flags = struct.unpack_from("<HHHHB", data, at + 1)
+        width, height, flags = struct.unpack_from("<HHB", data, at + 5)
         end = _after_blocks(data, at + 10 + _table_nbytes(flags) + 1)
     except (IndexError, struct.error):
         raise truncated(data, "within the first frame of the GIF") from None
-    return FirstFrame(bytes(data[:end]) + b";", top, left, height, width)
+    alone = bytearray(data[:end]) + b";"
+    struct.pack_into("<HH", alone, 6, width, height)
+    struct.pack_into("<HH", alone, at + 1, 0, 0)
+    return FirstFrame(bytes(alone), height, width)
 
 
 def _table_nbytes(flags: int) -> int:

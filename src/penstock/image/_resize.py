@@ -118,14 +118,12 @@ class Resizing:
             rows = np.take(image, nearest(image.shape[0], height), axis=0)
             np.copyto(out, np.take(rows, nearest(image.shape[1], width), axis=1))
         elif self.interpolation == "bilinear" and image.dtype == np.uint8 and _in_levels(image, out):
-            levels = out if out.dtype == np.uint8 and out.flags.c_contiguous else scratch("levels", out.shape, np.uint8)
+            levels = out if out.dtype == np.uint8 and _is_opencvs(out) else scratch("levels", out.shape, np.uint8)
             _by_opencv(image, levels)
             if levels is not out:
                 np.copyto(out, levels)
         else:
-            floats = (
-                out if out.dtype == np.float32 and out.flags.c_contiguous else scratch("floats", out.shape, np.float32)
-            )
+            floats = out if out.dtype == np.float32 and _is_opencvs(out) else scratch("floats", out.shape, np.float32)
             if self.interpolation == "bilinear":
                 source = scratch("source", image.shape, np.float32)
                 np.copyto(source, image, casting="same_kind")
@@ -143,6 +141,11 @@ class _Place(NamedTuple):
 
 def _from(start: int, length: int) -> slice:
     return slice(start, start + length)
+
+
+def _is_opencvs(out: Array) -> bool:
+    """Whether OpenCV writes into an array: it reads the strides of axes of one pixel too, which NumPy passes over."""
+    return out.flags.c_contiguous and (out.ndim == 2 or out.strides[1] == out.strides[2] * out.shape[2])
 
 
 def _in_levels(image: Array, out: Array) -> bool:

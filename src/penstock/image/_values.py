@@ -89,7 +89,8 @@ def spread(
         raise ArgumentError(f"{what}={value!r} goes from {range_.low:g} down to {range_.high:g}: give (low, high).")
     if range_.low < least or range_.high > most:
         bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise ArgumentError(f"{what}={value!r} is the range {range_.low:g} to {range_.high:g}; it can be {bounds}.")
+        said = f"exactly({range_.low:g})" if isinstance(value, Range) else repr(value)
+        raise ArgumentError(f"{what}={said} is the range {range_.low:g} to {range_.high:g}; it can be {bounds}.")
     return range_
 
 
@@ -98,6 +99,20 @@ def _number(what: str, value: Any) -> float:
         raise ArgumentTypeError(f"{what} takes a number, a pair (low, high) or exactly(value), not {type_of(value)}.")
     if not math.isfinite(value):
         raise ArgumentError(f"{what} takes finite numbers, not {value}.")
+    return float(value)
+
+
+def chance(what: str, value: Any) -> float:
+    """An argument that is a probability; True is as good a way to say always.
+
+    Raises:
+        ArgumentError: Below 0 or above 1.
+        ArgumentTypeError: No number.
+    """
+    if not isinstance(value, Real):
+        raise ArgumentTypeError(f"{what} takes a number from 0 to 1, not {type_of(value)}.")
+    if not 0 <= float(value) <= 1:
+        raise ArgumentError(f"{what}={value} is a probability: from 0 to 1.")
     return float(value)
 
 
