@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,12 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("keras"):
             item.add_marker("framework")
-
-
-def pytest_collection_finish() -> None:
-    # What is there now stays until the end; the collections of `leaves_nothing_behind` need not look at it.
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -100,21 +95,32 @@ def leaves_nothing_behind() -> Iterator[None]:
     refers to when it returns (a module's global, a fixture of a wider scope) counts as left behind.
     """
     gc.collect()
+    gc.freeze()  # collections need not look at what is there now: modules, which are a million objects with frameworks
     threads, descriptors, mappings = set(threading.enumerate()), _descriptors(), _mappings()
     processes, shared = _children(), _shared_names()
+
+    def left() -> dict[str, list[Any]]:
+        found = {
+            "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
+            "processes": sorted(_children() - processes),
+            "descriptors": sorted((_descriptors() - descriptors).elements()),
+            "mappings": sorted((_mappings() - mappings).elements()),
+            "/dev/shm": sorted(_shared_names() - shared),
+        }
+        return {kind: those for kind, those in found.items() if those}
+
     yield
     gc.collect()
-    _join(set(threading.enumerate()) - threads, deadline_s=5)
-    _await_end(_children() - processes, deadline_s=5)
-    gc.collect()  # what those threads were the last to hold
-    left = {
-        "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
-        "processes": sorted(_children() - processes),
-        "descriptors": sorted((_descriptors() - descriptors).elements()),
-        "mappings": sorted((_mappings() - mappings).elements()),
-        "/dev/shm": sorted(_shared_names() - shared),
-    }
-    assert not any(left.values()), f"Left behind: {left}"
+    if remaining := left():
+        _join(set(threading.enumerate()) - threads, deadline_s=5)
+        _await_end(_children() - processes, deadline_s=5)
+        gc.collect()  # what those threads were the last to hold
+        remaining = left()
+    if remaining:
+        gc.unfreeze()
+        gc.collect()  # what hangs together with something older
+        remaining = left()
+    assert not remaining, f"Left behind: {remaining}"
 
 
 def _join(threads: set[threading.Thread], *, deadline_s: float) -> None:
@@ -136,11 +142,11 @@ def _await_end(processes: set[int], *, deadline_s: float) -> None:
 
 def _children() -> set[int]:
     """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    found, proc = set(), Path("/proc")
+    for process in filter(str.isdecimal, os.listdir(proc) if proc.exists() else []):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(path.parent.name))
+            if int((proc / process / "stat").read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.add(int(process))
     return found
 
 
