@@ -107,6 +107,8 @@ def leaves_nothing_behind() -> Iterator[None]:
             "mappings": sorted((_mappings() - mappings).elements()),
             "/dev/shm": sorted(_shared_names() - shared),
         }
+        if found["/dev/shm"]:
+            found["/dev/shm"] = _not_held_elsewhere(found["/dev/shm"])
         return {kind: those for kind, those in found.items() if those}
 
     yield
@@ -142,17 +144,40 @@ def _await_end(processes: set[int], *, deadline_s: float) -> None:
 
 def _children() -> set[int]:
     """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
-    found, proc = set(), Path("/proc")
+    return {process for process, parent in _parents().items() if parent == os.getpid()}
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process; empty where there is no `/proc`."""
+    found, proc = {}, Path("/proc")
     for process in filter(str.isdecimal, os.listdir(proc) if proc.exists() else []):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if int((proc / process / "stat").read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
-                found.add(int(process))
+            found[int(process)] = int((proc / process / "stat").read_bytes().rpartition(b")")[2].split()[1])
     return found
 
 
 def _shared_names() -> set[str]:
     """Names of shared memory that has one; empty where there is no `/dev/shm`."""
     return {path.name for path in Path("/dev/shm").glob("*")}
+
+
+def _not_held_elsewhere(names: list[str]) -> list[str]:
+    """Those that no process has mapped which neither is this one nor descends from it.
+
+    Such as another worker of pytest's: a semaphore of `multiprocessing` has a name as long as it lives.
+    """
+    parents, held = _parents(), set()
+    for process in parents:
+        ancestor = process
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor == 0:
+            with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
+                lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+                held.update(int(line.split()[4]) for line in lines if " /dev/shm/" in line)
+    # By inode: a semaphore is mapped under the name that it had while it was made.
+    shared = {entry.name: entry.inode() for entry in os.scandir("/dev/shm")}
+    return [name for name in names if shared.get(name) not in {None, *held}]
 
 
 def _descriptors() -> Counter[str]:
