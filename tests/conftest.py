@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.leftovers import children, not_of_others, shared_names
+
 # Read by Keras when it is first imported; without it, the user's own ~/.keras would decide what is tested.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # TensorFlow's notes about its build are no part of what a test prints.
@@ -73,12 +75,18 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # and so a group of processes
         )
         try:
             out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             process.send_signal(signal.SIGABRT)  # which faulthandler answers with the stacks
+            process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started has the pipes, too
             out, err = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             pytest.fail(f"The script still ran after {timeout_s} s.\n{out}\n{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -97,25 +105,23 @@ def leaves_nothing_behind() -> Iterator[None]:
     gc.collect()
     gc.freeze()  # collections need not look at what is there now: modules, which are a million objects with frameworks
     threads, descriptors, mappings = set(threading.enumerate()), _descriptors(), _mappings()
-    processes, shared = _children(), _shared_names()
+    processes, shared = children(), shared_names()
 
     def left() -> dict[str, list[Any]]:
         found = {
             "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
-            "processes": sorted(_children() - processes),
+            "processes": sorted(children() - processes),
             "descriptors": sorted((_descriptors() - descriptors).elements()),
             "mappings": sorted((_mappings() - mappings).elements()),
-            "/dev/shm": sorted(_shared_names() - shared),
+            "/dev/shm": sorted(not_of_others(shared_names() - shared)),
         }
-        if found["/dev/shm"]:
-            found["/dev/shm"] = _not_held_elsewhere(found["/dev/shm"])
         return {kind: those for kind, those in found.items() if those}
 
     yield
     gc.collect()
     if remaining := left():
         _join(set(threading.enumerate()) - threads, deadline_s=5)
-        _await_end(_children() - processes, deadline_s=5)
+        _await_end(children() - processes, deadline_s=5)
         gc.collect()  # what those threads were the last to hold
         remaining = left()
     if remaining:
@@ -140,44 +146,6 @@ def _await_end(processes: set[int], *, deadline_s: float) -> None:
             descriptor = os.pidfd_open(process)
             select.select([descriptor], [], [], max(0.0, end_s - time.monotonic()))
             os.close(descriptor)
-
-
-def _children() -> set[int]:
-    """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
-    return {process for process, parent in _parents().items() if parent == os.getpid()}
-
-
-def _parents() -> dict[int, int]:
-    """The parent of each process; empty where there is no `/proc`."""
-    found, proc = {}, Path("/proc")
-    for process in filter(str.isdecimal, os.listdir(proc) if proc.exists() else []):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            found[int(process)] = int((proc / process / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    return found
-
-
-def _shared_names() -> set[str]:
-    """Names of shared memory that has one; empty where there is no `/dev/shm`."""
-    return {path.name for path in Path("/dev/shm").glob("*")}
-
-
-def _not_held_elsewhere(names: list[str]) -> list[str]:
-    """Those that no process has mapped which neither is this one nor descends from it.
-
-    Such as another worker of pytest's: a semaphore of `multiprocessing` has a name as long as it lives.
-    """
-    parents, held = _parents(), set()
-    for process in parents:
-        ancestor = process
-        while ancestor not in (0, os.getpid()):
-            ancestor = parents.get(ancestor, 0)
-        if ancestor == 0:
-            with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
-                lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-                held.update(int(line.split()[4]) for line in lines if " /dev/shm/" in line)
-    # By inode: a semaphore is mapped under the name that it had while it was made.
-    shared = {entry.name: entry.inode() for entry in os.scandir("/dev/shm")}
-    return [name for name in names if shared.get(name) not in {None, *held}]
 
 
 def _descriptors() -> Counter[str]:
