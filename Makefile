@@ -2,7 +2,7 @@
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
 #                ARGS=augment: on characters that worker processes distort; ARGS=images: on a folder of JPEGs
-#   make test    every test: the fast set first, on a machine without frameworks     (about 10 minutes)
+#   make test    every test: the fast set first, on a machine without frameworks     (under 20 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
 #   make clean   removes what these made
@@ -14,7 +14,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # one venv, and tests that measure: one thing at a time
-.PHONY: demo test test-fast test-framework test-keras test-rest check format bench clean
+.PHONY: demo test test-fast test-framework test-keras test-faults test-limits check format bench clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -24,32 +24,40 @@ STAMP := $(VENV)/.installed
 BENCH ?= $(sort $(wildcard benchmarks/[!_]*.py))
 ARGS ?=
 
-# Every test belongs to exactly one of the four sets; a set without tests is an error.
+# Every test belongs to exactly one of the five sets; a set without tests is an error.
 FAST := not framework and not limits and not faults and not slow
 FRAMEWORK := framework and not keras and not limits
 KERAS := keras and not limits
-REST := limits or ((faults or slow) and not framework)
+FAULTS := (faults or slow) and not framework and not limits
+LIMITS := limits
+# Two processes run the tests of a set, which changes no test: what is left behind is looked for in each of them. One
+# that hangs still prints its stacks and fails; another process goes on with the others. ARGS=-n0 for one and no other.
+PARALLEL := --numprocesses=2 --dist=worksteal
 
 demo: $(STAMP)-demo
 	$(VENV)/bin/penstock demo $(ARGS)
 
-test: test-fast test-framework test-keras test-rest
+test: test-fast test-framework test-keras test-faults test-limits
 
 test-fast: $(STAMP)-core
-	$(PY) -m pytest -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
+	$(PY) -m pytest $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
 
 test-framework: $(STAMP)-frameworks
-	$(PY) -m pytest -m "$(FRAMEWORK)" $(ARGS)
+	$(PY) -m pytest $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
 
 # A process has one Keras backend for its whole life.
 test-keras: $(STAMP)-frameworks
 	@for backend in tensorflow jax torch; do \
 		echo "== Keras on $$backend"; \
-		KERAS_BACKEND=$$backend $(PY) -m pytest -m "$(KERAS)" $(ARGS); \
+		KERAS_BACKEND=$$backend $(PY) -m pytest $(PARALLEL) -m "$(KERAS)" $(ARGS); \
 	done
 
-test-rest: $(STAMP)-frameworks
-	$(PY) -m pytest -m "$(REST)" $(ARGS)
+test-faults: $(STAMP)-core
+	$(PY) -m pytest $(PARALLEL) -m "$(FAULTS)" $(ARGS)
+
+# One after the other: these measure.
+test-limits: $(STAMP)-frameworks
+	$(PY) -m pytest -m "$(LIMITS)" $(ARGS)
 
 check: $(STAMP)-check
 	$(VENV)/bin/ruff format --check .

@@ -12,9 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.leftovers import children, not_of_others, shared_names
 
 # Read by Keras when it is first imported; without it, the user's own ~/.keras would decide what is tested.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -37,12 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("keras"):
             item.add_marker("framework")
-
-
-def pytest_collection_finish() -> None:
-    # What is there now stays until the end; the collections of `leaves_nothing_behind` need not look at it.
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +75,18 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # and so a group of processes
         )
         try:
             out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             process.send_signal(signal.SIGABRT)  # which faulthandler answers with the stacks
+            process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started has the pipes, too
             out, err = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             pytest.fail(f"The script still ran after {timeout_s} s.\n{out}\n{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -100,21 +103,32 @@ def leaves_nothing_behind() -> Iterator[None]:
     refers to when it returns (a module's global, a fixture of a wider scope) counts as left behind.
     """
     gc.collect()
+    gc.freeze()  # collections need not look at what is there now: modules, which are a million objects with frameworks
     threads, descriptors, mappings = set(threading.enumerate()), _descriptors(), _mappings()
-    processes, shared = _children(), _shared_names()
+    processes, shared = children(), shared_names()
+
+    def left() -> dict[str, list[Any]]:
+        found = {
+            "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
+            "processes": sorted(children() - processes),
+            "descriptors": sorted((_descriptors() - descriptors).elements()),
+            "mappings": sorted((_mappings() - mappings).elements()),
+            "/dev/shm": sorted(not_of_others(shared_names() - shared)),
+        }
+        return {kind: those for kind, those in found.items() if those}
+
     yield
     gc.collect()
-    _join(set(threading.enumerate()) - threads, deadline_s=5)
-    _await_end(_children() - processes, deadline_s=5)
-    gc.collect()  # what those threads were the last to hold
-    left = {
-        "threads": sorted(thread.name for thread in set(threading.enumerate()) - threads),
-        "processes": sorted(_children() - processes),
-        "descriptors": sorted((_descriptors() - descriptors).elements()),
-        "mappings": sorted((_mappings() - mappings).elements()),
-        "/dev/shm": sorted(_shared_names() - shared),
-    }
-    assert not any(left.values()), f"Left behind: {left}"
+    if remaining := left():
+        _join(set(threading.enumerate()) - threads, deadline_s=5)
+        _await_end(children() - processes, deadline_s=5)
+        gc.collect()  # what those threads were the last to hold
+        remaining = left()
+    if remaining:
+        gc.unfreeze()
+        gc.collect()  # what hangs together with something older
+        remaining = left()
+    assert not remaining, f"Left behind: {remaining}"
 
 
 def _join(threads: set[threading.Thread], *, deadline_s: float) -> None:
@@ -132,21 +146,6 @@ def _await_end(processes: set[int], *, deadline_s: float) -> None:
             descriptor = os.pidfd_open(process)
             select.select([descriptor], [], [], max(0.0, end_s - time.monotonic()))
             os.close(descriptor)
-
-
-def _children() -> set[int]:
-    """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(path.parent.name))
-    return found
-
-
-def _shared_names() -> set[str]:
-    """Names of shared memory that has one; empty where there is no `/dev/shm`."""
-    return {path.name for path in Path("/dev/shm").glob("*")}
 
 
 def _descriptors() -> Counter[str]:

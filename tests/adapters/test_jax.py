@@ -22,15 +22,9 @@ X = np.arange(48, dtype=np.float32).reshape(24, 2)
 
 @pytest.fixture(scope="module", autouse=True)
 def _jax_is_there():
-    import gc
-
     import jax
 
     jax.device_put(np.zeros(1)).block_until_ready()
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

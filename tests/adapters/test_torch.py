@@ -27,16 +27,11 @@ def labels(batches):
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch_is_imported():
-    import gc
     from multiprocessing import resource_tracker
 
     import torch  # noqa: F401
 
     resource_tracker.ensure_running()  # which the first worker of torch's would start, for the life of this process
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 # The adapter.

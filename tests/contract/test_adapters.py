@@ -14,15 +14,10 @@ BACKEND = os.environ["KERAS_BACKEND"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_to_collect(request):
-    """The modules of frameworks are hundreds of thousands of objects, and each test collects three times."""
+def _frameworks_are_imported(request):
     for name in ("torch", "jax", "keras"):
         if any(name in item.nodeid.lower() for item in request.session.items if item.path == request.path):
             importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class _Torch:

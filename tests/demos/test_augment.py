@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-# What the command does, with fewer characters and smaller batches.
+# The command, with fewer characters and smaller batches.
 SCRIPT = """
-import sys
+import functools, sys
+from penstock import cli
 from penstock.demos import augment, characters
 augment.BATCH_SIZE = 32
-augment.run(int(sys.argv[1]), "data", "out.png", names=characters.HIRAGANA[:12])
+augment.run = functools.partial(augment.run, names=characters.HIRAGANA[:12])
+sys.exit(cli.main(["demo", "augment", "--epochs", sys.argv[1], "--data-dir", "data", "--out", "out.png"]))
 """
 
 
@@ -77,8 +79,7 @@ def test_demo_trains_on_characters_reports_and_draws(tmp_path):
 @pytest.mark.faults
 @pytest.mark.parametrize("moment", ["Batches alone", "Epoch 1/1000"])
 def test_ctrl_c_at_any_moment_is_status_130_and_leaves_nothing(moment, tmp_path):
-    command = ("-m", "penstock.cli", "demo", "augment", "--epochs", "1000", "--data-dir", "data")
-    with _started(tmp_path, *command) as process:
+    with _started(tmp_path, "-c", SCRIPT, "1000") as process:
         assert process.stdout is not None
         assert any(moment in line for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGINT)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.leftovers import not_of_others, shared_names
+
 DEADLINE_S = 30.0
 """How long anybody waits for what must come, on a busy machine."""
 
@@ -39,7 +41,7 @@ class Program:
         prefix: Sequence[str] = (),
     ) -> None:
         self._directory = directory
-        self._shared_before = _shared_names()
+        self._shared_before = shared_names()
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *options, script, *arguments],
             stdin=subprocess.PIPE,
@@ -106,7 +108,7 @@ class Program:
         """Asserts that it has ended, and that there is no process, temporary file or named memory of it."""
         assert self.process.poll() is not None, "it runs"
         files = [name for name in os.listdir(self._directory) if not name.startswith(_OF_OTHERS)]
-        left = self.relatives(), files, sorted(_shared_names() - self._shared_before)
+        left = self.relatives(), files, sorted(not_of_others(shared_names() - self._shared_before))
         assert left == ([], [], []), f"Left behind: {left}"
 
     def kill(self) -> None:
@@ -138,7 +140,3 @@ def _read(process: int, name: str) -> bytes:
         return Path(f"/proc/{process}/{name}").read_bytes()
     except OSError:  # it has ended
         return b""
-
-
-def _shared_names() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("*")}

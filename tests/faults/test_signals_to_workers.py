@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.testing._runs import child_processes
 from penstock.testing._shared import SharedLog
 from tests.faults.programs import await_end
+from tests.leftovers import not_of_others, shared_names
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -221,13 +222,13 @@ def test_a_program_that_ignores_its_childrens_ends_loses_nothing(oracle: list[An
 
 
 def test_nothing_of_killed_workers_is_left_in_shared_memory(oracle: list[Any]) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_names()
     with batches_of(Traced()).loader(executor="processes", workers=2) as loader:
         for number, _ in enumerate(loader):
             if number == 20:
                 for pid in child_processes():
                     os.kill(pid, signal.SIGKILL)
             if number == 30:
-                assert set(os.listdir("/dev/shm")) == before
+                assert not not_of_others(shared_names() - before)
                 break
-    assert set(os.listdir("/dev/shm")) == before
+    assert not not_of_others(shared_names() - before)

@@ -20,6 +20,7 @@ RNG = np.random.default_rng(0)
 def tf():
     import tensorflow as tf
 
+    gc.freeze()  # its modules, which the collection need not look at
     yield tf
     gc.collect()
     tf.convert_to_tensor(np.zeros(1)).numpy()  # TensorFlow drops references to arrays at such a moment

@@ -101,7 +101,9 @@ def test_waits_at_a_gate_end(start: Start) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("make", [lambda table: LethalSource(RangeSource(9), table), LethalFunction], ids=str)
+@pytest.mark.parametrize(
+    "make", [lambda table: LethalSource(RangeSource(9), table), LethalFunction], ids=["a source", "a function"]
+)
 @pytest.mark.parametrize(("fault", "status"), [("kill", -signal.SIGKILL), ("segfault", -signal.SIGSEGV), ("exit", 3)])
 def test_lethal_elements_end_their_process(start: Start, make: Any, fault: str, status: int) -> None:
     fake = make({3: [fault, None]})
