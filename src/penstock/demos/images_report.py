@@ -57,7 +57,7 @@ class Outcome:
         workers = f"{loader.workers} {loader.executor if loader.workers > 1 else 'worker'}"
         return (
             f"{count / self.run.train_s:,.0f} images/s in model.fit, {self.run.train_s:.0f} s for {self.epochs} "
-            f"epochs, decoded and distorted by {workers} beside it. {self.run.waited}"
+            f"epoch{'' if self.epochs == 1 else 's'}, decoded and distorted by {workers} beside it. {self.run.waited}"
         )
 
     def _memory(self) -> str:
