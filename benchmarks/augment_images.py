@@ -19,10 +19,19 @@ processes.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0, Pillow 13.
 
-Result, on a machine that others kept busy (to be run on a quiet one; runs of one to three short rounds): `threads` was
-3.8 (2.6 to 18.6), 5.8 (3.8 to 8.2), 10 (4.2 to 15.8) and 11 times `torch`, and `processes` 8.1 (7.4 to 12.7) in the
-first of these. Processor time, which depends less on the others: 880 us an image for Pillow's function in a loop; 94 us
-for ours, some 40 us of it Python, and 54 us with bilinear interpolation. Two threads take turns at that Python.
+Result of 2026-11-20 (two cores of an AMD EPYC, Python 3.11.7, OpenCV 5.0; medians of three rounds and their spread,
+with the end of another benchmark beside the first):
+
+    pillow      1,234 (1,200 to 1,268) samples/s, one thread
+    torch       1,981 (1,838 to 2,297)
+    inline      8,847 (7,090 to 8,931)
+    threads     6,593 (6,467 to 7,795)
+    bilinear    8,426 (6,676 to 8,595), on threads
+    processes  16,516 (14,126 to 18,034)
+
+`threads` is 3.39 (3.33 to 3.52) times `torch`, where 4 was wanted, and `processes` 7.2 (7.1 to 9.8). Two threads are no
+faster than one here (0.88): of the 94 us that an image of 64x64 takes, some 40 are Python, between calls of OpenCV of 3 to
+40 us, and the GIL goes back and forth. On images this small, `executor="processes"` is what helps.
 
 Not shown: larger images, where the share of Python is smaller, and a consumer that computes meanwhile.
 """
