@@ -30,8 +30,8 @@ with the end of another benchmark beside the first):
     processes  16,516 (14,126 to 18,034)
 
 `threads` is 3.39 (3.33 to 3.52) times `torch`, where 4 was wanted, and `processes` 7.2 (7.1 to 9.8). Two threads are no
-faster than one here (0.88): of the 94 us that an image of 64x64 takes, some 40 are Python, between calls of OpenCV of 3 to
-40 us, and the GIL goes back and forth. On images this small, `executor="processes"` is what helps.
+faster than one here (0.88): of the 94 us that an image of 64x64 takes, some 40 are Python, between calls of OpenCV of
+3 to 40 us, and the GIL goes back and forth. On images this small, `executor="processes"` is what helps.
 
 Not shown: larger images, where the share of Python is smaller, and a consumer that computes meanwhile.
 """

@@ -31,9 +31,9 @@ five rounds and their spread; at its very end another benchmark ran beside it fo
     grain_pillow     628 (586 to 691)      2.46              325
 
 Exact decoding is 1.13 (1.04 to 1.23) times the best that decodes all, where 1.15 was wanted; `"fast"` 1.37 (1.34 to
-1.47), where 1.5 was; 1.22 times tf.data at half size. The gaps are no more even than tf.data's, and not the 1.7 that was
-wanted: images differ, by how many coefficients they have. What limits it is Huffman decoding, two thirds of the time and
-the same code for all: `design/0009-decoding.md`.
+1.47), where 1.5 was; 1.22 times tf.data at half size. The gaps are no more even than tf.data's, and not the 1.7 that
+was wanted: images differ, by how many coefficients they have. What limits it is Huffman decoding, two thirds of the
+time and the same code for all: `design/0009-decoding.md`.
 
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """
