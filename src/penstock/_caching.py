@@ -1,8 +1,6 @@
 """`cache` and `materialize`: which plans can be kept, and how all of one is kept now."""
 
 import os
-import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,15 +10,15 @@ from penstock._plan._batch import Batch
 from penstock._plan._cache import Cache, Whole
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
+from penstock.diagnostics._progress import Progress
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
 
-Progress = Callable[[int, int | None], None]
+Told = Callable[[int, int | None], None]
 """`progress(done, total)`: elements so far, and in all if that is known."""
 
 _BATCH_NBYTES: Final = 4 << 20
 _BATCH_COUNT: Final = 256
-_SHOWN_EVERY_S: Final = 0.5
 
 
 def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str = "cache") -> Cache:
@@ -70,7 +68,7 @@ def _require_one_epoch(node: Node, verb: str) -> None:
             )
 
 
-def materialized(node: Node, path: Any, key: str | None, progress: Progress | None, options: dict[str, Any]) -> Cache:
+def materialized(node: Node, path: Any, key: str | None, progress: Told | None, options: dict[str, Any]) -> Cache:
     """Keeps all that a plan gives, now.
 
     Raises:
@@ -80,7 +78,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Progress | No
     if step.all:
         return step
     assert isinstance(step.store, CacheDirectory)
-    _fill(step, _Printed() if progress is None and sys.stderr.isatty() else progress, options)
+    _fill(step, progress, options)
     if node.access == "stream":
         whole = step.store.complete()
     else:
@@ -100,7 +98,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Progress | No
     return Cache(node, step.store, step.text, whole)
 
 
-def _fill(step: Cache, progress: Progress | None, options: dict[str, Any]) -> None:
+def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:
     count = 1
     if step.access == "random" and all(None not in leaf.shape for leaf in step.spec.leaves):
         count = max(1, min(_BATCH_COUNT, _BATCH_NBYTES // max(1, step.spec.nbytes)))
@@ -108,26 +106,10 @@ def _fill(step: Cache, progress: Progress | None, options: dict[str, Any]) -> No
     if step.length == 0:
         return
     total, done = step.length if isinstance(step.length, int) else None, 0
-    with Loader(plan, LoaderOptions(**options)) as loader:
+    with Loader(plan, LoaderOptions(**options)) as loader, Progress("Keeping", total=total) as line:
         for _ in loader:
             done += count
-            if progress is not None:
+            if progress is None:
+                line.advance(count)
+            else:
                 progress(done if total is None else min(done, total), total)
-
-
-class _Printed:
-    """A line on a terminal, written over and over."""
-
-    def __init__(self) -> None:
-        self._began_s = self._shown_s = time.monotonic()
-
-    def __call__(self, done: int, total: int | None) -> None:
-        now_s = time.monotonic()
-        if now_s < self._shown_s + _SHOWN_EVERY_S and done != total:
-            return
-        self._shown_s = now_s
-        rate = done / max(1e-9, now_s - self._began_s)
-        of = "" if total is None else f" of {total:,}, {max(0, total - done) / max(rate, 1e-9):,.0f} s to go"
-        end = "\n" if done == total else ""
-        sys.stderr.write(f"\rmaterialize: {done:,}{of}, {rate:,.0f} elements/s   {end}")
-        sys.stderr.flush()

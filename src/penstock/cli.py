@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import penstock
-from penstock.commands import bench, doctor, inspect
+from penstock.commands import bench, check, doctor, inspect, materialize
+from penstock.commands._target import count
 
-_COMMANDS = (doctor, inspect, bench)
+_COMMANDS = (doctor, inspect, check, bench, materialize)
 """Each in a file of its own, but for the demo."""
 _DEMO = """\
 Trains a small model with Keras on data that are read from disk as they are needed, and reports speed, memory and
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--data", metavar="FILE.npy", help="your own frames for the film: (n, h, w), (n, c, h, w) or (n, h, w, c)"
     )
-    demo.add_argument("--epochs", type=_positive, metavar="N", help="default: 3, and 6 for characters")
+    demo.add_argument("--epochs", type=count, metavar="N", help="default: 3, and 6 for characters")
     demo.add_argument("--data-dir", metavar="FOLDER", help="where data are kept (default: the user's cache)")
     demo.add_argument(
         "--out", metavar="FILE.png", help="the picture (default: penstock-demo.png, penstock-demo-augment.png, ...)"
@@ -103,12 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         command.add_parser(commands)
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The dataset that a command line names: by a path, or as `module:name` or `file.py:name`."""
 
+import argparse
 import importlib
 import importlib.util
 import os
@@ -13,6 +14,13 @@ from types import ModuleType
 import penstock
 from penstock import Dataset
 from penstock.commands import _folders
+
+
+def count(text: str) -> int:
+    """A number of things on a command line, from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1 on")
+    return int(text)
 
 
 def dataset_of(target: str) -> tuple[Dataset, str]:

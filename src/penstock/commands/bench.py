@@ -13,7 +13,7 @@ import numpy as np
 import penstock
 from penstock import Dataset, Loader, Report, _tree
 from penstock._memory._budget import mib
-from penstock.commands._target import dataset_of
+from penstock.commands._target import count, dataset_of
 from penstock.diagnostics._progress import Progress
 from penstock.diagnostics._report import WhatIf
 
@@ -51,7 +51,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--executor", choices=("auto", "inline", "threads", "processes"), default="auto")
     parser.add_argument("--workers", type=_workers, default="auto", metavar="N", help="default: auto")
     parser.add_argument(
-        "--batch-size", type=_count, metavar="N", help=f"default: {BATCH_SIZE} for a path, and none for module:name"
+        "--batch-size", type=count, metavar="N", help=f"default: {BATCH_SIZE} for a path, and none for module:name"
     )
     parser.add_argument("--shuffle", action="store_true", help="in random order, over the whole dataset")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -112,7 +112,7 @@ class Measured:
         now = self.report.workers or 1
         if self.report.batches < 2 or not self.report.lanes:
             return []
-        return [self.report.what_if(workers=count) for count in sorted({1, 2, 4, now, 2 * now})]
+        return [self.report.what_if(workers=each) for each in sorted({1, 2, 4, now, 2 * now})]
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs; bytes, seconds."""
@@ -179,18 +179,18 @@ def measure(
             batches = _endlessly(loader)
             _read(next(batches))
         is_batched = bool(dataset._node.part_count(0, 0)) or dataset._node.verb in _PADDED
-        count = elements = nbytes = 0
+        batch_count = elements = nbytes = 0
         started_s = time.perf_counter()
         with Progress("Measuring", unit="batches" if is_batched else "elements") as progress:
             while (elapsed_s := time.perf_counter() - started_s) < seconds:
                 batch = next(batches)
                 nbytes += _read(batch)
                 elements += _element_count(batch) if is_batched else 1
-                count += 1
+                batch_count += 1
                 progress.advance()
         report, length = loader.report(), loader.length
-    epochs = (count + 1) / length if isinstance(length, int) else float("nan")
-    return Measured(repr(dataset), elapsed_s, count, elements, nbytes, epochs, warm_up, report)
+    epochs = (batch_count + 1) / length if isinstance(length, int) else float("nan")
+    return Measured(repr(dataset), elapsed_s, batch_count, elements, nbytes, epochs, warm_up, report)
 
 
 def _warm_up(loader: Loader, seconds: float) -> str:
@@ -262,11 +262,5 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1 on")
-    return int(text)
-
-
 def _workers(text: str) -> int | str:
-    return text if text == "auto" else _count(text)
+    return text if text == "auto" else count(text)

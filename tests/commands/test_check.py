@@ -1,0 +1,64 @@
+"""`penstock check` and `penstock materialize`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.cli import main
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+PROGRAM = """
+import numpy as np
+import penstock as ps
+
+def invert(x):
+    return 12 // x
+
+def well():
+    return ps.range(12).map(lambda x: x + 1)
+
+def broken():
+    return ps.range(12).map(lambda x: invert(int(x) - 3))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_dataset_that_is_well_is_said_to_be(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("rows.npy", np.arange(12).reshape(4, 3))
+    assert main(["check", "rows.npy"]) == 0
+    assert "4 elements" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_is_broken_is_listed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{program}:broken"]) == 1
+    said = capsys.readouterr().out
+    assert "ZeroDivisionError" in said
+    assert "element 3" in said
+    assert main(["check", f"{program}:broken", "--limit", "3"]) == 0
+
+
+def test_all_elements_are_kept(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # what is there is found
+        assert main(["materialize", f"{program}:well", "kept", "--executor", "threads", "--workers", "2"]) == 0
+        assert "kept in kept" in capsys.readouterr().out
+    assert Path("kept").is_dir()
+    assert [int(x) for x in ps.range(12).map(lambda x: x + 1).materialize("other", executor="inline")] == [
+        *range(1, 13)
+    ]
+
+
+@pytest.mark.parametrize("command", [["check", "nowhere.npy"], ["materialize", "nowhere.npy", "kept"]])
+def test_what_is_not_there_is_said(command: list[str], program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 1
+    assert "no file or folder nowhere.npy" in capsys.readouterr().err
