@@ -415,4 +415,6 @@ def test_sources_that_compute_are_shared_by_all_workers() -> None:
         source.computes = computes
         with ps.from_source(source).batch(64).loader("threads", workers=2) as loader:
             assert [batch.tolist() for batch in loader] == [[*range(64)]]
-        assert max(source.read_counts[: 64 // most]) == most
+        # The first batch, by this many at a time; by then, parts of the next one may have been read by others.
+        assert source.read_counts.count(most) >= 64 // most
+        assert computes == (64 not in source.read_counts)

@@ -17,6 +17,14 @@ BAD = {3, 10, 11, 17, 24}
 EXECUTORS = [("inline", 1), ("threads", 3), ("processes", 2)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _workers_stay() -> Iterator[None]:
+    # They take longer to start than most of these run.
+    with ps.range(8).loader(executor="processes", workers=2) as loader:
+        next(iter(loader))
+        yield
+
+
 @pytest.fixture(params=EXECUTORS, ids=lambda run: run[0])
 def run(request: pytest.FixtureRequest) -> tuple[str, int]:
     return request.param
