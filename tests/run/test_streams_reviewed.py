@@ -92,3 +92,18 @@ def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
         with pytest.raises(ps.DeadlineError, match="while batch 3 of epoch 0 was waited for"):
             next(batches)
         gate.set()
+
+
+@pytest.mark.slow
+def test_streams_go_on_where_the_board_begins_again() -> None:
+    """Units have places on a board of 4,096, a circle: those of a stream are heard of in order all the same."""
+
+    def rows() -> Any:
+        for number in range(20):
+            yield np.full(50, number), "text" * number
+
+    spec = (ps.ArraySpec((None,), "int64"), ps.ArraySpec((), np.dtype("U")))
+    dataset = ps.from_generator(rows, element_spec=spec).filter(lambda x: True).map(lambda x: x, element_spec=spec)
+    with dataset.loader("processes", workers=2) as loader:
+        for _ in range(240):
+            assert [(int(array[0]), len(text)) for array, text in loader] == [(n, 4 * n) for n in range(20)]

@@ -319,7 +319,8 @@ class Pool:
         for place in told:
             if place not in self._told:
                 self._take_messages(self._children[self._board.owner(place)])
-        for place in sorted([*self._board.places(DONE), *told]):
+        # A stream is read by one worker in order, and is to be heard of in order.
+        for place in sorted([*self._board.places(DONE), *told], key=lambda place: self._jobs[place].number):
             if (child := self._children.get(self._board.owner(place))) is not None:
                 child.done_count += 1
             job, message = self._jobs.pop(place), self._told.pop(place, None)

@@ -3,6 +3,7 @@
 A tenant is a loader's right to the workers; the pool ends with the last one. `_pool.py` says who writes what.
 """
 
+import itertools
 import logging
 import os
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock._run._workers._pool import Pool
 
 _NOTHING_WANTED: Final = 1 << 62
+_numbers = itertools.count()
 
 _log = logging.getLogger("penstock")
 
@@ -42,9 +44,11 @@ class Receiver(Protocol):
 class Job:
     """A unit on its way."""
 
-    __slots__ = ("deaths", "hangs", "plan", "unit")
+    __slots__ = ("deaths", "hangs", "number", "plan", "unit")
 
     def __init__(self, plan: "Plan", unit: Unit) -> None:
+        self.number = next(_numbers)
+        """In the order in which they were submitted, which places on the board are not: it is a circle."""
         self.plan = plan
         self.unit = unit
         self.deaths = 0
