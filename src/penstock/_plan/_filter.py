@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _NOTHING = object()
 
 
+def judged(pair: Spec) -> Spec:
+    """What elements look like, of which there are pairs of an element and what was said of it."""
+    return Spec(pair.leaves[:-1], pair.structure.children()[0])
+
+
 class Sequential(Node):
     """A step whose elements can only be had one after the other."""
 
@@ -67,8 +72,7 @@ class Filter(Sequential):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        pair = self.source.spec
-        return Spec(pair.leaves[:-1], pair.structure.children()[0])
+        return judged(self.source.spec)
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
         """Leaves out the others. Over random access, it can begin where it was."""

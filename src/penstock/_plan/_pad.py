@@ -9,7 +9,7 @@ import numpy as np
 from penstock import _tree
 from penstock._errors import ElementError, SpecError
 from penstock._plan._batch import Batch
-from penstock._plan._filter import Sequential
+from penstock._plan._filter import Sequential, judged
 from penstock._plan._map import Map
 from penstock._plan._node import Indices, Leaves, Length, Node
 from penstock._plan._reader import Gather, copied
@@ -207,8 +207,7 @@ class BucketByLength(Sequential):
 
     @property
     def _element_spec(self) -> Spec:
-        pair = self.source.spec
-        return Spec(pair.leaves[:-1], pair.structure.children()[0])
+        return judged(self.source.spec)
 
     def settings(self) -> dict[str, Any]:
         """The arguments; the input knows the function."""
