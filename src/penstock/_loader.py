@@ -176,8 +176,8 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._counters = Counters()
-        self._mark: tuple[Counters, tuple[Lane, ...]] = Counters(), ()
-        """What had been done when the iteration began."""
+        self._mark: tuple[Counters, tuple[Lane, ...]] | None = None
+        """What had been done when the iteration began, if somebody listens."""
         # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
         self._at: Position = (0, 0)
         """The position after the batches that were handed out."""
@@ -200,7 +200,8 @@ class Loader:
             self._counters.paused()
             self._started_at = self._started_at or time.perf_counter()
             self._running().seek(self._at, self._consumed.get(self._at, -1))
-            self._mark = self._counters.copy(), self._lanes()
+            # Where nobody will hear of the epoch, adding up what was done before would be for nothing.
+            self._mark = (self._counters.copy(), self._lanes()) if _log.isEnabledFor(logging.INFO) else None
             return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
@@ -319,7 +320,7 @@ class Loader:
 
     def _tell_epoch(self, epoch: int) -> None:
         """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
-        if _log.isEnabledFor(logging.INFO):
+        if self._mark is not None:
             counters, lanes = self._mark
             done = [now.since(then) for now, then in zip(self._lanes(), lanes, strict=True)] if lanes else self._lanes()
             _log.info("Epoch %d: %s.", epoch, self._report(self._counters.since(counters), tuple(done)).sentence)
