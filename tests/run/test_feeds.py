@@ -256,6 +256,14 @@ def test_a_loader_is_sought_forwards_and_backwards_in_mid_epoch(executor: str) -
 # Memory.
 
 
+def _grown(loader: ps.Loader, epoch_count: int) -> int:
+    """By how many bytes Python's memory grows over so many epochs."""
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(epoch_count):
+        list(loader)
+    return tracemalloc.get_traced_memory()[0] - before
+
+
 @pytest.mark.slow
 @EVERY_EXECUTOR
 def test_memory_is_flat_over_many_epochs(executor: str) -> None:
@@ -270,15 +278,11 @@ def test_memory_is_flat_over_many_epochs(executor: str) -> None:
             list(loader)
         tracemalloc.start()
         try:
-            for _ in range(10):
-                list(loader)
-            before = tracemalloc.get_traced_memory()[0]
-            for _ in range(60):
-                list(loader)
-            grown = tracemalloc.get_traced_memory()[0] - before
+            grown = [_grown(loader, epoch_count=30) for _ in range(4)]
         finally:
             tracemalloc.stop()
-    assert grown < 30_000, f"{grown} bytes in 60 epochs"
+    # A message of a worker under way takes 64 KiB, and Python keeps some freed objects; a leak is there every time.
+    assert min(grown) < 10_000, f"{grown} bytes in 30 epochs each"
 
 
 @EVERY_EXECUTOR

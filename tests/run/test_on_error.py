@@ -1,7 +1,6 @@
 """`on_error`, `max_errors`, the quarantine file and `replay`: what fails is set aside, and nothing else changes."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -348,31 +347,6 @@ def test_replay_refuses_streams(tmp_path: Path) -> None:
         list(loader)
     with pytest.raises(ps.ArgumentError, match="came out of a stream"):
         list(ps.replay(path, dataset))
-
-
-# Workers that die.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("on_error", ["replace", "skip"])
-def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: Any) -> None:
-    def lethal(x: Any) -> Any:
-        if int(x) == 5:
-            os._exit(7)
-        return decode(x)
-
-    path = tmp_path / "bad.jsonl"
-    with ps.range(16).map(lethal).batch(4).loader("processes", 2, on_error=on_error, quarantine=path) as loader:
-        batches = [batch.tolist() for batch in loader]
-    gone = {*BAD, 5}
-    if on_error == "skip":
-        assert [x for batch in batches for x in batch] == [x * 10 for x in range(16) if x not in gone]
-    else:
-        assert batches == [[0, 10, 20, 0], [40, 60, 60, 70], [80, 90, 80, 80], [120, 130, 140, 150]]
-    records = {record["sources"][0][1]: record for record in lines(tmp_path)}
-    assert sorted(records) == [3, 5, 10, 11]
-    assert records[5]["exception"] == "WorkerError"
-    assert "ended with exit status 7" in records[5]["message"]
 
 
 # Streams, whose steps see elements in order. On processes, they are tried by `tests/properties/test_on_error.py`.

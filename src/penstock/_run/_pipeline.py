@@ -419,6 +419,8 @@ class Pipeline:
             self._seek(position)
             if self._order and not self._order[0].remaining:
                 self._is_awaited = False
+                while not self._bell.empty():  # a consumer that did the work itself did not wait for it
+                    self._bell.get_nowait()
                 return self._order.popleft()
             self._is_awaited = True
             return None
