@@ -255,29 +255,29 @@ class Program:
         if rows is None:
             return [Unit(epoch, index, 0, 1, slot, ticket, announce, base, length, origin)]
         first, last = self.shard_rows(rows)
-        size = self._unit_rows(last - first, worker_count, row_s)
+        count = self._unit_count(last - first, worker_count, row_s)
+        bounds = [first + (last - first) * number // count for number in range(count + 1)]
         return [
-            Unit(epoch, index, start, min(start + size, last), slot, ticket, told, base, length)
-            for start, told in zip(
-                range(first, last, size), itertools.chain([announce], itertools.repeat((0, 0, 0))), strict=False
-            )
+            Unit(epoch, index, start, stop, slot, ticket, announce if start == first else (0, 0, 0), base, length)
+            for start, stop in itertools.pairwise(bounds)
         ]
 
-    def _unit_rows(self, row_count: int, worker_count: int, row_s: float) -> int:
-        """How many rows a unit has.
+    def _unit_count(self, row_count: int, worker_count: int, row_s: float) -> int:
+        """How many units a batch is cut into, which are equal but for a row.
 
-        Rows that take unlike times, as those of functions do, are dealt some milliseconds at a time, so that all
-        workers end with a batch together. Plain reads go to one worker a batch while that is below a millisecond:
-        a unit costs some 100 us of Python, which threads cannot do side by side.
+        Rows that take unlike times, as those of functions do, are dealt some milliseconds at a time, and as many units
+        to each worker, so that all end with a batch together. Plain reads go to one worker a batch while that is below
+        a millisecond: a unit costs some 100 us of Python, which threads cannot do side by side.
         """
-        if worker_count == 0:
-            return max(1, row_count)
-        share = max(1, -(-row_count // worker_count))
+        if worker_count == 0 or row_count < 2:
+            return 1
+        share = -(-row_count // worker_count)
         is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # read, and not made any more
         if self.computes and not is_short:
-            return min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
-        row_nbytes = self.node.spec.nbytes // max(1, row_count)
-        return max(share, UNIT_NBYTES // max(1, row_nbytes))
+            most = min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
+            return min(row_count, -(-row_count // (most * worker_count)) * worker_count)
+        row_nbytes = self.node.spec.nbytes // row_count
+        return -(-row_count // max(share, UNIT_NBYTES // max(1, row_nbytes)))
 
     @cached_property
     def computes(self) -> bool:
