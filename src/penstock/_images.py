@@ -190,6 +190,7 @@ def from_image_files(
     paths: Path | Iterable[Path],
     labels: npt.ArrayLike | None = None,
     *,
+    class_names: Iterable[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     color_mode: "ColorMode" = "rgb",
     interpolation: "Interpolation" = "bilinear",
@@ -212,6 +213,8 @@ def from_image_files(
         paths: A path, a pattern (`"photos/*.jpg"`), or as many paths as there are, in a list, an array or
             whatever else is iterated. URLs that `fsspec` knows (`s3://`) are paths too.
         labels: A label for each: numbers or text, shape `(n,)` or `(n, ...)`.
+        class_names: What classes are called, for `ds.class_names`. A label that is text becomes its place there, int32,
+            which is what a loss takes; one that is an integer is a place there already.
         image_size: As for `image_dataset_from_directory`, and so the others.
         color_mode: 1, 3 or 4 channels.
         interpolation: How images are resized.
@@ -222,7 +225,8 @@ def from_image_files(
         dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded.
 
     Raises:
-        ArgumentError: There are no paths, or not as many labels, or an option has no such value.
+        ArgumentError: There are no paths, or not as many labels, or a label is none of the classes, or an option has no
+            such value.
         ArgumentTypeError: Something is not a path, or labels are Python objects.
         SourceError: A pattern fits no file. While reading: a file is gone, or holds no image that can be decoded.
         ImportError: OpenCV is missing (extra `image`), or `fsspec` for an URL (extra `remote`).
@@ -231,6 +235,10 @@ def from_image_files(
         >>> ds = penstock.from_image_files(["cat.jpg", "dog.png"], labels=["cat", "dog"], image_size=(32, 32))
         >>> ds.element_spec
         (ArraySpec((32, 32, 3), uint8), ArraySpec((), <U3))
+        >>> names = ["cat", "dog"]
+        >>> ds = penstock.from_image_files(["1.jpg", "2.jpg"], ["dog", "cat"], class_names=names, image_size=(32, 32))
+        >>> ds.element_spec[1]
+        ArraySpec((), int32)
     """
     verb = "from_image_files"
     decoding = _decoding(
@@ -256,6 +264,8 @@ def from_image_files(
     from penstock.sources.images import ImageSource, Labels
 
     if labels is None:
+        if class_names is not None:
+            raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
         return Dataset(SourceNode(ImageSource(files, decoding), verb))
     values = np.asarray(labels)
     if values.dtype.hasobject:
@@ -265,7 +275,41 @@ def from_image_files(
     if values.shape[:1] != (len(files),):
         found = f"{len(values):,} labels" if values.ndim else "one label"
         raise ArgumentError(f"{verb}() got {len(files):,} files and {found}. Each file needs its own.")
-    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values)), verb))
+    if class_names is None:
+        return Dataset(SourceNode(ImageSource(files, decoding, Labels(values)), verb))
+    names, places = _placed(verb, values, class_names)
+    return Dataset(SourceNode(ImageSource(files, decoding, Labels(places), names), verb))
+
+
+def _placed(
+    verb: str, labels: npt.NDArray[Any], class_names: Iterable[str]
+) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
+    """The names of classes, and for each label its place among them."""
+    names = tuple(class_names)
+    if isinstance(class_names, str) or not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(f"{verb}(class_names=...) takes texts, as ['cat', 'dog'].")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArgumentError(f"{verb}(class_names=...) has {twice!r} twice.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise ArgumentError(
+            f"{verb}(class_names=...) goes with one text or integer a file, but labels are {labels.dtype} of shape "
+            f"{labels.shape}."
+        )
+    if labels.dtype.kind == "U":
+        found, where = np.unique(labels, return_inverse=True)
+        places = {name: place for place, name in enumerate(names)}
+        strangers = [name for name in found.tolist() if name not in places]
+        values = np.array([places.get(name, -1) for name in found.tolist()], np.int32)[where]
+    else:
+        strangers = np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist()
+        values = labels.astype(np.int32)
+    if strangers:
+        raise ArgumentError(
+            f"{verb}(): the label {strangers[0]!r} is none of the {len(names):,} class_names. Add it there, or leave "
+            "out its files."
+        )
+    return names, values
 
 
 def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:

@@ -381,6 +381,16 @@ def test_files_behind_urls_are_read() -> None:
         np.testing.assert_array_equal(next(iter(loader)), picture(5))
 
 
+@pytest.mark.parametrize("labels", [["dog", "cat", "dog"], [1, 0, 1]])
+def test_labels_of_named_files_are_places_among_class_names(tmp_path: Path, labels: Any) -> None:
+    for number in range(3):
+        write(tmp_path / f"{number}.png", picture(number))
+    ds = ps.from_image_files(tmp_path / "*.png", labels, class_names=("cat", "dog", "owl"))
+    assert ds.class_names == ["cat", "dog", "owl"]
+    assert ds.element_spec[1] == ps.ArraySpec((), "int32")
+    assert [int(label) for _, label in ds] == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "complaint"),
     [
@@ -392,6 +402,12 @@ def test_files_behind_urls_are_read() -> None:
         ((3,), {}, ps.ArgumentTypeError, "needs a path, a pattern or paths, got an int"),
         ((["a.png"],), {"decode": "fast"}, ps.ArgumentError, "needs an image_size"),
         ((["a.png"],), {"crop_to_aspect_ratio": True}, ps.ArgumentError, "needs an image_size"),
+        ((["a.png"],), {"class_names": ["cat"]}, ps.ArgumentError, "names labels, and there are none"),
+        ((["a.png"], ["cow"]), {"class_names": ["cat", "dog"]}, ps.ArgumentError, "'cow' is none of the 2 class_names"),
+        ((["a.png"], [2]), {"class_names": ["cat", "dog"]}, ps.ArgumentError, "label 2 is none of the 2 class_names"),
+        ((["a.png"], [0]), {"class_names": ["cat", "cat"]}, ps.ArgumentError, "has 'cat' twice"),
+        ((["a.png"], [0.5]), {"class_names": ["cat"]}, ps.ArgumentError, "one text or integer a file"),
+        ((["a.png"], [0]), {"class_names": "cat"}, ps.ArgumentTypeError, "takes texts"),
     ],
 )
 def test_mistakes_with_named_files_are_said_at_the_call(

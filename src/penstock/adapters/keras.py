@@ -36,7 +36,7 @@ from penstock._loader import Loader
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
 from penstock._spec import Spec
-from penstock._tree import Tree, flatten_like
+from penstock._tree import Tree, flatten, flatten_like
 from penstock.adapters._class_weight import ClassWeights
 
 Convert = Callable[[npt.NDArray[Any]], Any]
@@ -74,6 +74,9 @@ class KerasAdapter(DataAdapter):
         self._spec = Spec.of(loader.element_spec)
         _require_batches(self._spec)
         self._weights = None if class_weight is None else ClassWeights(class_weight, loader.element_spec)
+
+    def __repr__(self) -> str:
+        return f"<penstock.KerasAdapter of {self.loader!r}, for x= of fit, evaluate and predict>"
 
     # What Keras asks before it begins.
 
@@ -387,6 +390,11 @@ def _sizes(spec: Spec) -> set[int | None]:
     return {leaf.max_shape[0] if leaf.max_shape else None for leaf in spec.leaves}
 
 
+def _target_specs(tree: Tree) -> list[Any]:
+    """The specs of what a model is to learn: the second of a tuple."""
+    return flatten(tree[1])[0] if type(tree) is tuple and len(tree) > 1 else []
+
+
 def _require_batches(spec: Spec) -> None:
     sizes = _sizes(spec)
     if len(sizes) != 1 or None in sizes:
@@ -401,6 +409,12 @@ def _require_batches(spec: Spec) -> None:
             f"A leaf of this dataset is {foreign}, in a byte order that no framework takes. Use cast('{native}')."
         )
     tree = spec.tree
+    text = next((leaf for leaf in _target_specs(tree) if leaf.dtype.kind in "SU"), None)
+    if text is not None:
+        raise SpecError(
+            f"The targets of this dataset are text, {text}, and Keras's losses take numbers. Give each class a number "
+            "before batch(): map(lambda e: (e[0], names.index(e[1]))), or from_image_files(class_names=names)."
+        )
     if isinstance(tree, tuple) and not 1 <= len(tree) <= 3:
         raise SpecError(
             f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "
