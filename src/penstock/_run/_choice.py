@@ -114,7 +114,7 @@ class Choice:
         if self.executor == "inline":
             return InlineExecutor(client)
         if self.executor == "threads":
-            return ThreadsExecutor(client, self.worker_count)
+            return ThreadsExecutor(client, self.worker_count, self._incidents)
         assert self._parcel is not None
         return ProcessesExecutor(client, self._take_tenant(), self._parcel, self.worker_count, self._timeout_s)
 

@@ -1,11 +1,13 @@
 """The executor `threads`: workers that share memory and the GIL. For reads and for code that lets go of it.
 
 Who writes what. `_queue` is the only way in: units, wake-ups and stops, each taken by exactly one worker.
-A worker writes its own entry of `_running` and `_done_counts`, and reads nothing of another.
+A worker writes its own entry of `_running` and `_done_counts`, and reads nothing of another. Whether they work side by
+side is decided in `_turns.py`.
 
 Each wait, and what ends it.
 - A worker waits in `_queue.get()`: ended by a unit, by a wake-up, or by its stop. `request_stop` puts one
   stop a worker, and a worker that takes a stop takes nothing more, so every worker gets one.
+- Where they take turns, it waits for its turn: see `_turns.py`.
 - `join` waits for the threads: ended by their end, or by its timeout. A thread cannot be killed: one that
   never returns from a user's function is left behind, a daemon, which does not keep the process alive.
 
@@ -24,8 +26,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Final, final
 
+from penstock._memory._ring import Ring
 from penstock._run._executor import Client, Executor
-from penstock._run._lower import Unit
+from penstock._run._feed_program import FeedProgram
+from penstock._run._lower import Program, Unit
+from penstock._run._turns import Turns
 
 _WAKE: Final = object()
 _STOP: Final = object()
@@ -35,19 +40,26 @@ _STACK_DEPTH: Final = 8
 
 @final
 class ThreadsExecutor(Executor):
-    """Runs units on `worker_count` daemon threads, oldest first."""
+    """Runs units on daemon threads, oldest first.
+
+    Args:
+        client: The pipeline.
+        worker_count: How many threads.
+        incidents: Gets a line for each thing that people should know.
+    """
 
     isolates = False
 
-    def __init__(self, client: Client, worker_count: int) -> None:
+    def __init__(self, client: Client, worker_count: int, incidents: list[str]) -> None:
         self.worker_count = self.queue_target = worker_count
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._running: list[Unit | None] = [None] * worker_count
         self._done_counts = [0] * worker_count
+        self._turns = Turns(incidents)
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(number, self._queue, self._running, self._done_counts, weakref.ref(client)),
+                args=(number, self._queue, self._running, self._done_counts, self._turns, weakref.ref(client)),
                 name=f"penstock-{number}",
                 daemon=True,
             )
@@ -59,6 +71,10 @@ class ThreadsExecutor(Executor):
         except RuntimeError:  # the system allows no more threads
             self.request_stop()
             raise
+
+    def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
+        """Learns whether there are functions, of which threads may hinder each other."""
+        self._turns.are_useful = self.worker_count > 1 and isinstance(program, Program) and program.computes
 
     def submit(self, units: Sequence[Unit]) -> None:
         """Queues the units."""
@@ -86,6 +102,7 @@ class ThreadsExecutor(Executor):
 
     def request_stop(self) -> None:
         """Queues a stop for each worker."""
+        self._turns.is_over = True
         for _ in self._threads:
             self._queue.put(_STOP)
 
@@ -103,6 +120,7 @@ def _work(
     tasks: "queue.SimpleQueue[object]",
     running: list[Unit | None],
     done_counts: list[int],
+    turns: Turns,
     client_ref: "weakref.ref[Client]",
 ) -> None:
     while (task := tasks.get()) is not _STOP and (client := client_ref()) is not None:
@@ -110,7 +128,9 @@ def _work(
             client.pump()
             del client
             continue
+        is_turn = turns.begin()
         running[number] = task
+        cpu_began = time.thread_time()
         error: BaseException | None = None
         try:
             client.run(task)
@@ -119,7 +139,11 @@ def _work(
             error = caught
         running[number] = None
         done_counts[number] += 1
+        cpu_s, rows = time.thread_time() - cpu_began, task.stop - task.start
+        if is_turn:
+            turns.give_back()
         client.finished(task, error)
+        turns.note(rows, cpu_s, time.perf_counter(), has_more=not tasks.empty())
         del task, error, client  # what they hold must not live until the next unit comes
     client = client_ref()
     if client is not None:
