@@ -125,7 +125,7 @@ def test_memory_is_drawn_to_one_scale_beside_the_limit() -> None:
     assert bars["limit"].x + bars["limit"].width / 2 == pytest.approx(MARGIN + room)
     said = [label.text for label in drawing.labels if label.style == "fact"]
     assert said[:2] == [
-        "memory projected: 200 MiB, and up to 100 MiB for worker processes; the limit is 1,024 MiB",
+        "memory projected: 200 MiB, and up to 100 MiB for worker processes; the limit is 1.0 GiB",
         "memory measured: your program grew by 256 MiB",
     ]
 
@@ -287,8 +287,8 @@ def test_a_place_that_reads_what_workers_make_is_not_the_limit_while_it_waits_fo
     assert said.slowest[1] is not None
     assert said.slowest[1].step == "map(slowly)"
     feed = next(lane for lane in said.lanes if lane.is_serial)
-    assert feed.wall_s < 0.1, "of which all but 0.16 s were waiting"
-    assert said.what_if(workers=4).elements_per_s > 1.5 * said.elements_per_s
+    assert feed.wall_s < 0.3 * said.slowest[0].wall_s, "half of it is what two workers took, and what it waited"
+    assert said.what_if(workers=4).elements_per_s > 1.3 * said.elements_per_s
 
 
 @leaves_nothing

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from penstock.diagnostics._lanes import Lane, PlanStep
-from penstock.diagnostics._units import mib, ms, share, size
+from penstock.diagnostics._units import ms, share, size
 
 if TYPE_CHECKING:
     from penstock.diagnostics._report import Report
@@ -242,14 +242,14 @@ def _footer(report: "Report", y: float, room: float) -> tuple[list[Bar], list[La
         return room * nbytes / most
 
     overhead = report.overhead_nbytes
-    text = f"memory projected: {mib(report.projected_nbytes)}"
-    text += f", and up to {mib(overhead)} for worker processes" if overhead else ""
-    text += f"; the limit is {mib(report.memory_limit)}" if report.memory_limit else ""
+    text = f"memory projected: {size(report.projected_nbytes)}"
+    text += f", and up to {size(overhead)} for worker processes" if overhead else ""
+    text += f"; the limit is {size(report.memory_limit)}" if report.memory_limit else ""
     rows: list[tuple[str, list[tuple[Literal["projected", "overhead", "measured"], int]]]] = [
         (text, [("projected", report.projected_nbytes), ("overhead", overhead)])
     ]
     if report.peak_nbytes:
-        grew = f"memory measured: your program grew by {mib(report.peak_nbytes)}"
+        grew = f"memory measured: your program grew by {size(report.peak_nbytes)}"
         rows.append((grew, [("measured", report.peak_nbytes)]))
     bars: list[Bar] = []
     labels: list[Label] = []
