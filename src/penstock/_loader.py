@@ -18,6 +18,7 @@ from penstock._plan._node import Node, walk
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard
 from penstock._run._cpus import usable_cpu_count
+from penstock._run._lanes import steps_of
 from penstock._run._lower import Position
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._quarantine import Quarantine
@@ -349,6 +350,7 @@ class Loader:
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             lanes=lanes,
+            plan=steps_of(self._node),
             reserved_nbytes=self._peak.reserved_nbytes,
             peak_nbytes=self._peak.nbytes,
             overhead_nbytes=overhead_nbytes(self._stage.process_count),

@@ -213,3 +213,23 @@ def test_an_element_that_fails_is_told_with_its_step(capsys):
     )
     assert cli.main(["bench", "data_of_mine.py:ds", "--executor", "inline"]) == 1
     assert "map(fail) at data_of_mine.py:3 failed on element 0" in capsys.readouterr().err
+
+
+def test_a_picture_is_drawn_where_there_is_something_that_draws(run, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(ps.Report, "save", lambda report, path: drawn.append((report.batches > 0, path)))
+    run("data_of_mine.py:there.ds", "--picture", "a.svg")
+    assert drawn == [(True, "a.svg")]
+
+    def lack(report: ps.Report, path: str) -> None:
+        raise ImportError("report().save() needs matplotlib.")
+
+    monkeypatch.setattr(ps.Report, "save", lack)
+    assert cli.main(["bench", "data_of_mine.py:ds", "--seconds", "0.01", "--picture", "a.png"]) == 1
+    assert capsys.readouterr().err.endswith("penstock bench: --picture a.png: report().save() needs matplotlib.\n")
+
+
+def test_a_picture_of_another_kind_is_refused_before_the_run(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "data_of_mine.py:ds", "--picture", "a.jpg"])
+    assert "'a.jpg' ends in neither .png nor .svg" in capsys.readouterr().err

@@ -42,6 +42,7 @@ CASES = [
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),
     _case("tfdata.py", "Resumed after batch 30: the same losses.", pytest.mark.framework),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),
+    _case("report_picture.py", "50 batches in a picture.", pytest.mark.framework),
     _case("distortions.py", "23 distortions of a photograph.", pytest.mark.framework),
     _case(
         "albumentations_map.py",

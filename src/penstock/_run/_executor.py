@@ -4,7 +4,7 @@ import contextlib
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
@@ -63,6 +63,13 @@ class Executor(ABC):
             ring: Where they go.
             spans: Of a plan over a stream: where they read.
         """
+
+    @property
+    def name(self) -> Literal["inline", "threads", "processes"]:
+        """What its workers are, as a user asks for them."""
+        if self.is_elsewhere:
+            return "processes"
+        return "threads" if self.worker_count else "inline"
 
     @abstractmethod
     def submit(self, units: Sequence[Unit]) -> None:

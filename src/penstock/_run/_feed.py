@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from penstock._memory._ring import Ring
@@ -342,10 +342,16 @@ class Feed(Client):
         inner = [stage.progress() for stage in self._program.stages.values()]
         return self._executor.progress(), None if reader is None else reader.trace.read(), inner
 
-    def lanes(self, delivered: float) -> list[Lane]:
+    def lanes(self, delivered: float, first: int) -> list[Lane]:
         """What its worker did so far, and the workers of its stages; see `Pipeline.lanes`."""
-        own = lane_of(self._program.node, self.ring.total_times(), 1, delivered, is_serial=True)
-        return [own, *(lane for stage in self._program.stages.values() for lane in stage.lanes(delivered))]
+        node, times, executor = self._program.node, self.ring.total_times(), self._executor.name
+        own = lane_of(node, times, 1, delivered, is_serial=True, executor=executor, first=first)
+        lanes = []
+        for number, stage in self._program.stages.items():
+            lanes += stage.lanes(delivered, first + number)
+        # What it waited for the workers of its stages is no work of its own, and not what the pipeline is as fast as.
+        waited_s = sum(stage.waited_s for stage in self._program.stages.values())
+        return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
 
     def pids(self) -> list[int]:
         """The processes of its worker, and of its stages'."""

@@ -29,7 +29,11 @@ class Parallel(Protocol):
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
 
-    def lanes(self, delivered: float) -> list[Lane]:
+    @property
+    def waited_s(self) -> float:
+        """How long the feed waited for its elements, so far."""
+
+    def lanes(self, delivered: float, first: int) -> list[Lane]:
         """What its workers did so far; see `Pipeline.lanes`."""
 
     def pids(self) -> list[int]:

@@ -1,11 +1,16 @@
 """From what workers noted of their time to what a report says of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
+from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import STEP_WORD
-from penstock.diagnostics._lanes import Lane, StepTime
+from penstock._plan._text import length_text
+from penstock._plan._tolerate import Together
+from penstock.diagnostics._lanes import Lane, PlanStep, StepTime
 
 
 def lane_of(
@@ -16,6 +21,8 @@ def lane_of(
     *,
     rows_per_batch: int = 0,
     is_serial: bool = False,
+    executor: str = "threads",
+    first: int = 0,
 ) -> Lane:
     """What some workers did so far.
 
@@ -26,12 +33,14 @@ def lane_of(
         delivered: Batches that it was for, if these workers do not fill them.
         rows_per_batch: Rows in a batch, if they do.
         is_serial: Whether one worker does it, whatever the number that was asked for.
+        executor: What they are, see `Lane`.
+        first: The place of `node` in the whole plan.
     """
     steps = []
     for number, each in enumerate(walk(node)):
         count, step_ns = times[STEP_WORD + 2 * number : STEP_WORD + 2 * number + 2].tolist()
         if count:
-            steps.append(StepTime(each.label, number, count, step_ns / 1e9))
+            steps.append(StepTime(each.label, first + number, count, step_ns / 1e9, _element_nbytes(each)))
     rows, wall_ns, cpu_ns = times[:STEP_WORD].tolist()
     return Lane(
         label=node.label,
@@ -41,4 +50,73 @@ def lane_of(
         wall_s=wall_ns / 1e9,
         cpu_s=cpu_ns / 1e9,
         steps=tuple(steps),
+        executor=executor,
+        first=first,
     )
+
+
+def steps_of(node: Node) -> PlanStep:
+    """The plan as a report shows it, from its last step on; reads nothing and runs nothing."""
+    _, numbers, node = _shown(node, 0)
+    return _step(node, numbers)
+
+
+def _step(node: Node, numbers: list[int]) -> PlanStep:
+    """A step and those that it reads, given its places in the whole plan, its own last."""
+    parts, inputs, place = [], [], numbers[-1] + 1
+    for each in node.inputs:
+        hidden, places, shown = _shown(each, place)
+        parts += hidden
+        inputs.append(_step(shown, places))
+        place += len(list(walk(each)))
+    if getattr(node, "reads_ahead", False):
+        inputs = [_as_one(tuple(inputs))]
+    return PlanStep(
+        label=_label(node),
+        numbers=(*numbers, *parts),
+        inputs=tuple(inputs),
+        length=length_text(None if node.known_spec is None else node.length),
+        element_nbytes=_element_nbytes(node),
+    )
+
+
+def _shown(node: Node, number: int) -> tuple[list[int], list[int], Node]:
+    """Goes down to a step that is shown, from the one whose place is `number`.
+
+    Returns:
+        The places of functions that are parts of the step after it, and of what guards them; the places of what guards
+        the step itself, and its own; and the step.
+    """
+    parts: list[int] = []
+    places = [number]
+    while node.is_hidden:
+        if isinstance(node, Map):
+            parts, places = [*parts, *places], []
+        (node,) = node.inputs
+        number += 1
+        places.append(number)
+    return parts, places, node
+
+
+def _label(node: Node) -> str:
+    if node.verb == "filter" and (isinstance(node.inputs[0], Together) or node.inputs[0].verb == "skip"):
+        return "(leaves out what failed)"  # a step that nobody wrote: see `on_error`
+    return node.label
+
+
+def _as_one(steps: tuple[PlanStep, ...]) -> PlanStep:
+    """Steps that are alike, and so are those before them."""
+    return replace(
+        steps[0],
+        numbers=tuple(number for step in steps for number in step.numbers),
+        inputs=tuple(map(_as_one, zip(*(step.inputs for step in steps), strict=True))),
+        alike=len(steps),
+    )
+
+
+def _element_nbytes(node: Node) -> int | None:
+    """Bytes of each element, where all are of one size."""
+    spec = None if node.is_hidden else node.known_spec
+    if spec is None or not spec.is_bounded or any(leaf.varies for leaf in spec.leaves):
+        return None
+    return spec.nbytes

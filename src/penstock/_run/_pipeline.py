@@ -43,6 +43,7 @@ from typing import Any, Final, final
 from penstock._errors import DeadlineError, LoaderError, WorkerError
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
+from penstock._plan._node import walk
 from penstock._plan._reader import Reader, place_of
 from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
@@ -500,11 +501,12 @@ class Pipeline:
             "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
         )
 
-    def lanes(self, delivered: float = 0) -> list[Lane]:
+    def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """What the workers did so far: those that fill batches first, then those that what these read is made by.
 
         Args:
             delivered: Of a part of a plan: the batches that the user's workers filled so far.
+            first: Of a part of a plan: the place of its last step in the whole, counted from the end.
         """
         times = self._ring.total_times()
         own = lane_of(
@@ -514,8 +516,13 @@ class Pipeline:
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
             is_serial=self._program.is_serial,
+            executor=self._executor.name,
+            first=first,
         )
-        return [own, *(self._intake.feed.lanes(own.batches) if self._intake else [])]
+        if self._intake is None:
+            return [own]
+        above_count = len(list(walk(self._program.node))) - 1  # one after the other, and an inlet
+        return [own, *self._intake.feed.lanes(own.batches, first + above_count)]
 
     def pids(self) -> list[int]:
         """The worker processes, of all parts."""

@@ -10,7 +10,9 @@ error, by the deadline, or by `request_stop`, which the stages get with the feed
 """
 
 import math
+import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any, Literal, final
 
 from penstock._memory._budget import Budget, budget
@@ -291,6 +293,8 @@ class _Parallel:
         )
         self._pipeline: Pipeline | None = None
         self._is_closed = False
+        self.waited_s = 0.0
+        """How long the feed waited for its elements, so far."""
 
     @property
     def nbytes(self) -> int:
@@ -314,7 +318,9 @@ class _Parallel:
     def _elements(self, pipeline: Pipeline, position: Position, skipped: int) -> Generator[Leaves, None, None]:
         program = self._stage.program
         while position[1] < (math.inf if program.batch_count is None else program.batch_count):
+            asked_at = time.perf_counter()
             batch: Any = pipeline.take(position, self._timeout_s)
+            self.waited_s += time.perf_counter() - asked_at
             if batch is END_OF_EPOCH:
                 return
             leaves = self._structure.flatten_up_to(batch)
@@ -350,9 +356,13 @@ class _Parallel:
         """How long it waits for its workers before it gives up."""
         return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
 
-    def lanes(self, delivered: float) -> list[Lane]:
+    def lanes(self, delivered: float, first: int) -> list[Lane]:
         """See `Pipeline.lanes`."""
-        return [] if self._pipeline is None else self._pipeline.lanes(delivered)
+        if self._pipeline is None:
+            return []
+        # The batches that it makes of its elements are no step of the plan.
+        own, *others = self._pipeline.lanes(delivered, first - self._is_stacked)
+        return [replace(own, first=first, label=self.node.label), *others]
 
     def pids(self) -> list[int]:
         """The processes of its workers."""

@@ -1,21 +1,20 @@
-"""A grid of elements drawn by Matplotlib, which is imported here alone, when it is needed.
+"""A grid of elements drawn by Matplotlib, which is imported in this folder alone, when it is needed.
 
 Never by pyplot: that would choose a window system, keep every figure alive, and let settings of one picture leak into
 the next. Places are computed here rather than by a layout engine: texts are measured and broken to fit their cells, so
 none can run into another.
 """
 
-import importlib.util
 import io
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from penstock._show._panels import Grid, Lines, Panel
+from penstock._show._writing import SIZE_PT, Writer
 
 # All in inches.
 _WIDEST = 11.0
@@ -30,8 +29,7 @@ _MARGIN = 0.15
 _LINES_ASPECT = 1.6
 _DPI = 110
 
-_SIZE_PT = 8.0
-_LINE_IN = _SIZE_PT / 72 * 1.35
+_LINE_IN = SIZE_PT / 72 * 1.35
 _MOST_CAPTION_LINES = 3
 _MOST_HEADING_LINES = 4
 
@@ -62,88 +60,6 @@ class Picture:
         return f"<Picture of {self._element_count} element{plural}; a notebook shows it, save('out.png') writes it>"
 
 
-class _Face:
-    """A font's file: what it can write, and how wide that is."""
-
-    def __init__(self, path: str) -> None:
-        from matplotlib.font_manager import FontProperties
-        from matplotlib.ft2font import FT2Font
-
-        self._font = FT2Font(path)
-        self._font.set_size(_SIZE_PT, 72)
-        self.properties = FontProperties(fname=path, size=_SIZE_PT)
-
-    def has(self, character: str) -> bool:
-        return bool(self._font.get_char_index(ord(character)))
-
-    def width_in(self, text: str) -> float:
-        self._font.set_text(text)
-        return float(self._font.get_width_height()[0]) / 64 / 72
-
-
-class _Writer:
-    """Writes any text without a missing glyph: in the default font, or in one that has its characters."""
-
-    def __init__(self, texts: list[str]) -> None:
-        from matplotlib.font_manager import FontProperties, findfont
-
-        self._usual = _Face(findfont(FontProperties()))
-        missing = {character for text in texts for character in text if not self._usual.has(character)}
-        self._other = self._usual
-        if missing:
-            faces = (_Face(path) for path in _font_paths())
-            # The first that has all, or else the one that has most.
-            self._other = max(faces, key=lambda face: sum(map(face.has, missing)), default=self._usual)
-
-    def broken(self, text: str, width: float, most_lines: int) -> tuple[list[str], Any]:
-        """Breaks a text into lines of at most `width` inches; returns them and the font to write them in.
-
-        What is too long ends in an ellipsis; a character that no font has becomes its code point, U+3042.
-        """
-        face = self._usual if all(map(self._usual.has, text)) else self._other
-        text = "".join(each if face.has(each) else f"U+{ord(each):04X}" for each in text)
-        lines: list[str] = []
-        while text:
-            end = _fitting(text, width, face)
-            if end < len(text) and len(lines) == most_lines - 1:
-                lines.append(text[: max(1, _fitting(text, width - face.width_in("…"), face))].rstrip() + "…")
-                break
-            # Between words if there are any, else anywhere: a name without spaces is still to be read.
-            at = text.rfind(" ", 0, end + 1) if end < len(text) else end
-            at = at if at > 0 else end
-            lines.append(text[:at])
-            text = text[at:].lstrip()
-        return lines, face.properties
-
-
-def _fitting(text: str, width: float, face: _Face) -> int:
-    """How many characters of a text are at most `width` inches wide; at least 1."""
-    low, high = 1, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if face.width_in(text[:middle]) <= width else (low, middle - 1)
-    return low
-
-
-def _font_paths() -> Iterator[str]:
-    """Fonts that may have what the default font lacks, likely ones first; each is opened only when it is reached."""
-    japanese = japanese_font()
-    if japanese is not None:
-        yield str(japanese)
-    from matplotlib.font_manager import fontManager
-
-    likely = ("CJK", "Gothic", "IPA", "Unicode", "Noto", "Hei", "Ming", "Malgun", "Droid")
-    ranked = sorted(fontManager.ttflist, key=lambda font: not any(word in font.name for word in likely))
-    yield from dict.fromkeys(font.fname for font in ranked[:40] if "Last Resort" not in font.name)
-
-
-def japanese_font() -> Path | None:
-    """The file of the font in the package matplotlib-fontja, IPAexGothic, or None where that is not installed."""
-    found = importlib.util.find_spec("matplotlib_fontja")  # the package is not run: it would set up Matplotlib
-    path = Path((found.submodule_search_locations or [""])[0] if found else "", "fonts", "ipaexg.ttf")
-    return path if found is not None and path.exists() else None
-
-
 def draw(grid: Grid) -> Picture:
     """Draws a grid.
 
@@ -156,7 +72,7 @@ def draw(grid: Grid) -> Picture:
         raise ImportError("show() draws with Matplotlib: pip install 'penstock[show]'.") from error
 
     captions, notes = [cell.caption for cell in grid.cells], ". ".join(grid.notes)
-    writer = _Writer([*captions, *grid.titles, grid.heading, notes])
+    writer = Writer([*captions, *grid.titles, grid.heading, notes])
     height, widths = _panel_sizes(grid)
     drawn = sum(widths) + _INNER_GAP * max(0, len(widths) - 1)
     group = max(drawn, _LEAST_WIDTH if widths else _TEXT_WIDTH)

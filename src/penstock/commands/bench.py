@@ -14,6 +14,7 @@ import penstock
 from penstock import Dataset, Loader, Report, _tree
 from penstock._memory._budget import mib
 from penstock.commands._target import count, dataset_of
+from penstock.diagnostics._picture import SUFFIXES
 from penstock.diagnostics._progress import Progress
 from penstock.diagnostics._report import WhatIf
 
@@ -54,6 +55,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--batch-size", type=count, metavar="N", help=f"default: {BATCH_SIZE} for a path, and none for module:name"
     )
     parser.add_argument("--shuffle", action="store_true", help="in random order, over the whole dataset")
+    parser.add_argument(
+        "--picture",
+        type=_picture,
+        metavar="FILE.png",
+        help="draw the plan with its times; needs penstock[show]",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -62,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     """Runs the command.
 
     Raises:
-        PenstockError: There is no such dataset, it cannot be run in this way, or an element failed.
+        PenstockError: There is no such dataset, it cannot be run in this way, an element failed, or no picture can be
+            made.
     """
     dataset, code = dataset_of(options.target)
     batch_size = options.batch_size
@@ -74,6 +82,11 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"target": options.target, "code": code, **measured.as_json()}, indent=2, ensure_ascii=False))
     else:
         print(measured)
+    if options.picture is not None:
+        try:
+            measured.report.save(options.picture)
+        except ImportError as error:
+            raise penstock.ArgumentError(f"--picture {options.picture}: {error}") from None
     return 0
 
 
@@ -260,6 +273,12 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def _picture(text: str) -> str:
+    if not text.lower().endswith(SUFFIXES):
+        raise argparse.ArgumentTypeError(f"{text!r} ends in neither .png nor .svg")
+    return text
 
 
 def _workers(text: str) -> int | str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock._show._figure import japanese_font
+from penstock._show._writing import japanese_font
 from penstock.demos.cache import cache_folder, making
 from penstock.demos.errors import DemoError
 

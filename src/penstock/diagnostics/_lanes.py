@@ -9,7 +9,7 @@ What the clock says more is waiting, for a disk or a lock or, where there are mo
 last is computed and taken off, so that a run with many workers can say what fewer would do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 
@@ -26,11 +26,54 @@ class StepTime:
     """It was asked for so many; more than were delivered, for workers are ahead."""
     seconds: float
     """All workers together, by the clock, without what the steps before it took."""
+    element_nbytes: int | None = None
+    """Of each element that it gave, by its spec; None where elements differ in size."""
 
     @property
     def element_s(self) -> float:
         """Seconds an element."""
         return self.seconds / self.elements if self.elements else 0.0
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes that it gave in all; None where elements differ in size."""
+        return None if self.element_nbytes is None else self.elements * self.element_nbytes
+
+
+@final
+@dataclass(frozen=True)
+class PlanStep:
+    """A step of the plan that is run, as far as a report shows it."""
+
+    label: str
+    """As `print(ds)` shows it."""
+    numbers: tuple[int, ...]
+    """Its places in the plan, counted from the end: its own, those of its parts that are not shown, and those of the
+    same step of other shards that are read side by side."""
+    inputs: tuple["PlanStep", ...]
+    """The steps that it reads; of shards the first, which stands for all."""
+    length: str
+    """In words: `500 elements`."""
+    element_nbytes: int | None = None
+    """Of each element, by its spec; None where elements differ in size."""
+    alike: int = 1
+    """It stands for so many steps that are alike."""
+
+
+@final
+@dataclass(frozen=True)
+class Shares:
+    """What some workers did with their time, as shares of it that sum to 1."""
+
+    computing: float
+    """They had work, and a CPU."""
+    waiting: float
+    """They had work, and waited in the midst of it: for a disk, a lock, a CPU."""
+    idle: float
+    """They had no work of this lane: what it reads was not there, or there was no room for more."""
+
+    def __str__(self) -> str:
+        return f"{self.computing:.0%} computing, {self.waiting:.0%} waiting at work, {self.idle:.0%} idle"
 
 
 @final
@@ -46,11 +89,23 @@ class Lane:
     batches: float
     """The batches that it was for: of those that are being filled, a part."""
     wall_s: float
-    """All workers together, by the clock."""
+    """All workers together, by the clock, without what they waited for other lanes."""
     cpu_s: float
     """All workers together, by the CPU."""
     steps: tuple[StepTime, ...]
     """Those that were measured: sources and functions. The rest went into putting elements into batches."""
+    executor: str = "threads"
+    """What these workers are: `threads`, `processes`, or `inline`, which is the consumer itself."""
+    first: int = 0
+    """The place in the plan of the last of its steps, counted from the end."""
+
+    @property
+    def who(self) -> str:
+        """Its workers in words."""
+        if self.executor == "inline":
+            return "your program itself (inline)"
+        one, more = ("thread", "threads") if self.executor == "threads" else ("process", "processes")
+        return f"one {one}" if self.workers == 1 else f"{self.workers} {more}"
 
     @property
     def rest_s(self) -> float:
@@ -63,21 +118,30 @@ class Lane:
         step = max(self.steps, key=lambda step: step.seconds, default=None)
         return step if step is not None and step.seconds >= self.rest_s else None
 
+    def shares(self, batch_s: float) -> Shares | None:
+        """What its workers did with their time, if a batch took so long on average; None where that is not known.
+
+        It goes by the batch, for what workers had done before the first batch is not of the time that was measured.
+        """
+        if self.executor == "inline" or not (self.batches and batch_s and self.wall_s):
+            return None
+        busy = min(1.0, self.wall_s / self.batches / (self.workers * batch_s))
+        computing = busy * min(1.0, self.cpu_s / self.wall_s)
+        return Shares(computing, busy - computing, 1 - busy)
+
     def since(self, before: "Lane") -> "Lane":
         """What was done since."""
         then = {step.number: (step.elements, step.seconds) for step in before.steps}
         steps = []
         for step in self.steps:
             elements, seconds = then.get(step.number, (0, 0.0))
-            steps.append(StepTime(step.step, step.number, step.elements - elements, step.seconds - seconds))
-        return Lane(
-            self.label,
-            self.workers,
-            self.is_serial,
-            self.batches - before.batches,
-            self.wall_s - before.wall_s,
-            self.cpu_s - before.cpu_s,
-            tuple(step for step in steps if step.elements),
+            steps.append(replace(step, elements=step.elements - elements, seconds=step.seconds - seconds))
+        return replace(
+            self,
+            batches=self.batches - before.batches,
+            wall_s=self.wall_s - before.wall_s,
+            cpu_s=self.cpu_s - before.cpu_s,
+            steps=tuple(step for step in steps if step.elements),
         )
 
     def seconds_per_batch(self, workers: int, cpu_count: int) -> float:

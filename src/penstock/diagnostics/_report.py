@@ -1,15 +1,18 @@
 """Where the time and the memory of a run went, in one sentence."""
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import final
 
 from penstock._errors import ArgumentError
-from penstock.diagnostics._lanes import Lane, seconds_per_batch
+from penstock.diagnostics._lanes import Lane, PlanStep, Shares, StepTime, seconds_per_batch
+from penstock.diagnostics._picture import SUFFIXES, lay_out
+from penstock.diagnostics._units import MIB, mib, ms, share, size
 
-MIB = 1 << 20
 IDLE_SHARE = 0.03
 """A consumer that waits less than this share of its time does not wait."""
 MOST_WORKERS = 64
@@ -91,7 +94,7 @@ class WhatIf:
 @final
 @dataclass(frozen=True)
 class Report:
-    """A snapshot of a run. `print` it for a sentence and a table, or read its fields."""
+    """A snapshot of a run. `print` it for a sentence and a table, `save` it as a picture, or read its fields."""
 
     batches: int
     """Batches handed out."""
@@ -125,6 +128,8 @@ class Report:
     """CPUs that this process may use."""
     lanes: tuple[Lane, ...] = ()
     """What workers did, step by step, as they measured it."""
+    plan: PlanStep | None = None
+    """The steps, from the last one on, whether they were measured or not."""
 
     reserved_nbytes: int = 0
     """What this process had before the loader was made: private and shared memory, without pages of files."""
@@ -185,18 +190,30 @@ class Report:
         return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
 
     @property
+    def slowest(self) -> tuple[Lane, StepTime | None] | None:
+        """The workers that the pipeline is as fast as, and the step that takes most of their time.
+
+        There is no step where most goes into putting elements into batches, and None at all where the consumer is what
+        the pipeline is as fast as.
+        """
+        if self.wait_share < IDLE_SHARE or not self.lanes:
+            return None
+        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self.cpu_count))
+        return lane, None if lane.is_serial else lane.slowest
+
+    @property
     def limit(self) -> str:
         """What the pipeline is as fast as, and what would help: a part of a sentence."""
-        if self.wait_share < IDLE_SHARE or not self.lanes:
-            return f"your program is the limit, {_ms(self.use_s)} a batch"
-        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self.cpu_count))
-        step, elements = lane.slowest, max(1.0, lane.batches * self.elements_per_batch)
+        if self.slowest is None:
+            return f"your program is the limit, {ms(self.use_s)} a batch"
+        lane, step = self.slowest
+        elements = self.elements_of(lane)
         if lane.is_serial:
-            return f"{lane.label}, read in one place, is the limit, {_ms(lane.wall_s / elements)} an element"
+            return f"{lane.label}, read in one place, is the limit, {ms(lane.wall_s / elements)} an element"
         if step is None:
-            what = f"putting elements into batches is the limit, {_ms(lane.rest_s / elements)} an element"
+            what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} an element"
         else:
-            what = f"{step.step} is the limit, {_ms(step.element_s)} an element"
+            what = f"{step.step} is the limit, {ms(step.element_s)} an element"
         return f"{what} {f'on {_workers(self.workers)}' if self.workers else 'inline'}{self._cure}"
 
     @property
@@ -235,49 +252,72 @@ class Report:
             f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
 
+    def elements_of(self, lane: Lane) -> float:
+        """How many elements of batches these workers worked for; at least 1."""
+        return max(1.0, lane.batches * self.elements_per_batch)
+
+    def shares(self, lane: Lane) -> Shares | None:
+        """What these workers did with their time; None where they are the consumer itself, or little was measured."""
+        return lane.shares(self.elapsed_s / max(1, self.batches - 1))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Draws the plan with the times on it, from the sources down to your program, and writes it.
+
+        A box for each step: its elements and their bytes, its time, and, as a colour, its share of its workers' time.
+        Below the steps that the same workers run stand these workers and what they did with their time. What was not
+        measured has no number. What is the limit says so.
+
+        Args:
+            path: The file to write, a PNG or an SVG by its name.
+
+        Raises:
+            ArgumentError: The name ends in neither `.png` nor `.svg`.
+            ImportError: Matplotlib is not installed.
+        """
+        if Path(path).suffix.lower() not in SUFFIXES:
+            raise ArgumentError(
+                f"report().save({os.fspath(path)!r}): the picture is a PNG or an SVG, so its name must end in .png or "
+                ".svg."
+            )
+        from penstock._show._report import write
+
+        write(lay_out(self), path)
+
     def _memory(self) -> Iterator[str]:
         """Who holds the memory."""
         if self.peak_nbytes:
-            overhead = f", and up to {_mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
+            overhead = f", and up to {mib(self.overhead_nbytes)} for worker processes" if self.overhead_nbytes else ""
             yield (
-                f"  memory: grew by {_mib(self.peak_nbytes)} since this loader was made, from "
-                f"{_mib(self.reserved_nbytes)}; projected: {_mib(self.projected_nbytes)}{overhead}. Not ours: "
-                f"{_mib(self.page_cache_nbytes)} of files in this machine's page cache, while nobody needs the room"
+                f"  memory: grew by {mib(self.peak_nbytes)} since this loader was made, from "
+                f"{mib(self.reserved_nbytes)}; projected: {mib(self.projected_nbytes)}{overhead}. Not ours: "
+                f"{mib(self.page_cache_nbytes)} of files in this machine's page cache, while nobody needs the room"
             )
 
     def _table(self) -> Iterator[str]:
-        """A line for each step that was measured."""
+        """A line for each step that was measured, and one for its workers."""
         rows = []
         for lane in self.lanes:
-            rows += [
-                (step.step, f"{step.elements:,}", _ms(step.element_s), _share(step.seconds, lane.wall_s))
-                for step in sorted(lane.steps, key=lambda step: -step.number)
-            ]
+            for step in sorted(lane.steps, key=lambda step: -step.number):
+                part = share(step.seconds, lane.wall_s)
+                rows.append((step.step, f"{step.elements:,}", size(step.nbytes), ms(step.element_s), part))
             if lane.wall_s:
                 label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
                 elements = f"{round(lane.batches * self.elements_per_batch):,}"
-                element_s = lane.rest_s / max(1.0, lane.batches * self.elements_per_batch)
-                rows.append((label, elements, _ms(element_s), _share(lane.rest_s, lane.wall_s)))
+                rows.append(
+                    (label, elements, "", ms(lane.rest_s / self.elements_of(lane)), share(lane.rest_s, lane.wall_s))
+                )
         if not rows:
             return
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        for name, elements, each, share in rows:
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        for name, elements, nbytes, each, part in rows:
             yield (
-                f"  {name:<{widths[0]}}  {elements:>{widths[1]}} elements  {each:>{widths[2]}} each  "
-                f"{share:>{widths[3]}} of the workers' time"
+                f"  {name:<{widths[0]}}  {elements:>{widths[1]}} elements  {nbytes:>{widths[2]}}  "
+                f"{each:>{widths[3]}} each  {part:>{widths[4]}} of the workers' time"
             )
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / MIB:,.0f} MiB"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "0%"
+        for lane in self.lanes:
+            if (shares := self.shares(lane)) is not None:
+                where = f" for {lane.label}" if lane.is_serial or len(self.lanes) > 1 else ""
+                yield f"  {lane.who}{where}: {shares}"
 
 
 def _workers(count: int) -> str:
