@@ -71,6 +71,21 @@ def test_more_workers_than_cpus_help_what_waits() -> None:
     assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))
 
 
+def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
+    said = report(lane(100, 30, step_ms=99), use_ms=1, wait_ms=49, cpu_count=2)
+    # n workers need 15 ms and 70 / n, for they have two CPUs; 64 more of them would be the most that is looked at.
+    assert said.what_if(workers=66).elements_per_s == pytest.approx(16 / (0.015 + 0.070 / 66))
+    assert said.limit.endswith("on 2 workers; 23 more workers would give 899 elements/s")
+
+
+def test_threads_that_take_turns_are_not_to_be_more() -> None:
+    said = report(replace(lane(50, 50, step_ms=48), takes_turns=True), use_ms=10, wait_ms=40)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
+    assert said.limit.endswith(
+        "on 2 workers; threads take turns at it, so more of them would not help, but executor='processes' may"
+    )
+
+
 def test_a_run_with_too_many_workers_says_what_fewer_would_do() -> None:
     # Eight workers on two CPUs: each batch took 100 ms by the clock and 25 ms of a CPU.
     said = report(lane(100, 25, workers=8, step_ms=99), use_ms=5, wait_ms=7.5, workers=8, cpu_count=2)

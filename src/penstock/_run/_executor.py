@@ -52,6 +52,8 @@ class Executor(ABC):
     """Whether units run in other processes, which the ring's memory has to be shared with."""
     shared: SharedFile | None = None
     """Where other processes that run units find what has no place in the ring; None if there are none."""
+    takes_turns = False
+    """Whether its workers run one at a time now."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
 

@@ -23,6 +23,7 @@ def lane_of(
     is_serial: bool = False,
     executor: str = "threads",
     first: int = 0,
+    takes_turns: bool = False,
 ) -> Lane:
     """What some workers did so far.
 
@@ -35,6 +36,7 @@ def lane_of(
         is_serial: Whether one worker does it, whatever the number that was asked for.
         executor: What they are, see `Lane`.
         first: The place of `node` in the whole plan.
+        takes_turns: Whether they run one at a time.
     """
     steps = []
     for number, each in enumerate(walk(node)):
@@ -52,6 +54,7 @@ def lane_of(
         steps=tuple(steps),
         executor=executor,
         first=first,
+        takes_turns=takes_turns,
     )
 
 

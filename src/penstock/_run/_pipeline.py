@@ -518,6 +518,7 @@ class Pipeline:
             is_serial=self._program.is_serial,
             executor=self._executor.name,
             first=first,
+            takes_turns=self._executor.takes_turns,
         )
         if self._intake is None:
             return [own]

@@ -72,6 +72,11 @@ class ThreadsExecutor(Executor):
             self.request_stop()
             raise
 
+    @property
+    def takes_turns(self) -> bool:  # type: ignore[override]  # found out while it runs
+        """Whether its threads run one at a time now."""
+        return self._turns.are_taken
+
     def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
         """Learns whether there are functions, of which threads may hinder each other."""
         self._turns.are_useful = self.worker_count > 1 and isinstance(program, Program) and program.computes

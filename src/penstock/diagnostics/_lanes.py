@@ -98,6 +98,8 @@ class Lane:
     """What these workers are: `threads`, `processes`, or `inline`, which is the consumer itself."""
     first: int = 0
     """The place in the plan of the last of its steps, counted from the end."""
+    takes_turns: bool = False
+    """These threads run one at a time, for side by side they would be slower."""
 
     @property
     def who(self) -> str:
@@ -148,7 +150,7 @@ class Lane:
         """How long a batch would take so many workers."""
         if not self.batches:
             return 0.0
-        workers = 1 if self.is_serial else workers
+        workers = 1 if self.is_serial or self.takes_turns else workers
         cpu_s = self.cpu_s / self.batches
         waiting_s = max(0.0, self.wall_s / self.batches - cpu_s * max(1.0, self.workers / cpu_count))
         return (waiting_s + cpu_s * max(1.0, workers / cpu_count)) / workers

@@ -219,16 +219,20 @@ class Report:
     @property
     def _cure(self) -> str:
         now = self.workers or 1
+        if any(lane.takes_turns for lane in self.lanes):
+            return "; threads take turns at it, so more of them would not help, but executor='processes' may"
         if self.may_hold_gil:
             return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
-        for workers in range(now + 1, now + MOST_WORKERS):
-            if self.what_if(workers=workers).wait_share < IDLE_SHARE:
-                more = workers - now
-                return f"; {more} more worker{'' if more == 1 else 's'} would remove the wait"
-        best = self.what_if(workers=now + MOST_WORKERS)
-        if best.elements_per_s < 1.1 * self.what_if(workers=now).elements_per_s:
-            return f"; more workers would not help, for {_cpus(self.cpu_count)} busy"
-        return f"; more workers would help, up to {best.elements_per_s:,.0f} elements/s with {now + MOST_WORKERS}"
+        others = [self.what_if(workers=now + more) for more in range(1, MOST_WORKERS + 1)]
+        best = others[-1].elements_per_s
+        helps = best >= 1.1 * self.what_if(workers=now).elements_per_s
+        for more, other in enumerate(others, 1):
+            name = f"{more} more worker{'' if more == 1 else 's'}"
+            if other.wait_share < IDLE_SHARE:
+                return f"; {name} would remove the wait"
+            if helps and other.elements_per_s >= 0.9 * best:
+                return f"; {name} would give {other.elements_per_s:,.0f} elements/s"
+        return f"; more workers would not help, for {_cpus(self.cpu_count)} busy"
 
     def __str__(self) -> str:
         if not self.batches:
