@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock._dataset import Dataset, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock._plan._source import SourceNode
 from penstock.sources import _listing, _openfile
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.image._resize import Interpolation
 
 Path = str | os.PathLike[str]
-LabelMode = Literal["int", "categorical", "binary"]
 Subset = Literal["training", "validation", "both"]
 
 EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -152,7 +152,7 @@ def image_dataset_from_directory(
     if is_inferred:
         names, values = tuple(folders), np.repeat(np.arange(len(folders), dtype=np.int32), counts)
     elif labels is not None:
-        values = _given_labels(verb, labels, len(files), root)
+        values = given_labels(verb, labels, len(files), root)
         names = tuple(map(str, np.unique(values).tolist()))
     if verbose:
         _tell(f"Found {len(files)} files{'' if names is None else f' belonging to {len(names)} classes'}.")
@@ -162,9 +162,9 @@ def image_dataset_from_directory(
 
     from penstock.sources.images import ImageSource, Labels
 
-    encoded = None
+    kept = None
     if values is not None and names is not None and label_mode is not None:
-        encoded = Labels(_encoded(verb, values, names, label_mode), len(names) * (label_mode == "categorical"))
+        kept = Labels(encoded(verb, values, names, label_mode), len(names) * (label_mode == "categorical"))
     order = np.arange(len(files), dtype=np.int64)
     if shuffle:
         # Keras's order, which is this generator's.
@@ -172,7 +172,7 @@ def image_dataset_from_directory(
     training, validation = _parts(verb, order, validation_split)
 
     def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
-        source = ImageSource(files.take(part), decoding, None if encoded is None else encoded.take(part), names)
+        source = ImageSource(files.take(part), decoding, None if kept is None else kept.take(part), names)
         made = Dataset(SourceNode(source, verb))
         made = made.shuffle(key) if is_shuffled else made
         return made if batch_size is None else made.batch(batch_size)
@@ -267,49 +267,8 @@ def from_image_files(
         if class_names is not None:
             raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
         return Dataset(SourceNode(ImageSource(files, decoding), verb))
-    values = np.asarray(labels)
-    if values.dtype.hasobject:
-        raise ArgumentTypeError(
-            f"{verb}(labels=...) are Python objects. Give numbers or text: np.asarray(labels, 'U')."
-        )
-    if values.shape[:1] != (len(files),):
-        found = f"{len(values):,} labels" if values.ndim else "one label"
-        raise ArgumentError(f"{verb}() got {len(files):,} files and {found}. Each file needs its own.")
-    if class_names is None:
-        return Dataset(SourceNode(ImageSource(files, decoding, Labels(values)), verb))
-    names, places = _placed(verb, values, class_names)
-    return Dataset(SourceNode(ImageSource(files, decoding, Labels(places), names), verb))
-
-
-def _placed(
-    verb: str, labels: npt.NDArray[Any], class_names: Iterable[str]
-) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
-    """The names of classes, and for each label its place among them."""
-    names = tuple(class_names)
-    if isinstance(class_names, str) or not all(isinstance(name, str) for name in names):
-        raise ArgumentTypeError(f"{verb}(class_names=...) takes texts, as ['cat', 'dog'].")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ArgumentError(f"{verb}(class_names=...) has {twice!r} twice.")
-    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
-        raise ArgumentError(
-            f"{verb}(class_names=...) goes with one text or integer a file, but labels are {labels.dtype} of shape "
-            f"{labels.shape}."
-        )
-    if labels.dtype.kind == "U":
-        found, where = np.unique(labels, return_inverse=True)
-        places = {name: place for place, name in enumerate(names)}
-        strangers = [name for name in found.tolist() if name not in places]
-        values = np.array([places.get(name, -1) for name in found.tolist()], np.int32)[where]
-    else:
-        strangers = np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist()
-        values = labels.astype(np.int32)
-    if strangers:
-        raise ArgumentError(
-            f"{verb}(): the label {strangers[0]!r} is none of the {len(names):,} class_names. Add it there, or leave "
-            "out its files."
-        )
-    return names, values
+    values, names = named_labels(verb, labels, len(files), class_names)
+    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names), verb))
 
 
 def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:
@@ -465,43 +424,6 @@ def _suffixes(verb: str, extensions: Any) -> tuple[str, ...]:
     if isinstance(extensions, str) or not all(isinstance(each, str) and each[:1] == "." for each in extensions):
         raise ArgumentError(f"{verb}(extensions={extensions!r}): several, each with its dot: ('.jpg', '.webp').")
     return tuple(each.lower() for each in extensions)
-
-
-def _given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDArray[Any]:
-    values = np.asarray(labels)
-    if values.ndim != 1 or values.dtype.kind not in "biuf":
-        raise ArgumentError(
-            f"{verb}(labels=...) takes a number for each file, got {type_of(labels)} of shape {values.shape}, "
-            f"{values.dtype}. Others go with from_image_files(paths, labels)."
-        )
-    if len(values) != file_count:
-        raise ArgumentError(f"{verb}() got {len(values):,} labels, but there are {file_count:,} files in {root}.")
-    if values.dtype.kind == "f":
-        return values.astype(np.float32)
-    limits = np.iinfo(np.int32)
-    if not limits.min <= values.min(initial=0) <= values.max(initial=0) <= limits.max:
-        raise ArgumentError(
-            f"{verb}(labels=...) are kept as int32, but are up to {values.max()}. Number them from 0: "
-            "np.unique(labels, return_inverse=True)[1]."
-        )
-    return values.astype(np.int32)
-
-
-def _encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_mode: LabelMode) -> npt.NDArray[Any]:
-    """Labels as they are kept; those that are `"categorical"` are spread when they are read."""
-    if label_mode == "int":
-        return values
-    if label_mode == "binary" and len(names) != 2:
-        raise ArgumentError(
-            f"{verb}(label_mode='binary') needs two classes, but there are {len(names)}: {list(names)}."
-        )
-    if not np.isin(values, np.arange(len(names))).all():
-        raise ArgumentError(
-            f"{verb}(label_mode={label_mode!r}): {len(names)} classes are labelled 0 to {len(names) - 1}, but labels "
-            f"are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. Number them: np.unique(labels, "
-            "return_inverse=True)[1]."
-        )
-    return values.astype(np.int32) if label_mode == "categorical" else values.astype(np.float32)[:, None]
 
 
 def _parts(

@@ -1,0 +1,104 @@
+"""Labels of image files, as the user gives them and as they are kept."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+
+LabelMode = Literal["int", "categorical", "binary"]
+
+
+def given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDArray[Any]:
+    """A number for each file, int32 or float32.
+
+    Raises:
+        ArgumentError: They are something else, or not as many.
+    """
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"{verb}(labels=...) takes a number for each file, got {type_of(labels)} of shape {values.shape}, "
+            f"{values.dtype}. Others go with from_image_files(paths, labels)."
+        )
+    if len(values) != file_count:
+        raise ArgumentError(f"{verb}() got {len(values):,} labels, but there are {file_count:,} files in {root}.")
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    limits = np.iinfo(np.int32)
+    if not limits.min <= values.min(initial=0) <= values.max(initial=0) <= limits.max:
+        raise ArgumentError(
+            f"{verb}(labels=...) are kept as int32, but are up to {values.max()}. Number them from 0: "
+            "np.unique(labels, return_inverse=True)[1]."
+        )
+    return values.astype(np.int32)
+
+
+def encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_mode: LabelMode) -> npt.NDArray[Any]:
+    """Labels as they are kept; those that are `"categorical"` are spread when they are read."""
+    if label_mode == "int":
+        return values
+    if label_mode == "binary" and len(names) != 2:
+        raise ArgumentError(
+            f"{verb}(label_mode='binary') needs two classes, but there are {len(names)}: {list(names)}."
+        )
+    if not np.isin(values, np.arange(len(names))).all():
+        raise ArgumentError(
+            f"{verb}(label_mode={label_mode!r}): {len(names)} classes are labelled 0 to {len(names) - 1}, but labels "
+            f"are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. Number them: np.unique(labels, "
+            "return_inverse=True)[1]."
+        )
+    return values.astype(np.int32) if label_mode == "categorical" else values.astype(np.float32)[:, None]
+
+
+def named_labels(
+    verb: str, labels: Any, file_count: int, class_names: Iterable[str] | None
+) -> tuple[npt.NDArray[Any], tuple[str, ...] | None]:
+    """A label for each file, shape `(n, ...)`; with names, places among them, int32.
+
+    Raises:
+        ArgumentError: They are not as many, or one of them is no class.
+        ArgumentTypeError: They are Python objects, or names are no texts.
+    """
+    values = np.asarray(labels)
+    if values.dtype.hasobject:
+        raise ArgumentTypeError(
+            f"{verb}(labels=...) are Python objects. Give numbers or text: np.asarray(labels, 'U')."
+        )
+    if values.shape[:1] != (file_count,):
+        found = f"{len(values):,} labels" if values.ndim else "one label"
+        raise ArgumentError(f"{verb}() got {file_count:,} files and {found}. Each file needs its own.")
+    if class_names is None:
+        return values, None
+    names = tuple(class_names)
+    if isinstance(class_names, str) or not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(f"{verb}(class_names=...) takes texts, as ['cat', 'dog'].")
+    return _places(verb, values, names), names
+
+
+def _places(verb: str, labels: npt.NDArray[Any], names: tuple[str, ...]) -> npt.NDArray[np.int32]:
+    """For each label its place among the names."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArgumentError(f"{verb}(class_names=...) has {twice!r} twice.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise ArgumentError(
+            f"{verb}(class_names=...) goes with one text or integer a file, but labels are {labels.dtype} of shape "
+            f"{labels.shape}."
+        )
+    if labels.dtype.kind == "U":
+        found, where = np.unique(labels, return_inverse=True)
+        places = {name: place for place, name in enumerate(names)}
+        strangers = [name for name in found.tolist() if name not in places]
+        values = np.array([places.get(name, -1) for name in found.tolist()], np.int32)[where]
+    else:
+        strangers = np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist()
+        values = labels.astype(np.int32)
+    if strangers:
+        raise ArgumentError(
+            f"{verb}(): the label {strangers[0]!r} is none of the {len(names):,} class_names. Add it there, or leave "
+            "out its files."
+        )
+    return values
