@@ -20,10 +20,11 @@ with its batches, so that nothing hides what the workers do.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
-Result, of single rounds on a machine with other work, where "no change" is up to 3 % either way: 0.6 % for tiny rows and
-0.9 % for the cheap map inline (4.4 and 1.2 % when every unit's CPU and every call was timed); 1.5 to 1.8 % for pairs and
-tiny rows on threads, with 0.8 and -1.6 % for no change: not told apart from nothing. Counted instead, in the middle of a
-run: 4 us for a unit and its batch, of 420 to 600 us here, and 0.02 us for a short call.
+Result, of single short rounds on a machine with other work, so only a first look: "no change" was up to 3 % either way
+with 60 pairs and 1.6 % with 400. Inline 0.6 % for tiny rows and 0.9 % for the cheap map. On threads, with 400 pairs, 1.8
+% for pairs and 1.5 % for tiny rows, beside 0.8 and -1.6 % for no change: not told apart from nothing, nor shown to be
+below 1 %.
+Added up from its parts, each timed in the middle of a run: 4 us for a unit and its batch, which take 420 to 600 us.
 
 Not shown: the line at an epoch's end, which is made only if somebody listens.
 """
