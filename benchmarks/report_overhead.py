@@ -21,15 +21,16 @@ with its batches, so that nothing hides what the workers do.
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
 Result, of single short rounds on a machine with other work, so only a first look: "no change" was up to 3 % either way
-with 60 pairs and 1.6 % with 400. Inline 0.6 % for tiny rows and 0.9 % for the cheap map. On threads, with 400 pairs, 1.8
-% for pairs and 1.5 % for tiny rows, beside 0.8 and -1.6 % for no change: not told apart from nothing, nor shown to be
-below 1 %.
+with 60 pairs and 1.6 % with 400. Inline 0.6 % for tiny rows and 0.9 % for the cheap map. On threads, with 400 pairs,
+1.8 % for pairs and 1.5 % for tiny rows, beside 0.8 and -1.6 % for no change: neither told apart from nothing nor shown
+to be below 1 %.
 Added up from its parts, each timed in the middle of a run: 4 us for a unit and its batch, which take 420 to 600 us.
 
 Not shown: the line at an epoch's end, which is made only if somebody listens.
 """
 
 import mmap
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -164,6 +165,7 @@ def _case(plan: Callable[[_Switch], Any], executor: str) -> Callable[[Options], 
         with plan(switch).loader(executor, workers="auto" if executor == "inline" else 2) as loader:
             numbers = _overheads(loader, switch, 60 if options.quick else 400)
             report = loader.report()
+        os.unlink(switch.path)
         assert report.lanes, "what was measured is there"
         return numbers | {
             "batch us": 1e6 * report.elapsed_s / report.batches,
