@@ -22,6 +22,7 @@ _RUNS = (
     ("transport",),
     ("worker_start",),
     ("faults",),
+    ("report_overhead",),
 )
 
 

@@ -1,6 +1,7 @@
 """Memory is known before the first read, and refused then."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -41,6 +42,23 @@ def test_projected_memory_is_right_for_a_shard() -> None:
     whole = frames().batch(32).loader()
     part = frames().batch(32).loader(shard=(1, 4))
     assert part.projected_nbytes == pytest.approx(whole.projected_nbytes / 4, rel=0.02)
+
+
+def test_what_has_no_parts_is_made_whole_for_each_shard() -> None:
+    mapped = frames().batch(32).map(lambda x: x)
+    whole, part = mapped.loader("threads", workers=2), mapped.loader("threads", workers=2, shard=(1, 4))
+    ring = whole.projected_nbytes - 2 * 32 * 60_000  # without the input of the function, which both have
+    assert part.projected_nbytes == pytest.approx(ring / 4 + 2 * 2 * 32 * 60_000, rel=0.01)
+
+
+def test_ragged_elements_that_wait_are_counted_where_they_must_fit() -> None:
+    ragged = ps.from_generator(lambda: iter(()), element_spec=ps.ArraySpec((None,), "float64"))
+    slot = 32 * 8192 * 8
+    unknown = ragged.padded_batch(32).loader("threads").projected_nbytes
+    known = ragged.padded_batch(32, padded_shapes=(8192,)).loader("threads", workers=1).projected_nbytes
+    # Six slots; four spans of a batch each; and a worker's elements, and what it makes of them.
+    assert unknown < 2**16
+    assert known == pytest.approx((6 + 4 + 2) * slot, rel=0.01)
 
 
 def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
@@ -104,6 +122,14 @@ def test_worker_processes_count_where_there_are_some() -> None:
     said = str(caught.value)
     assert "and 183 MiB for 3 worker processes, above memory_limit=150 MiB. 183 MiB of it is what" in said
     assert "Use executor='threads', or fewer workers: each process takes 45 MiB." in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measured by /proc")
+def test_a_cache_in_memory_is_measured_although_it_is_nowhere_mapped() -> None:
+    with frames(200).map(lambda x: x.copy()).cache().batch(20).loader("threads", workers=1) as loader:
+        for _ in loader:
+            pass
+        assert loader.report().peak_nbytes >= 200 * 60_000
 
 
 def test_the_report_sets_what_was_measured_beside_what_was_projected() -> None:

@@ -61,14 +61,16 @@ class Budget:
         overhead = overhead_nbytes(process_count)
         if limit is None or self.projected_nbytes + overhead <= limit:
             return
+        processes = f"{process_count} worker process{'' if process_count == 1 else 'es'}"
         ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
+        waiting = "elements of a stream that wait, and what steps hold that see them in order"
         items = {
             ring: self.ring_nbytes,
             "scratch memory of the workers": self.scratch_nbytes,
             "arrays that worker processes share": self.shared_nbytes,
-            "elements of a stream that wait, and what steps hold that see them in order": self.spans_nbytes,
+            waiting: self.spans_nbytes,
             "a cache in memory": self.kept_nbytes,
-            f"what {process_count} worker processes take": overhead,
+            f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
         }
         largest = max(items, key=lambda name: items[name])
         fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
@@ -76,12 +78,13 @@ class Budget:
         cures = {
             "scratch memory of the workers": f"Use fewer workers, or {prefetch}",
             "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
+            waiting: f"Use a smaller window or batch, or {prefetch}",
             "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
         }
         cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
         if items[largest] == overhead:
             cure = f"Use executor='threads', or fewer workers: each process takes {mib(WORKER_NBYTES)}"
-        and_overhead = f" and {mib(overhead)} for {process_count} worker processes" if overhead else ""
+        and_overhead = f" and {mib(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {mib(self.projected_nbytes)}{and_overhead}, above memory_limit={mib(limit)}. "
             f"{mib(items[largest])} of it is {largest}. {cure}."
@@ -94,11 +97,32 @@ def overhead_nbytes(process_count: int) -> int:
 
 
 def budget(
-    node: Node, spec: Spec, slot_count: int, worker_count: int, shared_nbytes: int = 0, spans_nbytes: int = 0
+    node: Node,
+    spec: Spec,
+    slot_count: int,
+    worker_count: int,
+    shared_nbytes: int = 0,
+    spans_nbytes: int = 0,
+    sequence: Node | None = None,
 ) -> Budget:
-    """Adds up what a loader of this plan will take, whose slots hold elements of `spec`."""
+    """Adds up what a loader of this plan will take.
+
+    Args:
+        node: The plan.
+        spec: What a slot holds: an element of the plan, or a shard's part of one.
+        slot_count: Slots.
+        worker_count: Workers; 0 if there are none.
+        shared_nbytes: See `Budget`.
+        spans_nbytes: See `Budget`.
+        sequence: The part that one worker reads element after element into the slots, if there is nothing else to do.
+    """
     nodes = list(walk(node))
-    scratch = sum(each.scratch_nbytes for each in nodes)
+    if sequence is not None:
+        scratch = sum(each.held_nbytes for each in walk(sequence))
+    else:
+        scratch = sum(each.scratch_nbytes for each in nodes)
+    if spec is not node.spec and node.part_count(0, 0) is None:
+        scratch += node.spec.nbytes  # what has no parts is made whole, for a shard to take its part of
     shuffles = any(isinstance(each, Shuffle) for each in nodes)
     return Budget(
         slot_count=slot_count,

@@ -80,7 +80,7 @@ class RingLayout:
         self.nbytes = self._times_at + 8 * TIMED_COUNT * self._times_count
 
     def times(self, memory: mmap.mmap) -> "list[memoryview[int]]":
-        """What each worker notes of its time, see `note_unit`; workers beyond `TIMED_COUNT` begin again at 0."""
+        """What each worker notes of its time, see `Trace.times`; workers beyond `TIMED_COUNT` begin again at 0."""
         words = memoryview(memory)[self._times_at : self.nbytes].cast("q")
         return [words[start : start + self._times_count] for start in range(0, len(words), self._times_count)]
 
@@ -122,16 +122,6 @@ def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:
     """Notes how long some rows took. Workers may overwrite each other's notes; it is about the size of units only."""
     row_ns = int(seconds * 1e9) // max(1, row_count)
     words[-1] = (7 * words[-1] + row_ns) // 8 if words[-1] else row_ns
-
-
-def note_unit(times: "memoryview[int]", row_count: int, wall_s: float, cpu_s: float) -> None:
-    """Notes how long a unit took a worker, by the clock and by the CPU.
-
-    Times are a worker's rows, their nanoseconds, those of the CPU, and two words a step: see `Trace.note`.
-    """
-    times[0] += row_count
-    times[1] += int(wall_s * 1e9)
-    times[2] += int(cpu_s * 1e9)
 
 
 def _up(value: int, multiple: int) -> int:

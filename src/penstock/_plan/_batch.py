@@ -98,6 +98,11 @@ class Batch(Node):
             if len(members) == self.size or not self.drop_remainder:
                 yield [np.stack(leaf) for leaf in zip(*members, strict=True)]
 
+    @property
+    def held_nbytes(self) -> int:
+        """The elements of one batch, and the batch: without a slot to write them to, they are collected and stacked."""
+        return 2 * self.spec.nbytes
+
     def part_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
         return self.remainder if self.remainder and index == self.length - 1 else self.size  # type: ignore[operator]

@@ -289,15 +289,20 @@ class Map(OneToOne):
         gather.run()
         structure, trace, spent_s = source.spec.structure, reader.trace.words, 0.0
         trace[0], trace[1] = reader.number + 1, epoch
+        due, every = reader.trace.turn(reader.number, len(chunk))
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
-            began = time.perf_counter()
-            leaves = self._run(element, rng, globals_, epoch, index)
-            spent_s += time.perf_counter() - began
+            if place == due:
+                began = time.perf_counter()
+                leaves = self._run(element, rng, globals_, epoch, index)
+                spent_s += time.perf_counter() - began
+                due += every
+            else:
+                leaves = self._run(element, rng, globals_, epoch, index)
             out.put(row, leaves)
             del element, leaves  # or the scratch memory looks as if the function had kept it
-        reader.trace.note(reader.number, len(chunk), spent_s)
+        reader.trace.note(reader.number, len(chunk), spent_s * every)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

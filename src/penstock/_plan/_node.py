@@ -198,6 +198,11 @@ class Node(ABC):
         """Bytes that one worker keeps for this step besides the slots; known before the run."""
         return 0
 
+    @property
+    def held_nbytes(self) -> int:
+        """The same where `sequence` gives its elements; asked of the part of a stream that is read in one place."""
+        return self.scratch_nbytes
+
 
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
@@ -234,6 +239,12 @@ class Reorder(Node):
         for need in self.demand(epoch, indices):
             rows = out if need.rows is None else out.take(need.rows)
             reader.inputs[need.input].fill_place(self.spec, need.epoch, need.indices, rows, gather)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """An element of each input whose places are smaller than those here: it is read first, and then put there."""
+        places = [leaf.max_shape for leaf in self.spec.leaves]
+        return sum(each.spec.nbytes for each in self.inputs if [leaf.max_shape for leaf in each.spec.leaves] != places)
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""

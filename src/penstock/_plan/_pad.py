@@ -176,9 +176,14 @@ class PaddedBatch(Node):
             yield self.padding.stack(self.label, self.source.spec, members, done)
 
     @property
+    def element_nbytes(self) -> int:
+        """An element is no larger, for it would not fit; 0 where batches are padded to their own largest."""
+        return self.spec.nbytes // self.size
+
+    @property
     def scratch_nbytes(self) -> int:
-        """The elements of one batch; those of unknown size count as nothing."""
-        return self.size * self.source.spec.nbytes
+        """The elements of one batch, none larger than it is padded to, and the batch; of unknown size, nothing."""
+        return max(self.size * self.source.spec.nbytes, self.spec.nbytes) + self.spec.nbytes
 
 
 @final
@@ -238,5 +243,6 @@ class BucketByLength(Sequential):
 
     @property
     def scratch_nbytes(self) -> int:
-        """Buckets that are not full; elements of unknown size count as nothing."""
-        return sum(self.sizes) * self._element_spec.nbytes
+        """Buckets, and a batch of the largest, as large as they are padded to; of unknown size, nothing."""
+        element_nbytes = max(self._element_spec.nbytes, self.spec.nbytes // max(self.sizes))
+        return (sum(self.sizes) + max(self.sizes)) * element_nbytes

@@ -29,6 +29,12 @@ T = TypeVar("T")
 
 STEP_WORD = 3
 """In a worker's times, the words of the first step: elements and nanoseconds. Those before are about units."""
+SHORT_CALL_NS = 50_000
+TIMED_EVERY = 16
+"""Of calls of a function that are shorter, one in so many is timed."""
+SHORT_UNIT_S = 1e-3
+GUESSED_UNITS = 7
+"""After a unit that was shorter, the CPU's time of so many is not read."""
 CHUNK_NBYTES = 1 << 20
 """Scratch memory of a step is about this much: it stays in the core's cache, and calls are amortised."""
 
@@ -207,7 +213,7 @@ class Trace:
     and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
+    __slots__ = ("_cpu_guesses", "_cpu_share", "failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
@@ -219,7 +225,51 @@ class Trace:
         self.takes_any = False
         """Whether who reads a stream wants to see some elements, and may be given others for those that fail."""
         self.times: memoryview[int] | None = None
-        """Where the worker notes how long steps take, if somebody wants to know."""
+        """Where the worker notes how long units and steps take, if somebody wants to know: its rows, their nanoseconds,
+        those of the CPU, and for each step elements and nanoseconds."""
+        self._cpu_share = 1.0
+        self._cpu_guesses = 0
+
+    def turn(self, step: int, count: int) -> tuple[int, int]:
+        """Which of the next `count` calls of a step's function to time: the place of the first, and one in how many.
+
+        Reading the clock twice takes 0.1 us or more. So where calls took less than `SHORT_CALL_NS` so far, one in
+        `TIMED_EVERY` stands for the others: another place in every chunk, whose first call finds the caches cold.
+        """
+        times = self.times
+        if times is None:
+            return count, 1  # none
+        called, spent_ns = times[STEP_WORD + 2 * step : STEP_WORD + 2 * step + 2]
+        if called < TIMED_EVERY or spent_ns >= called * SHORT_CALL_NS:
+            return 0, 1
+        return -called % TIMED_EVERY, TIMED_EVERY
+
+    def reads_cpu(self) -> bool:
+        """Whether the time of the CPU is to be read for the next unit: of each that is long, of one in some others."""
+        return self.times is not None and self._cpu_guesses <= 0
+
+    def note_unit(self, row_count: int, wall_s: float, cpu_s: float | None) -> None:
+        """Notes how long a unit took, by the clock and by the CPU.
+
+        The CPU's time is a system call, 1.5 us in the middle of a run. After a short unit the next ones are taken to
+        have had the same share of the CPU.
+
+        Args:
+            row_count: Its rows.
+            wall_s: By the clock.
+            cpu_s: By the CPU; None where it was not read.
+        """
+        times = self.times
+        if times is None:
+            return
+        if cpu_s is None:
+            cpu_s = wall_s * self._cpu_share
+            self._cpu_guesses = self._cpu_guesses - 1 if wall_s < SHORT_UNIT_S else 0
+        elif wall_s < SHORT_UNIT_S:
+            self._cpu_share, self._cpu_guesses = cpu_s / wall_s if wall_s else 1.0, GUESSED_UNITS
+        times[0] += row_count
+        times[1] += int(wall_s * 1e9)
+        times[2] += int(cpu_s * 1e9)
 
     def note(self, step: int, count: int, seconds: float) -> None:
         """Notes how long a step, of this number in the order of `walk`, took for some elements."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ElementError
-from penstock._memory._slot import note_time, note_unit, outcome_words
+from penstock._memory._slot import note_time, outcome_words
 from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._cache import Cache
@@ -100,9 +100,11 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
     Raises:
         Exception: What the unit raised.
     """
-    began, cpu_began = time.perf_counter(), time.thread_time()
-    reader.trace.failures.clear()
-    reader.trace.is_condemned = unit.is_condemned
+    trace = reader.trace
+    cpu_began = time.thread_time() if trace.reads_cpu() else None
+    began = time.perf_counter()
+    trace.failures.clear()
+    trace.is_condemned = unit.is_condemned
     try:
         program.run(reader, unit, out)
     finally:
@@ -111,8 +113,8 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
                 reader.outcome.write(words, unit.slot)
             wall_s = time.perf_counter() - began
             note_time(words, unit.stop - unit.start, wall_s)
-            if reader.trace.times is not None:
-                note_unit(reader.trace.times, unit.stop - unit.start, wall_s, time.thread_time() - cpu_began)
+            cpu_s = None if cpu_began is None else time.thread_time() - cpu_began
+            trace.note_unit(unit.stop - unit.start, wall_s, cpu_s)
 
 
 class Program:

@@ -21,6 +21,7 @@ from penstock._plan._batch import Batch
 from penstock._plan._combine import Interleave
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
+from penstock._plan._pad import PaddedBatch
 from penstock._plan._stream import Generate, Inlet, cut, needed
 from penstock._plan._tolerate import Guard
 from penstock._run._choice import Choice, choose, choose_feed
@@ -93,9 +94,7 @@ class Stage:
                 self.program = Serial(node, same_epoch=same_epoch)
                 self.choice = choose_feed(self.program, executor, timeout_s)
                 self._choices.append(self.choice)
-                self.budget = budget(
-                    node, self.program.spec, slot_count=prefetch + 2, worker_count=self.choice.worker_count
-                )
+                self.budget = budget(node, self.program.spec, slot_count=prefetch + 2, worker_count=1, sequence=below)
                 return
             self.choice = choose(above, executor, workers, timeout_s, functions)
             self._choices.append(self.choice)
@@ -121,7 +120,7 @@ class Stage:
                 slot_count=prefetch + 2,
                 worker_count=self.choice.worker_count,
                 shared_nbytes=self.choice.shared_nbytes,
-                spans_nbytes=0 if below is None else self._spans_nbytes(below),
+                spans_nbytes=0 if below is None else self._spans_nbytes(above, below),
             )
         except BaseException:
             self.leave()
@@ -152,11 +151,27 @@ class Stage:
         inner = [stage.busiest for stage in self._stages.values()]
         return next((each for each in (self.choice, *inner) if each.executor == "processes"), self.choice)
 
-    def _spans_nbytes(self, below: Node) -> int:
+    def _spans_nbytes(self, above: Node, below: Node) -> int:
         """What the part that runs in one place takes, and the stages in it."""
         assert self._below is not None
         staged = {id(stage.node): stage.nbytes for stage in self._stages.values()}
-        return self._below.layout.nbytes + _held_nbytes(below, staged)
+        return self._below.layout.nbytes + self._ragged_nbytes(above) + _held_nbytes(below, staged)
+
+    def _ragged_nbytes(self, above: Node) -> int:
+        """Elements of any size that wait: known where they must fit what they are padded to.
+
+        They are Python objects of the process that reads the stream, and of this one; worker processes make them again
+        from what lies in a file of shared memory.
+        """
+        assert self._below is not None
+        layout = self._below.layout
+        if not layout.has_objects:
+            return 0
+        copies = 1 + (self._feed_choice.executor == "processes")
+        if self.choice.executor == "processes":
+            copies += 1 + self.choice.worker_count
+        element_nbytes = max((each.element_nbytes for each in walk(above) if isinstance(each, PaddedBatch)), default=0)
+        return copies * layout.slot_count * layout.size * element_nbytes
 
     def start(self, *, gives_rest: bool = False) -> Pipeline:
         """Starts the workers; see `Pipeline`."""
@@ -234,7 +249,7 @@ def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> F
 def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
     if id(node) in staged:
         return staged[id(node)]
-    return node.scratch_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
+    return node.held_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
 
 
 def _inner(node: Node) -> Iterator[tuple[int, Node]]:

@@ -1,6 +1,7 @@
 """How much memory this process and its worker processes have, measured."""
 
 import contextlib
+import os
 import resource
 import sys
 import time
@@ -23,7 +24,7 @@ class Memory:
     private_nbytes: int
     """Of this process alone."""
     shared_nbytes: int
-    """That several processes may map: penstock's rings are of this kind. Counted once."""
+    """That several processes may map: penstock's rings are of this kind, and caches in memory. Counted once."""
     worker_nbytes: tuple[int, ...] = ()
     """Private memory of each worker process."""
 
@@ -41,15 +42,17 @@ class Memory:
 def memory_now(workers: Iterable[int] = ()) -> Memory:
     """Measures this process and the worker processes with these ids.
 
-    What is shared is the most that any of them maps. Where there is no `/proc`, all that was ever resident at once in
-    this process counts as private.
+    What is shared is the most that any of them maps, or what lies in this process's memory files if that is more: of
+    those that are read and written as files, nobody maps a page. Where there is no `/proc`, all that was ever resident
+    at once in this process counts as private.
     """
     here = _private_and_shared("self")
     if here is None:
         unit = 1 if sys.platform == "darwin" else 1024
         return Memory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 0)
     there = [found for found in map(_private_and_shared, map(str, workers)) if found is not None]
-    return Memory(here[0], max([here[1], *(shared for _, shared in there)]), tuple(private for private, _ in there))
+    shared = max([here[1], _memory_files_nbytes(), *(shared for _, shared in there)])
+    return Memory(here[0], shared, tuple(private for private, _ in there))
 
 
 def worker_pids() -> list[int]:
@@ -72,6 +75,18 @@ def _private_and_shared(process: str) -> tuple[int, int] | None:
         return None
     private, shared = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
     return private, shared
+
+
+def _memory_files_nbytes() -> int:
+    """Bytes that lie in penstock's memory files, of those that this process has open; a microsecond or two each."""
+    found: dict[int, int] = {}  # by inode, for a mapping may have a descriptor of its own
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(PROC / "self" / "fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(entry.path).startswith("/memfd:penstock"):
+                    status = os.stat(entry.path)
+                    found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def page_cache_nbytes() -> int:

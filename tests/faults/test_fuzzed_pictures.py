@@ -1,0 +1,196 @@
+"""10,000 JPEGs in folders, of which 1,000 were damaged: each policy gives exactly what it says, on every executor.
+
+A JPEG has no checksum. So a flipped bit may be seen when it is decoded, or change some pixels, or nothing; a file in
+whose place there is another is as good as any. Which are bad is what decoding each file by itself says, and those of
+which it is known are among them. `test_fuzzed_files.py` has files of which it is known of all.
+"""
+
+import functools
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.sources.pictures import write
+
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
+
+COUNT, BAD_COUNT, SIZE = 10_000, 1_000, 64
+HEIGHT, WIDTH = 48, 64
+CLASS_COUNT = 4
+EXECUTORS = {"inline": 1, "threads": 4, "processes": 2}
+TEXT = b"This is no picture, but a note that somebody left in the folder.\n"
+
+
+@dataclass
+class Folder:
+    path: Path
+    files: list[Path]
+    whole: dict[int, bytes]
+    """What the files held that are damaged."""
+    spoilt: dict[int, bytes]
+    """What they hold then."""
+    surely_bad: set[int]
+    """Those that are cut, empty or text."""
+    bad: set[int]
+    """Those that cannot be decoded."""
+    images: Any
+    """What is decoded of the others, damaged or not."""
+    sound: Any
+    """And of all, when nothing is damaged."""
+
+    is_spoilt: bool = False
+
+    def spoil(self, *, is_spoilt: bool) -> None:
+        """Puts the damaged files in their places, or the others."""
+        if is_spoilt != self.is_spoilt:
+            for index, data in (self.spoilt if is_spoilt else self.whole).items():
+                self.files[index].write_bytes(data)
+        self.is_spoilt = is_spoilt
+
+
+def decoded(data: bytes) -> Any:
+    """The picture in the bytes of a file, (HEIGHT, WIDTH, 3) uint8; None if there is none."""
+    try:
+        return ps.image.decode(data, (HEIGHT, WIDTH), dtype="uint8")
+    except ps.image.ImageError:
+        return None
+
+
+def damaged(pictures: dict[int, bytes], rng: random.Random) -> tuple[dict[int, bytes], set[int]]:
+    """Flips bits of, cuts, empties, or puts text or another one in the place of pictures, a fifth of them each.
+
+    Returns what became of them, and which are no pictures any more, whatever decodes them.
+    """
+    names, part = list(pictures), len(pictures) // 5
+    flipped, cut, emptied, text, swapped = (names[start : start + part] for start in range(0, 5 * part, part))
+    spoilt = dict.fromkeys(emptied, b"") | dict.fromkeys(text, TEXT)
+    for name in flipped:
+        data = bytearray(pictures[name])
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        spoilt[name] = bytes(data)
+    for name in cut:  # not at its end, without whose marker all pixels may be there
+        spoilt[name] = pictures[name][: rng.randrange(1, len(pictures[name]) * 3 // 4)]
+    for name, other in zip(swapped, swapped[1:] + swapped[:1], strict=True):
+        spoilt[name] = pictures[other]
+    return spoilt, {*cut, *emptied, *text}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    path = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[-1 : 1 : HEIGHT * 1j, -1 : 1 : WIDTH * 1j]
+    files = [path / str(number * CLASS_COUNT // COUNT) / f"{number:05}.jpg" for number in range(COUNT)]
+    for file in files:
+        write(
+            file, (128 + rng.uniform(-60, 60, 3) * y[..., None] + rng.uniform(-60, 60, 3) * x[..., None]).astype("u1")
+        )
+    sound = np.stack([decoded(file.read_bytes()) for file in files])
+    whole = {index: files[index].read_bytes() for index in random.Random(6).sample(range(COUNT), BAD_COUNT)}
+    spoilt, surely_bad = damaged(whole, random.Random(7))
+    found = {index: decoded(data) for index, data in spoilt.items()}
+    images = sound.copy()
+    for index, image in found.items():
+        images[index] = 0 if image is None else image
+    return Folder(
+        path, files, whole, spoilt, surely_bad, {k for k, image in found.items() if image is None}, images, sound
+    )
+
+
+@pytest.fixture
+def folder(pictures: Folder) -> Folder:
+    pictures.spoil(is_spoilt=True)
+    return pictures
+
+
+@functools.cache
+def order() -> list[int]:
+    return [int(x) for x in ps.range(COUNT).shuffle(seed=6)]
+
+
+def stood_in_for(bad: set[int]) -> list[list[int]]:
+    cuts = [order()[start : start + SIZE] for start in range(0, COUNT, SIZE)]
+    return [[next(x for x in cut[row:] + cut[:row] if x not in bad) for row in range(len(cut))] for cut in cuts]
+
+
+def left_out(bad: set[int]) -> list[list[int]]:
+    rest = [x for x in order() if x not in bad]
+    return [rest[start : start + SIZE] for start in range(0, len(rest), SIZE)]
+
+
+def classified(folder: Folder) -> ps.Dataset:
+    """The pictures of the folder with their classes, in `order()`."""
+    size = (HEIGHT, WIDTH)
+    pairs = ps.image_dataset_from_directory(
+        folder.path, image_size=size, batch_size=None, shuffle=False, dtype="uint8", verbose=False
+    )
+    return pairs.shuffle(seed=6).batch(SIZE)
+
+
+def numbered(folder: Folder) -> ps.Dataset:
+    """The same with their numbers."""
+    files = ps.from_image_files(folder.files, labels=range(COUNT), image_size=(HEIGHT, WIDTH))
+    return files.shuffle(seed=6).batch(SIZE)
+
+
+def test_what_is_cut_empty_or_text_is_no_picture_and_a_flipped_bit_may_be_seen(pictures: Folder) -> None:
+    assert pictures.surely_bad <= pictures.bad
+    assert len(pictures.surely_bad) == BAD_COUNT * 3 // 5
+    assert 0 < len(pictures.bad - pictures.surely_bad) < BAD_COUNT // 5, "of flipped bits some are seen"
+    assert (pictures.images != pictures.sound).any(axis=(1, 2, 3)).sum() > len(pictures.bad)
+
+
+@pytest.mark.parametrize(("on_error", "model"), [("replace", stood_in_for), ("skip", left_out)])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_pictures_that_cannot_be_decoded_are_set_aside_and_run_again_when_repaired(
+    folder: Folder, tmp_path: Path, executor: Any, on_error: Any, model: Any
+) -> None:
+    make = {"replace": classified, "skip": numbered}[on_error]
+    dataset, quarantine = make(folder), tmp_path / "bad.jsonl"
+    options = {"workers": EXECUTORS[executor], "quarantine": quarantine, "max_errors": len(folder.bad)}
+    with dataset.loader(executor, **options, on_error=on_error) as loader:
+        for (images, labels), want in zip(loader, model(folder.bad), strict=True):
+            assert labels.tolist() == [x * CLASS_COUNT // COUNT if make is classified else x for x in want]
+            assert np.array_equal(images, folder.images[want])
+        assert loader.report().set_aside == len(folder.bad)
+    lines = [json.loads(line) for line in quarantine.read_text().splitlines()]
+    listed = [line["sources"][0][1:] for line in lines]
+    assert sorted(listed) == sorted([index, str(folder.files[index])] for index in folder.bad)
+    for line in lines:
+        assert line["exception"] == "SourceError"
+        assert line["message"].startswith(f"{line['sources'][0][2]} (element {line['sources'][0][1]}): ")
+    assert all(each.error is not None for each in ps.replay(quarantine, dataset))
+    folder.spoil(is_spoilt=False)
+    again = list(ps.replay(quarantine, dataset))
+    assert sorted(each.failure["sources"][0][1] for each in again) == sorted(folder.bad)
+    for each in again:
+        index = each.failure["sources"][0][1]
+        image, label = each.element
+        assert np.array_equal(image, folder.sound[index])
+        assert label == (index * CLASS_COUNT // COUNT if make is classified else index)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_raise_names_a_file_of_the_first_batch_that_cannot_be_decoded(
+    folder: Folder, tmp_path: Path, executor: Any
+) -> None:
+    options = {"workers": EXECUTORS[executor], "quarantine": tmp_path / "bad.jsonl"}
+    with classified(folder).loader(executor, **options) as loader, pytest.raises(ps.SourceError) as caught:
+        list(loader)
+    first = next(
+        cut for start in range(0, COUNT, SIZE) if folder.bad.intersection(cut := order()[start : start + SIZE])
+    )
+    assert any(
+        f"{folder.files[index]} (element {index}): " in str(caught.value) for index in folder.bad.intersection(first)
+    )
+    assert not (tmp_path / "bad.jsonl").exists()
+
+
+def test_a_check_lists_exactly_the_pictures_that_cannot_be_decoded(folder: Folder) -> None:
+    assert sorted(each.sources[0][1] for each in numbered(folder).check(executors=()).bad) == sorted(folder.bad)

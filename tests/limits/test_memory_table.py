@@ -1,0 +1,92 @@
+"""Memory of a table of plans, each in a fresh process: no more is taken than was said, and than was allowed.
+
+    peak <= projected + overhead <= limit        (on threads: projected <= limit)
+
+`projected` is `loader.projected_nbytes`. The overhead measured here is
+
+- in this process up to 8 MiB: code that is run for the first time, threads, what a stream's generator has in hand;
+- up to 45 MiB for each worker process: an interpreter, NumPy, this package, OpenCV where images are decoded;
+- for each worker what the user's function takes while it runs, or the decoder of an image, which the table says.
+
+The C library keeps memory that was freed, for each thread about twice the largest array; how much is nobody's promise.
+So it is told to give arrays back at once, or 8 MiB would be too few to see a batch too many. Left alone, all has to be
+within the 48 MiB that are allowed to this process (`PARENT_NBYTES`).
+"""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock._memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES, mib
+from tests.limits import memory_plans
+from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
+from tests.limits.test_memory import measured
+from tests.sources.pictures import write
+
+pytestmark = pytest.mark.limits
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+OVERHEAD_NBYTES = 8 * MIB
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "100000"}
+INLINE = ("shuffled frames", "shard of mapped batches", "padded_batch", "generator and map")
+"""Plans of which less is projected where nobody but the consumer works; of the others the formula is the same."""
+ROWS = [(name, executor) for name in PLANS for executor in ("threads", "processes")]
+ROWS += [(name, "inline") for name in INLINE]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory")
+    np.save(
+        path / "frames.npy", np.broadcast_to(np.arange(float(FRAME_COUNT))[:, None, None, None], (FRAME_COUNT, *FRAME))
+    )
+    y, x = np.mgrid[:750, :1000]
+    for number in range(160):
+        file = path / "pictures" / str(number % 2) / f"{number}.jpg"
+        if number < 2:
+            write(file, np.stack([x // 4, y // 3, (x + y) // 8], -1).astype(np.uint8))
+        else:
+            file.hardlink_to(path / "pictures" / str(number % 2) / f"{number % 2}.jpg")
+    return path
+
+
+def result_of(fresh_python: Run, name: str, executor: str, folder: Path, env: dict[str, str]) -> dict[str, Any]:
+    return measured(fresh_python(Path(memory_plans.__file__), name, executor, str(folder), env=env))
+
+
+@pytest.mark.parametrize(("name", "executor"), ROWS)
+def test_no_more_is_taken_than_was_said(fresh_python: Run, folder: Path, name: str, executor: str) -> None:
+    plan, result = PLANS[name], result_of(fresh_python, name, executor, folder, GIVE_BACK)
+    process_count = plan.process_count if executor == "processes" else 0
+    own = plan.own_mib * MIB * (1 if executor == "inline" else WORKER_COUNT)
+    assert result["peak"] <= result["projected"] + own + OVERHEAD_NBYTES + process_count * WORKER_NBYTES, result
+    # What the loader itself saw, twice a second.
+    assert result["reported"] <= result["peak"] + MIB, result
+    assert result["copied"] == 0, "or there would be batches that are the program's own"
+
+    assert result["overhead"] == (PARENT_NBYTES + process_count * WORKER_NBYTES if process_count else 0)
+    assert result["projected"] + result["overhead"] <= result["limit"]
+    if executor == "processes":
+        assert result["peak"] <= result["limit"]
+    if executor != "inline":
+        assert result["projected"] >= 0.9 * (result["limit"] - result["overhead"]), "so tight was the limit"
+
+    # And below what is projected it is refused, with the largest item and what would help.
+    assert result["refusal"].startswith(f"Projected memory is {mib(result['projected'])}"), result
+    if process_count:
+        assert f"{mib(result['overhead'])} of it is what {process_count} worker process" in result["refusal"], result
+        assert "Use executor='threads', or fewer workers" in result["refusal"], result
+    elif executor == "threads":  # inline, another item may be the largest
+        assert plan.largest in result["refusal"], result
+        assert plan.cure in result["refusal"], result
+
+
+@pytest.mark.parametrize("name", ["map of elements", "map of batches", "unbatch and batch"])
+def test_with_what_the_c_library_keeps_it_is_within_the_allowance(fresh_python: Run, folder: Path, name: str) -> None:
+    result = result_of(fresh_python, name, "threads", folder, {})
+    assert result["peak"] <= result["projected"] + PLANS[name].own_mib * MIB * WORKER_COUNT + PARENT_NBYTES, result
