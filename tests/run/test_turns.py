@@ -19,7 +19,6 @@ class Simulated:
         self.speeds, self.cpus = (by_side, in_turn), cpus
         self.incidents: list[str] = []
         self.turns = Turns(self.incidents)
-        self.turns.are_useful = True
         self.now_s = 100.0
         self.taken_s = 0.0
         """How long turns were taken, of all."""
@@ -98,13 +97,6 @@ def test_turns_are_given_up_when_what_functions_do_changes() -> None:
     loader.speeds, loader.cpus = (20_000.0, 10_000.0), 0.3
     loader.run(PAUSES_S[1] + 10)
     assert not loader.turns.are_taken
-
-
-def test_plain_reads_are_left_alone() -> None:
-    loader = Simulated(by_side=6000, in_turn=9000)
-    loader.turns.are_useful = False
-    loader.run(20)
-    assert loader.taken_s == 0
 
 
 def test_a_turn_ends_the_wait_for_it_and_so_does_the_end() -> None:

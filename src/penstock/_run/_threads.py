@@ -135,7 +135,7 @@ def _work(
             continue
         is_turn = turns.begin()
         running[number] = task
-        cpu_began = time.thread_time()
+        cpu_began = time.thread_time() if turns.are_useful else 0.0
         error: BaseException | None = None
         try:
             client.run(task)
@@ -144,11 +144,12 @@ def _work(
             error = caught
         running[number] = None
         done_counts[number] += 1
-        cpu_s, rows = time.thread_time() - cpu_began, task.stop - task.start
         if is_turn:
             turns.give_back()
         client.finished(task, error)
-        turns.note(rows, cpu_s, time.perf_counter(), has_more=not tasks.empty())
+        if turns.are_useful:
+            cpu_s, now_s = time.thread_time() - cpu_began, time.perf_counter()
+            turns.note(task.stop - task.start, cpu_s, now_s, has_more=not tasks.empty())
         del task, error, client  # what they hold must not live until the next unit comes
     client = client_ref()
     if client is not None:

@@ -81,8 +81,6 @@ class Turns:
             now_s: A clock.
             has_more: Whether there are units that nobody runs yet: else a worker is idle, and speed says nothing.
         """
-        if not self.are_useful:
-            return
         with self._lock:
             self._window.add(rows, cpu_s)
             if not has_more:
