@@ -142,3 +142,16 @@ def test_batches_are_the_same_with_turns(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def square(x: Any) -> Any:
     return x * x
+
+
+def test_functions_on_several_threads_are_watched_and_plain_reads_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(Turns, "note", lambda turns, rows, cpu_s, now_s, has_more: seen.append(rows))
+    plain = ps.range(40)
+    for dataset, workers in ((plain, 2), (plain.map(square), 1)):
+        with dataset.batch(8).loader("threads", workers=workers) as loader:
+            list(loader)
+    assert not seen
+    with plain.map(square).batch(8).loader("threads", workers=2) as loader:
+        list(loader)
+    assert sum(seen) >= 32  # what is done last may be noted after the end
