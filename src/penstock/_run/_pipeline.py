@@ -54,7 +54,7 @@ from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
 from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
-from penstock._run._quarantine import Quarantine
+from penstock._run._quarantine import Quarantine, why_not_set_aside
 from penstock._tree import Tree
 from penstock.diagnostics._lanes import Lane
 
@@ -203,6 +203,8 @@ class Pipeline:
                     self._repeat_by_rows(filling, unit)
                     return
             if error is not None:
+                if unit.is_condemned and isinstance(error, (WorkerError, DeadlineError)):
+                    error.add_note(why_not_set_aside(self._program, unit))
                 filling.errors.append((row, error))
             if filling.remaining > 1:
                 filling.remaining -= 1
