@@ -573,6 +573,8 @@ class Pipeline:
         Returns:
             Whether all workers ended. One that is stuck in a user's function keeps what it works on.
         """
+        if self._pid != os.getpid():  # a child of fork(): the workers, and what they are in the middle of, are not its
+            return True
         self.request_stop()
         ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
