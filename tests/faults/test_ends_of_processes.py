@@ -290,6 +290,41 @@ print(len(list(it)), len(list(loader)))
     assert done.stdout == "21 [0, 1]\n179 200\n"
 
 
+def test_a_forked_child_closes_no_generator_that_is_being_read_in_the_parent(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+inside, gate, parent = threading.Event(), threading.Event(), os.getpid()
+
+def numbers():
+    try:
+        yield from range(6)
+        inside.set()
+        gate.wait()
+    finally:
+        if os.getpid() != parent:
+            print('this is for the parent', flush=True)
+
+loader = ps.from_generator(numbers, element_spec=ps.ArraySpec((), 'int64')).batch(4).loader('threads')
+it = iter(loader)
+next(it)
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(4)
+    loader.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+print([batch.tolist() for batch in it])
+loader.close()
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "[[4, 5]]\n"
+
+
 @EXECUTORS
 def test_a_loader_made_in_a_forked_child_works(fresh_python: Run, executor: str) -> None:
     done = fresh_python(

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -32,3 +33,52 @@ def test_an_element_that_kills_workers_is_set_aside(tmp_path: Path, on_error: An
     assert sorted(records) == [3, 5, 10, 11]
     assert records[5]["exception"] == "WorkerError"
     assert "ended with exit status 7" in records[5]["message"]
+
+
+def lethal_rows(x: Any) -> Any:
+    if int(x) == 5:
+        os._exit(7)
+    return np.arange(int(x) % 3 + 1)
+
+
+def lengths(dataset: ps.Dataset, path: Path, on_error: Any) -> list[int]:
+    with dataset.loader("processes", 2, on_error=on_error, quarantine=path) as loader:
+        return [int(np.count_nonzero(row + 1)) for batch in loader for row in batch]
+
+
+SPEC = ps.ArraySpec((None,), "int64")
+PADDED: dict[str, Any] = {
+    "padded_batch": lambda: ps.range(8).map(lethal_rows, element_spec=SPEC).padded_batch(4, padding_values=-1),
+    "bucket_by_length": lambda: (
+        ps.range(8).map(lethal_rows, element_spec=SPEC).bucket_by_length(len, [9], [4, 4], padding_values=-1)
+    ),
+}
+
+
+@pytest.mark.parametrize("step", PADDED)
+def test_an_element_that_kills_workers_is_left_out_before_it_is_padded(tmp_path: Path, step: str) -> None:
+    found = lengths(PADDED[step](), tmp_path / "bad.jsonl", "skip")
+    assert found == [x % 3 + 1 for x in range(8) if x != 5]
+
+
+def test_what_cannot_be_replaced_in_a_batch_of_one_piece_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ps.WorkerError, match=r"at map\(lethal_rows\) at .* on element 5 of epoch 0") as caught:
+        lengths(PADDED["padded_batch"](), tmp_path / "bad.jsonl", "replace")
+    (note,) = caught.value.__notes__
+    assert "batch 1 of epoch 0 is made in one piece by padded_batch(4)" in note
+    assert "on_error='skip' looks at elements before they go into a batch" in note
+
+
+def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error_that_says_so(tmp_path: Path) -> None:
+    def lethal(x: Any) -> Any:
+        if int(x) in (5, 6):
+            os._exit(7)
+        return x
+
+    dataset = ps.range(8).map(lethal).batch(4)
+    with dataset.loader("processes", 2, on_error="replace", quarantine=tmp_path / "bad.jsonl") as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ps.WorkerError, match="on element 6 of epoch 0") as caught:
+            next(batches)
+    assert "they died of the one that was to stand in its place, too" in caught.value.__notes__[0]

@@ -463,3 +463,31 @@ def test_ctrl_c_is_no_error_of_an_element(tmp_path: Path) -> None:
     with loader, pytest.raises(KeyboardInterrupt):
         list(loader)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_what_a_function_of_flat_map_raises_is_an_error_that_says_why(load: Any, on_error: str) -> None:
+    def twice(x: Any) -> Iterator[Any]:
+        yield x
+        if int(x) == 2:
+            raise ValueError("broken")
+        yield x
+
+    loader = load(ps.range(4).flat_map(twice).batch(2), on_error=on_error)
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(2)] == [[0, 0], [1, 1]]
+    with pytest.raises(
+        ps.ElementError, match=r"failed on element 2 of epoch 0: ValueError: broken\. on_error= does not"
+    ):
+        next(batches)
+
+
+def test_what_fails_before_flat_map_is_left_out_with_all_that_would_have_been_made_of_it(load: Any) -> None:
+    loader = load(ps.range(5).map(decode).flat_map(lambda x: [x, x + 1]).batch(2), on_error="skip")
+    assert [batch.tolist() for batch in loader] == [[0, 1], [10, 11], [20, 21], [40, 41]]
+
+
+def test_a_failure_in_flat_map_says_nothing_of_on_error_to_who_did_not_ask_for_it(load: Any) -> None:
+    with pytest.raises(ps.ElementError) as caught:
+        list(load(ps.range(5).flat_map(lambda x: [decode(x)]).batch(2)))
+    assert str(caught.value).endswith("failed on element 3 of epoch 0: ValueError: broken 3")

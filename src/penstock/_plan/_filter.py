@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 _NOTHING = object()
+_UNTOLERATED = (
+    ". on_error= does not set it aside: some of what was made of this element may be in batches already, and nobody "
+    "knows how much was to come. Do what may fail in a map() before flat_map(), or catch it there and return []."
+)
 
 
 def judged(pair: Spec) -> Spec:
@@ -97,6 +101,8 @@ class FlatMap(Sequential):
     """What the user said that elements look like; None to find out from the first."""
     where: str
     """The user's line: `train.py:41`."""
+    is_tolerated: bool = False
+    """Whether the loader goes on after elements that fail: not after one that fails here, which is to be said."""
 
     @property
     def verb(self) -> str:
@@ -168,7 +174,7 @@ class FlatMap(Sequential):
                 except (Exception, SystemExit) as error:
                     raise ElementError(
                         f"{self.label} at {self.where} failed on element {index} of epoch {epoch}: "
-                        f"{type(error).__name__}: {error}"
+                        f"{type(error).__name__}: {error}{_UNTOLERATED if self.is_tolerated else ''}"
                     ) from error
                 yield index, value
 

@@ -114,7 +114,7 @@ class _Rewriting:
         if isinstance(node, (Batch, PaddedBatch)):
             return _over(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
-            return _over(node, self.guarded(node.source, None))
+            return _over(replace(node, is_tolerated=True), self.guarded(node.source, None))
         if isinstance(node, (Filter, BucketByLength)):
             (verdicts,) = node.inputs
             (source,) = verdicts.inputs

@@ -244,9 +244,11 @@ class Feed(Client):
             self._ticket += 1
             slot = span.number % self._program.layout.slot_count
             unit = Unit(span.run.epoch, span.index, span.issued, stop, slot, self._ticket, origin=span.run.origin)
+            # Noted last: rows count as given to the worker when they were. Ctrl-C in between leaves a unit of which
+            # the books know nothing: it is not run, and its rows are given again. Noted first, they would be left out.
+            self._executor.submit([unit])
             span.issued, span.pending = stop, span.pending + 1
             self._units[self._ticket] = span
-            self._executor.submit([unit])
 
     def _unit_rows(self) -> int:
         row_s = self.ring.words[-1] / 1e9

@@ -94,9 +94,12 @@ class FeedProgram:
         rows, consumed, marks = self.layout.rows(out), self.layout.consumed(out), self.layout.marks(out)
         origin = unit.index * self.layout.size
         marks[1] = 0
-        cursor.seek(unit.epoch, origin + unit.start, unit.origin)
-        # Where it ended may be before this unit: the one before, of the same span, may not have been looked at yet.
-        marks[0] = max(0, cursor.index - origin)
+        try:
+            cursor.seek(unit.epoch, origin + unit.start, unit.origin)
+        finally:
+            # Where it ended, or failed, may be before this unit, and before this span: the unit before this may not
+            # have been looked at yet, and never is if Ctrl-C cut that off. So this one says the same again.
+            marks[0] = cursor.index - origin
         for row in range(unit.start, unit.stop):
             leaves = cursor.next()
             if leaves is None:

@@ -18,7 +18,9 @@ Guarantees.
   a batch from `_order` and handing it out. So `take` is told which batch it is to deliver, and seeks it if
   another is next; and seeking finds slots that nobody has any more (`Ring.reclaim`). Units are issued where
   no interrupt comes, on workers; the executor `inline`, which has none, begins anew where its books do not
-  add up (`_restart`).
+  add up (`_restart`). So the books are written in an order in which whatever is cut off is missing, and never
+  there without its work: a batch is ready last of all (`_complete`), and rows of a stream count as given to its
+  worker after they were (`Feed._issue`).
 
 Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
 delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
@@ -53,7 +55,7 @@ from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
 from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
-from penstock._run._quarantine import Quarantine
+from penstock._run._quarantine import Quarantine, why_not_set_aside
 from penstock._tree import Tree
 from penstock.diagnostics._lanes import Lane
 
@@ -202,21 +204,30 @@ class Pipeline:
                     self._repeat_by_rows(filling, unit)
                     return
             if error is not None:
+                if unit.is_condemned and isinstance(error, (WorkerError, DeadlineError)):
+                    error.add_note(why_not_set_aside(self._program, unit))
                 filling.errors.append((row, error))
-            filling.remaining -= 1
-            if not filling.remaining:
-                del self._fillings[unit.ticket]
-                self._release_inputs()
-                if filling.ticket <= self._given_up:
-                    self._ring.free.append(filling.slot)
-                else:
-                    if self._program.is_serial and not self._closed:
-                        self._go_on_after(filling)
-                    if self._is_awaited and filling is self._order[0]:
-                        self._is_awaited = False
-                        self._bell.put(None)
+            if filling.remaining > 1:
+                filling.remaining -= 1
+            else:
+                self._complete(filling)
             self._unfinished_units -= 1
             self._pump()
+
+    def _complete(self, filling: Filling) -> None:
+        """Makes a batch ready whose last unit is done, or gives its slot back if nobody wants it any more."""
+        del self._fillings[filling.ticket]
+        self._release_inputs()
+        if filling.ticket <= self._given_up:
+            self._ring.free.append(filling.slot)
+            return
+        if self._program.is_serial and not self._closed:
+            self._go_on_after(filling)
+        # Not before all is known of it: where Ctrl-C strikes above, it never becomes ready, see `_restart`.
+        filling.remaining = 0
+        if self._is_awaited and filling is self._order[0]:
+            self._is_awaited = False
+            self._bell.put(None)
 
     def _go_on_after(self, filling: Filling) -> None:
         """Looks at what came of a unit that reads a stream: whether its epoch ended, or failed, and nothing follows."""
@@ -397,6 +408,7 @@ class Pipeline:
         if filling.is_end:
             self._executor.wake()  # what comes after the next end may be looked at now
             return END_OF_EPOCH
+        self.rest = None  # or that of a batch whose hand-out Ctrl-C cut off
         if not filling.errors:
             self.consumed = filling.consumed
             return self._ring.hand_out(filling.slot)
@@ -569,6 +581,8 @@ class Pipeline:
         Returns:
             Whether all workers ended. One that is stuck in a user's function keeps what it works on.
         """
+        if self._pid != os.getpid():  # a child of fork(): the workers, and what they are in the middle of, are not its
+            return True
         self.request_stop()
         ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)

@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any, Final, final
 
 from penstock._errors import ElementError
-from penstock._plan._tolerate import Failure
+from penstock._plan._tolerate import Failure, Guard
+from penstock._run._lower import Program, Unit
 
 _log = logging.getLogger("penstock")
 
@@ -114,6 +115,20 @@ class Quarantine:
             ", and for those that follow" if self.count >= _TOLD_COUNT else "",
             failure.message,
         )
+
+
+def why_not_set_aside(program: Program, unit: Unit) -> str:
+    """Why `on_error` did not help against what workers died of, though they were told to leave it out."""
+    if program.row_count(unit.epoch, unit.index, unit.length) is None and not isinstance(program.node, Guard):
+        return (
+            f"on_error='replace' did not set it aside: batch {unit.index} of epoch {unit.epoch} is made in one piece "
+            f"by {program.node.label}, and a worker can be told to leave out a piece, but not an element in it. "
+            "on_error='skip' looks at elements before they go into a batch, and leaves it out."
+        )
+    return (
+        "on_error='replace' set aside one element that workers died of, and they died of the one that was to stand in "
+        "its place, too. on_error='skip' needs none, and leaves out both."
+    )
 
 
 _UNSAFE: Final = re.compile("[\x85\u2028\u2029\ud800-\udfff]")

@@ -313,14 +313,24 @@ class Pool:
         self._collect()
 
     def _collect(self) -> None:
-        """Takes from the board what is done."""
-        # Looked at once: what becomes TOLD later has its message later too.
-        told = self._board.places(TOLD)
+        """Takes from the board what is done.
+
+        A stream is read by one worker in order, and is to be heard of in order. But a look at the board takes time:
+        what it found may have been done after something that it had passed when that was still CLAIMED. So it only
+        says how far to go. What the one worker of a pool did before anything that was found, a second look finds.
+        """
+        seen = [*self._board.places(TOLD), *self._board.places(DONE)]
+        if not seen:
+            return
+        last = max(self._jobs[place].number for place in seen)
+        # TOLD is looked for once: what becomes TOLD later has its message later too.
+        told, done = self._board.places(TOLD), self._board.places(DONE)
         for place in told:
             if place not in self._told:
                 self._take_messages(self._children[self._board.owner(place)])
-        # A stream is read by one worker in order, and is to be heard of in order.
-        for place in sorted([*self._board.places(DONE), *told], key=lambda place: self._jobs[place].number):
+        for place in sorted([*told, *done], key=lambda place: self._jobs[place].number):
+            if self._jobs[place].number > last:
+                break  # for the next time: if its worker is to ring the bell, it does so after we answered it
             if (child := self._children.get(self._board.owner(place))) is not None:
                 child.done_count += 1
             job, message = self._jobs.pop(place), self._told.pop(place, None)
