@@ -6,7 +6,7 @@ gained. Measured 2026-11 on two cores, images of 64x64 through six distortions: 
 9,000 side by side. A function that computes in one long call, or waits for a disk, gains by every thread. Which it is
 nobody can tell from outside, for in both cases threads mostly wait. So where it might be the first kind, it is tried.
 
-What is suspicious: for a while there was always a unit to do, and all threads together used about one CPU. Then turns
+What is suspicious: for a while there was always a unit to do, and all threads together used 0.6 to 1.6 CPUs. Then turns
 are tried, in short windows between others, and kept if they did more rows in the same time. A trial that was in vain
 is repeated later and later, for what the functions do may change; it costs a fraction of a second of a slower loader.
 
@@ -29,8 +29,8 @@ TRIAL_COUNT: Final = 3
 LEAST_UNITS: Final = 8
 """In fewer, a window says little; and units that take so long are not made of short calls."""
 LEAST_GAIN: Final = 1.1
-"""By how much turns have to be faster to be taken. Once they are, they need only not be slower."""
-SUSPECT_CPUS: Final = (0.6, 1.4)
+"""By how much the other way has to be faster to be taken."""
+SUSPECT_CPUS: Final = (0.6, 1.6)
 """What threads that hinder each other use together."""
 PAUSES_S: Final = (1.0, 60.0)
 """From one trial to the next: at first, doubled each time, and at most."""
@@ -111,7 +111,7 @@ class Turns:
             statistics.median(speed for was_taken, speed in trial if was_taken is kind) for kind in (False, True)
         )
         began_taken = trial[0][0]
-        self.are_taken = in_turn >= (1.0 if began_taken else LEAST_GAIN) * by_side
+        self.are_taken = in_turn >= (1 / LEAST_GAIN if began_taken else LEAST_GAIN) * by_side
         first_s, most_s = PAUSES_S
         self._pause_s = first_s if began_taken != self.are_taken else min(2 * self._pause_s, most_s)
         self._next_trial_s = now_s + self._pause_s
