@@ -19,19 +19,20 @@ processes.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0, Pillow 13.
 
-Result of 2026-11-20 (two cores of an AMD EPYC, Python 3.11.7, OpenCV 5.0; medians of three rounds and their spread,
-with the end of another benchmark beside the first):
+Result of 2026-11-21 (two cores of an AMD EPYC, Python 3.11.7, OpenCV 5.0; medians of three rounds and their spread):
 
-    pillow      1,234 (1,200 to 1,268) samples/s, one thread
-    torch       1,981 (1,838 to 2,297)
-    inline      8,847 (7,090 to 8,931)
-    threads     6,593 (6,467 to 7,795)
-    bilinear    8,426 (6,676 to 8,595), on threads
-    processes  16,516 (14,126 to 18,034)
+    pillow      1,188 (1,142 to 1,227) samples/s, one thread
+    torch       2,369 (2,351 to 2,445)
+    inline      9,318 (9,271 to 9,753)
+    threads     7,906 (7,675 to 9,162)
+    bilinear   11,728 (11,599 to 13,367), on threads
+    processes  18,163 (16,826 to 18,619)
 
-`threads` is 3.39 (3.33 to 3.52) times `torch`, where 4 was wanted, and `processes` 7.2 (7.1 to 9.8). Two threads are no
-faster than one here (0.88): of the 94 us that an image of 64x64 takes, some 40 are Python, between calls of OpenCV of
-3 to 40 us, and the GIL goes back and forth. On images this small, `executor="processes"` is what helps.
+`threads` is 3.34 (3.26 to 3.75) times `torch`, where 4 was wanted (a run some minutes before gave 4.11, with `torch` at
+1,640), and `processes` 7.6 (7.2 to 7.7). Of the 100 us that an image of 64x64 takes, 45 are OpenCV's, in two calls, and
+most of the rest is Python: two threads side by side are 0.75 of one, for the GIL goes back and forth. So they take
+turns (design/0013), which is 0.85 of `inline` with the trials of the first seconds. On images this small,
+`executor="processes"` is what helps.
 
 Not shown: larger images, where the share of Python is smaller, and a consumer that computes meanwhile.
 """

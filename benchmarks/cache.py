@@ -13,15 +13,20 @@ shuffle holds all 3,000 elements in memory. `npy` is `from_npy` of the same elem
 and reads `.npy` files on two threads.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0,
-TensorFlow 2.21, 2026-11-20. Others used it at the same time.
+TensorFlow 2.21, 2026-11-21.
 
-Result of one quick round, samples/s in the first epoch and in those after it:
+Result of two rounds, samples/s in the first epoch and in those after it, medians and spread:
 
-                     uint8                float32
-    penstock       382    17,998       328    12,726
-    tfdata         445     2,246       292     2,213
-    npy                   23,378              11,689
-    npy_kept              15,872               6,876
+                 uint8                                  float32
+    penstock     1,146   52,930 (52,923 to 52,938)      1,058   24,127 (23,789 to 24,466)
+    tfdata       1,291    9,216 (8,533 to 9,899)          603    5,754 (5,354 to 6,154)
+    npy                  73,540 (70,127 to 76,952)              26,279 (25,586 to 26,972)
+    npy_kept             82,013 (77,195 to 86,831)              25,249 (24,773 to 25,725)
+
+Later epochs are 46 and 23 times the first (wanted 10 and 5), and 5.8 and 4.2 times tf.data's (wanted 1). Of `from_npy`
+they are 0.72 (`npy`) and 0.65 (`npy_kept`) as uint8, where 0.9 was wanted, and 0.92 and 0.96 as float32. What is lost
+as uint8 is some 200 us a batch of 3 MB: `npy` is read on threads, and the plan with its function stays on processes.
+Two rounds of these alone, later, gave 0.76 and 0.84.
 
 Not shown: a cache larger than memory, of which the disk's speed would be the limit for all.
 """

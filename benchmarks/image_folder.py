@@ -30,10 +30,19 @@ five rounds and their spread; at its very end another benchmark ran beside it fo
     torch_pillow     839 (814 to 865)      2.31              65
     grain_pillow     628 (586 to 691)      2.46              325
 
-Exact decoding is 1.13 (1.04 to 1.23) times the best that decodes all, where 1.15 was wanted; `"fast"` 1.37 (1.34 to
-1.47), where 1.5 was; 1.22 times tf.data at half size. The gaps are no more even than tf.data's, and not the 1.7 that
-was wanted: images differ, by how many coefficients they have. What limits it is Huffman decoding, two thirds of the
-time and the same code for all: `design/0009-decoding.md`.
+Exact decoding was 1.13 (1.04 to 1.23) times the best that decodes all, where 1.15 was wanted; `"fast"` 1.37 (1.34 to
+1.47), where 1.5 was; 1.22 times tf.data at half size.
+
+Result of 2026-11-21, since batches are cut into units that are alike, of these three alone, five rounds:
+
+    penstock       2,431 (2,414 to 2,502)  1.45 (1.43 to 1.65)
+    penstock_fast  2,846 (2,535 to 3,059)  1.43 (1.33 to 1.57)
+    tf_data        2,139 (2,054 to 2,212)  1.39 (1.30 to 1.52)
+
+Exact decoding is 1.14 (1.09 to 1.22) times tf.data, `"fast"` 1.38 (1.17 to 1.41); gaps are below the 1.7 that was
+wanted. Two runs of three rounds just before gave 0.97 and 0.98, with rounds from 0.92 to 1.33: the speed of this
+machine changes. What limits it is Huffman decoding, two thirds of the time and the same code for all:
+`design/0009-decoding.md`.
 
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """

@@ -20,10 +20,15 @@ with its batches, so that nothing hides what the workers do.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
-Result, of single short rounds on a machine with other work, so only a first look: "no change" was up to 3 % either way
-with 60 pairs and 1.6 % with 400. Inline 0.6 % for tiny rows and 0.9 % for the cheap map. On threads, with 400 pairs,
-1.8 % for pairs and 1.5 % for tiny rows, beside 0.8 and -1.6 % for no change: neither told apart from nothing nor shown
-to be below 1 %.
+Result of one round, 2026-11-21, in percent of the time (and "no change", which is how far off a result can be):
+
+    pairs               0.6 (0.9)     tiny rows           0.5 (-1.8)
+    map                 1.3 (-1.1)    tiny rows, inline   1.4 (0.2)
+    map on processes    1.5 (0.4)     cheap map           1.7 (0.8)
+                                      cheap map, inline   1.2 (0.5)
+
+Wanted: less than 1. Plain reads on threads are below; where a batch takes half a millisecond on one thread, or a
+function 2 to 20 us, it is more by up to 0.7, about as much as the machine varies.
 Added up from its parts, each timed in the middle of a run: 4 us for a unit and its batch, which take 420 to 600 us.
 
 Not shown: the line at an epoch's end, which is made only if somebody listens.

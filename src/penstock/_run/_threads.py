@@ -79,7 +79,9 @@ class ThreadsExecutor(Executor):
 
     def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
         """Learns whether there are functions, of which threads may hinder each other."""
-        self._turns.are_useful = self.worker_count > 1 and isinstance(program, Program) and program.computes and not program.keeps
+        self._turns.are_useful = (
+            self.worker_count > 1 and isinstance(program, Program) and program.computes and not program.keeps
+        )
 
     def submit(self, units: Sequence[Unit]) -> None:
         """Queues the units."""

@@ -47,7 +47,7 @@ class Turns:
 
     def __init__(self, incidents: list[str]) -> None:
         self.are_useful = False
-        """Whether there are several workers, and functions that may hinder each other. Plain reads do not."""
+        """Whether there are several workers, and functions that may hinder each other. Plain reads do not, nor what is kept in a cache."""
         self.are_taken = False
         """Whether units run one at a time now."""
         self.is_over = False
