@@ -47,7 +47,8 @@ class Turns:
 
     def __init__(self, incidents: list[str]) -> None:
         self.are_useful = False
-        """Whether there are several workers, and functions that may hinder each other. Plain reads do not, nor what is kept in a cache."""
+        """Whether there are several workers, and functions that may hinder each other; plain reads, also of a cache, do
+        not."""
         self.are_taken = False
         """Whether units run one at a time now."""
         self.is_over = False
