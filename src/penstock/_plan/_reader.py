@@ -33,8 +33,8 @@ SHORT_CALL_NS = 50_000
 TIMED_EVERY = 16
 """Of calls of a function that are shorter, one in so many is timed."""
 SHORT_UNIT_S = 1e-3
-GUESSED_UNITS = 7
-"""After a unit that was shorter, the CPU's time of so many is not read."""
+CPU_EVERY = 8
+"""Once so many units in a row were shorter, the CPU's time is read for one in so many."""
 CHUNK_NBYTES = 1 << 20
 """Scratch memory of a step is about this much: it stays in the core's cache, and calls are amortised."""
 
@@ -213,7 +213,7 @@ class Trace:
     and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("_cpu_guesses", "_cpu_share", "failures", "is_condemned", "takes_any", "times", "words")
+    __slots__ = ("_cpu_share", "_short_count", "failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
@@ -228,7 +228,7 @@ class Trace:
         """Where the worker notes how long units and steps take, if somebody wants to know: its rows, their nanoseconds,
         those of the CPU, and for each step elements and nanoseconds."""
         self._cpu_share = 1.0
-        self._cpu_guesses = 0
+        self._short_count = 0
 
     def turn(self, step: int, count: int) -> tuple[int, int]:
         """Which of the next `count` calls of a step's function to time: the place of the first, and one in how many.
@@ -245,14 +245,14 @@ class Trace:
         return -called % TIMED_EVERY, TIMED_EVERY
 
     def reads_cpu(self) -> bool:
-        """Whether the time of the CPU is to be read for the next unit: of each that is long, of one in some others."""
-        return self.times is not None and self._cpu_guesses <= 0
+        """Whether the time of the CPU is to be read for the next unit: not of most that follow many short ones."""
+        return self.times is not None and (self._short_count < CPU_EVERY or self._short_count % CPU_EVERY == 0)
 
     def note_unit(self, row_count: int, wall_s: float, cpu_s: float | None) -> None:
         """Notes how long a unit took, by the clock and by the CPU.
 
-        The CPU's time is a system call, 1.5 us in the middle of a run. After a short unit the next ones are taken to
-        have had the same share of the CPU.
+        The CPU's time is a system call, 1.5 us in the middle of a run. Units whose time was not read are taken to have
+        had the same share of the CPU as the last whose was.
 
         Args:
             row_count: Its rows.
@@ -262,11 +262,11 @@ class Trace:
         times = self.times
         if times is None:
             return
-        if cpu_s is None:
-            cpu_s = wall_s * self._cpu_share
-            self._cpu_guesses = self._cpu_guesses - 1 if wall_s < SHORT_UNIT_S else 0
-        elif wall_s < SHORT_UNIT_S:
-            self._cpu_share, self._cpu_guesses = cpu_s / wall_s if wall_s else 1.0, GUESSED_UNITS
+        if cpu_s is None:  # expected to be short; if it is not, it has waited, most likely
+            cpu_s = min(wall_s, SHORT_UNIT_S) * self._cpu_share
+        elif wall_s:
+            self._cpu_share = cpu_s / wall_s
+        self._short_count = self._short_count + 1 if wall_s < SHORT_UNIT_S else 0
         times[0] += row_count
         times[1] += int(wall_s * 1e9)
         times[2] += int(cpu_s * 1e9)
