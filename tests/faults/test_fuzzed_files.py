@@ -4,7 +4,6 @@ Each file holds an image as `.npy` bytes after a checksum of these and of the fi
 that it is one, of files that were swapped, too.
 """
 
-import functools
 import io
 import json
 import random
@@ -18,11 +17,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.faults.policies import BAD_COUNT, COUNT, EXECUTORS, SEED, SIZE, cuts, left_out, stood_in_for
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
-
-COUNT, BAD_COUNT, SIZE = 10_000, 1_000, 64
-EXECUTORS = {"inline": 1, "threads": 4, "processes": 2}
 
 
 class Images(ps.Source):
@@ -119,22 +116,7 @@ def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 def dataset_of(folder: Folder) -> ps.Dataset:
     pairs = ps.zip((ps.from_source(Images(str(folder.path), COUNT)), ps.range(COUNT)))
-    return pairs.shuffle(seed=6).batch(SIZE)
-
-
-@functools.cache
-def order() -> list[int]:
-    return [int(x) for x in ps.range(COUNT).shuffle(seed=6)]
-
-
-def stood_in_for(bad: set[int]) -> list[list[int]]:
-    cuts = [order()[start : start + SIZE] for start in range(0, COUNT, SIZE)]
-    return [[next(x for x in cut[row:] + cut[:row] if x not in bad) for row in range(len(cut))] for cut in cuts]
-
-
-def left_out(bad: set[int]) -> list[list[int]]:
-    rest = [x for x in order() if x not in bad]
-    return [rest[start : start + SIZE] for start in range(0, len(rest), SIZE)]
+    return pairs.shuffle(seed=SEED).batch(SIZE)
 
 
 @pytest.mark.parametrize(("on_error", "model"), [("replace", stood_in_for), ("skip", left_out)])
@@ -175,7 +157,7 @@ def test_raise_delivers_the_error_in_the_place_of_the_first_batch_with_a_damaged
         pytest.raises(OSError, match=r"\d{5}.img is damaged") as caught,
     ):
         list(loader)
-    assert int(str(caught.value).partition(".img")[0][-5:]) in bad.intersection(order()[:SIZE])
+    assert int(str(caught.value).partition(".img")[0][-5:]) in bad.intersection(cuts()[0])
     assert not options["quarantine"].exists()
 
 

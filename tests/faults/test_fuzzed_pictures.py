@@ -5,7 +5,6 @@ whose place there is another is as good as any. Which are bad is what decoding e
 which it is known are among them. `test_fuzzed_files.py` has files of which it is known of all.
 """
 
-import functools
 import json
 import random
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.faults.policies import BAD_COUNT, COUNT, EXECUTORS, SEED, SIZE, cuts, left_out, stood_in_for
 from tests.sources.pictures import write
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
-COUNT, BAD_COUNT, SIZE = 10_000, 1_000, 64
 HEIGHT, WIDTH = 48, 64
 CLASS_COUNT = 4
-EXECUTORS = {"inline": 1, "threads": 4, "processes": 2}
 TEXT = b"This is no picture, but a note that somebody left in the folder.\n"
 
 
@@ -109,34 +107,19 @@ def folder(pictures: Folder) -> Folder:
     return pictures
 
 
-@functools.cache
-def order() -> list[int]:
-    return [int(x) for x in ps.range(COUNT).shuffle(seed=6)]
-
-
-def stood_in_for(bad: set[int]) -> list[list[int]]:
-    cuts = [order()[start : start + SIZE] for start in range(0, COUNT, SIZE)]
-    return [[next(x for x in cut[row:] + cut[:row] if x not in bad) for row in range(len(cut))] for cut in cuts]
-
-
-def left_out(bad: set[int]) -> list[list[int]]:
-    rest = [x for x in order() if x not in bad]
-    return [rest[start : start + SIZE] for start in range(0, len(rest), SIZE)]
-
-
 def classified(folder: Folder) -> ps.Dataset:
     """The pictures of the folder with their classes, in `order()`."""
     size = (HEIGHT, WIDTH)
     pairs = ps.image_dataset_from_directory(
         folder.path, image_size=size, batch_size=None, shuffle=False, dtype="uint8", verbose=False
     )
-    return pairs.shuffle(seed=6).batch(SIZE)
+    return pairs.shuffle(seed=SEED).batch(SIZE)
 
 
 def numbered(folder: Folder) -> ps.Dataset:
     """The same with their numbers."""
     files = ps.from_image_files(folder.files, labels=range(COUNT), image_size=(HEIGHT, WIDTH))
-    return files.shuffle(seed=6).batch(SIZE)
+    return files.shuffle(seed=SEED).batch(SIZE)
 
 
 def test_what_is_cut_empty_or_text_is_no_picture_and_a_flipped_bit_may_be_seen(pictures: Folder) -> None:
@@ -183,9 +166,7 @@ def test_raise_names_a_file_of_the_first_batch_that_cannot_be_decoded(
     options = {"workers": EXECUTORS[executor], "quarantine": tmp_path / "bad.jsonl"}
     with classified(folder).loader(executor, **options) as loader, pytest.raises(ps.SourceError) as caught:
         list(loader)
-    first = next(
-        cut for start in range(0, COUNT, SIZE) if folder.bad.intersection(cut := order()[start : start + SIZE])
-    )
+    first = next(cut for cut in cuts() if folder.bad.intersection(cut))
     assert any(
         f"{folder.files[index]} (element {index}): " in str(caught.value) for index in folder.bad.intersection(first)
     )

@@ -118,7 +118,13 @@ def test_all_workers_fill_the_next_batch_together(workers: int) -> None:
 
 def test_no_batch_is_begun_before_all_of_the_one_before_it() -> None:
     gate = Gate(1)
-    with ps.range(64).map(gate).batch(16).loader("threads", workers=2) as loader:
+
+    def after_the_other(x):
+        if int(x) == 4:
+            gate.wait_for(1)  # or the worker that is held might come to its elements only now, among these
+        return gate(x)
+
+    with ps.range(64).map(after_the_other).batch(16).loader("threads", workers=2) as loader:
         iterator = iter(loader)
         gate.wait_for(16)
         # Element 0 came once more, for the spec.

@@ -16,6 +16,11 @@ from penstock import Dataset
 from penstock.commands import _folders
 
 
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that `dataset_of` takes."""
+    parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+
+
 def count(text: str) -> int:
     """A number of things on a command line, from 1 on."""
     if not text.isdecimal() or int(text) < 1:

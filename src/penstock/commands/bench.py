@@ -13,7 +13,7 @@ import numpy as np
 import penstock
 from penstock import Dataset, Loader, Report, _tree
 from penstock._memory._budget import mib
-from penstock.commands._target import count, dataset_of
+from penstock.commands._target import add_target, count, dataset_of
 from penstock.diagnostics._picture import SUFFIXES
 from penstock.diagnostics._progress import Progress
 from penstock.diagnostics._report import WhatIf
@@ -47,7 +47,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+    add_target(parser)
     parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="default: 10")
     parser.add_argument("--executor", choices=("auto", "inline", "threads", "processes"), default="auto")
     parser.add_argument("--workers", type=_workers, default="auto", metavar="N", help="default: auto")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from penstock.commands._target import count, dataset_of
+from penstock.commands._target import add_target, count, dataset_of
 
 _DESCRIPTION = """\
 Goes through a dataset once, on all workers and without training, and lists what is wrong with it: elements that fail,
@@ -24,7 +24,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+    add_target(parser)
     parser.add_argument("--limit", type=count, metavar="N", help="only the first so many elements")
     parser.set_defaults(run=run)
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from penstock.commands._target import count, dataset_of
+from penstock.commands._target import add_target, count, dataset_of
 
 _DESCRIPTION = """\
 Makes all elements of a dataset, on all workers, and keeps them in a folder, from where they are read by random access
@@ -22,7 +22,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+    add_target(parser)
     parser.add_argument("folder", metavar="FOLDER", help="where they are kept; made if it is not there")
     parser.add_argument("--executor", choices=("auto", "inline", "threads", "processes"), default="auto")
     parser.add_argument("--workers", type=count, metavar="N", help="default: as many as there are CPUs")

@@ -223,10 +223,10 @@ class Report:
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
         if self.may_hold_gil:
             return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
-        others = [self.what_if(workers=now + more) for more in range(1, MOST_WORKERS + 1)]
-        best = others[-1].elements_per_s
+        best = self.what_if(workers=now + MOST_WORKERS).elements_per_s
         helps = best >= 1.1 * self.what_if(workers=now).elements_per_s
-        for more, other in enumerate(others, 1):
+        for more in range(1, MOST_WORKERS + 1):
+            other = self.what_if(workers=now + more)
             name = f"{more} more worker{'' if more == 1 else 's'}"
             if other.wait_share < IDLE_SHARE:
                 return f"; {name} would remove the wait"
