@@ -816,7 +816,8 @@ class Dataset:
         Args:
             executor: `"processes"`, for Python functions, which hold the GIL; `"threads"`, for reads and for
                 functions that let go of it; `"inline"`, without workers, on the caller's thread. `"auto"` takes
-                processes if the plan has a function of yours that can travel to another process, else threads.
+                processes if the plan has a function of yours that can travel to another process, else threads; and
+                threads from the epoch on in which `cache` holds all that those functions would make.
             workers: Threads or processes; `"auto"` for the CPUs that this process may use. Loaders of one process
                 share one pool of worker processes, which has as many as the loader that asked for most.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`

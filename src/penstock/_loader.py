@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
 from penstock._memory._budget import overhead_nbytes
+from penstock._plan._cache import settled
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
@@ -154,27 +155,23 @@ class Loader:
         _require_elements(node)
         self._peak = Peak()
         self._identity = identity(node)
-        self._node = plan = tolerant(node, options.on_error)
+        plan = tolerant(node, options.on_error)
+        # What `cache` holds needs no worker processes for the functions before it.
+        self._node = plan = settled(plan) if options.executor == "auto" and plan.access == "random" else plan
         self._options = options
         self._same_epoch = same_epoch
         self._quarantine = quarantine or options.make_quarantine(node, plan)
-        self._stage = Stage(
-            plan,
-            options.executor,
-            options.workers,
-            options.prefetch,
-            options.timeout_s,
-            options.shard,
-            same_epoch=same_epoch,
-            quarantine=self._quarantine,
-        )
-        self._program, self._choice, self._budget = self._stage.program, self._stage.choice, self._stage.budget
+        self._stage = self._make_stage(plan)
+        self._program, self._budget = self._stage.program, self._stage.budget
+        self._overhead_nbytes = overhead_nbytes(self._stage.process_count)
         try:
             self._budget.require(options.memory_limit, self._stage.process_count)
         except BaseException:
             self._stage.close()
             raise
         self._pipeline: Pipeline | None = None
+        self._past = ""
+        """What there was to say of workers that are not needed any more."""
         self._is_closed = False
         self._counters = Counters()
         self._mark: tuple[Counters, tuple[Lane, ...]] | None = None
@@ -190,11 +187,25 @@ class Loader:
         self._lock = threading.Lock()
         self._lock_holder = 0
 
+    def _make_stage(self, plan: Node) -> Stage:
+        options = self._options
+        return Stage(
+            plan,
+            options.executor,
+            options.workers,
+            options.prefetch,
+            options.timeout_s,
+            options.shard,
+            same_epoch=self._same_epoch,
+            quarantine=self._quarantine,
+        )
+
     # What it delivers.
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
         with self._alone():
+            self._settle()
             self._at = self._start()
             self._worked_at = None
             self._iterator_count += 1
@@ -317,7 +328,8 @@ class Loader:
         return self._report(self._counters, self._lanes())
 
     def _lanes(self) -> tuple[Lane, ...]:
-        return tuple(self._pipeline.lanes()) if self._pipeline else ()
+        pipeline = self._pipeline
+        return tuple(pipeline.lanes()) if pipeline else ()
 
     def _tell_epoch(self, epoch: int) -> None:
         """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
@@ -342,7 +354,7 @@ class Loader:
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note=self._stage.remarks,
+            note="\n".join(filter(None, (self._past, self._stage.remarks))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
             may_hold_gil=self._stage.busiest.executor == "threads"
@@ -353,13 +365,13 @@ class Loader:
             plan=steps_of(self._node),
             reserved_nbytes=self._peak.reserved_nbytes,
             peak_nbytes=self._peak.nbytes,
-            overhead_nbytes=overhead_nbytes(self._stage.process_count),
+            overhead_nbytes=self._overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
         )
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._node.length)}, {self._choice.executor}, {state}>"
+        return f"<penstock.Loader of {length_text(self._node.length)}, {self._stage.choice.executor}, {state}>"
 
     # Its life.
 
@@ -379,6 +391,27 @@ class Loader:
                 yield
             finally:
                 self._lock_holder = 0
+
+    def _settle(self) -> None:
+        """Goes on without worker processes once `cache` holds all that functions make: threads are faster then.
+
+        What is counted begins anew, for it would mix two ways of running.
+        """
+        old = self._stage
+        if self._options.executor != "auto" or old.busiest.executor == "threads" or self._node.access != "random":
+            return
+        plan = settled(self._node)
+        if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):
+            return
+        stage, pipeline = self._make_stage(plan), self._pipeline
+        past = "The cache holds every element now, and threads read it; what is said here is of the time since then."
+        # Attributes alone: Ctrl-C does not strike between these lines.
+        self._pipeline, self._stage, self._program, self._node = None, stage, stage.program, plan
+        self._past, self._counters, self._started_at = "\n".join(filter(None, (old.remarks, past))), Counters(), 0.0
+        if pipeline is None:
+            old.close()
+        else:
+            pipeline.close(CLOSE_WAIT_S)
 
     def _running(self) -> Pipeline:
         if self._is_closed:

@@ -9,9 +9,10 @@ whoever reads it first from its beginning to its end writes it down, for part of
 not belong together.
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
@@ -104,6 +105,10 @@ class CacheHandle(Openable, ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """What the elements depend on."""
+
+    @abstractmethod
+    def complete(self) -> "Whole | None":
+        """What is there if that is all, so that nothing before it is needed; else None. Runs no function."""
 
 
 class Whole:
@@ -268,3 +273,28 @@ class Cache(Node):
                 raise whole.damaged(int(indices[~right][0]))
             for row in range(stop - start):
                 yield box.leaf_values(row)
+
+
+def settled(node: Node) -> Node:
+    """The same plan, where a cache that holds every element needs nothing before it.
+
+    Only of random access: a stream that is kept is another kind of plan, with another state.
+    """
+    if isinstance(node, Cache):
+        if node.all is None and node.access == "random" and (found := node.store.complete()):
+            return replace(node, all=found)
+        return node
+    changed: dict[str, Any] = {}
+    for field in fields(node):  # type: ignore[arg-type]  # every concrete node is a dataclass
+        value = getattr(node, field.name)
+        if isinstance(value, Node):
+            new: Any = settled(value)
+        elif isinstance(value, tuple) and value and all(isinstance(each, Node) for each in value):
+            new = tuple(map(settled, value))
+            new = value if all(map(operator.is_, new, value)) else new
+        else:
+            continue
+        if new is not value:
+            changed[field.name] = new
+    clone: Node = replace(node, **changed) if changed else node  # type: ignore[type-var]
+    return clone

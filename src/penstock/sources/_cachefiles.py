@@ -317,13 +317,26 @@ def complete_stream(path: str, steps: list[Step]) -> tuple[Spec | None, int] | N
     """Of the cache of a stream: what elements look like (None if only running it can tell), and how many."""
     directory = os.path.join(path, fingerprint_of(steps))
     try:
-        written = json.loads(Path(directory, "cache.json").read_text())
+        written = _record(directory, None)
         count = int.from_bytes(Path(directory, "count").read_bytes(), "little") - 1
-        if written["version"] != VERSION or written["length"] is not None or count < 0:
-            return None
-        return _read(written), count
+        return None if count < 0 else (_read(written), count)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def recorded_spec(path: str, steps: list[Step], length: int) -> Spec | None:
+    """What the elements of a cache look like that somebody has begun; None if there is none, or only a run can tell."""
+    try:
+        return _read(_record(os.path.join(path, fingerprint_of(steps)), length))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _record(directory: str, length: int | None) -> dict[str, Any]:
+    written: dict[str, Any] = json.loads(Path(directory, "cache.json").read_text())
+    if written["version"] != VERSION or written["length"] != length:
+        raise ValueError(f"{directory} is of another version, or of another plan")
+    return written
 
 
 # The spec, as text.

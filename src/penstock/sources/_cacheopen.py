@@ -46,6 +46,34 @@ _LOOK_COUNT: Final = 32
 # Marks that lie closer together than this are one read.
 _SPAN_NBYTES: Final = 1 << 16
 
+# Marks that are read at once to find the first that is missing.
+_PIECE_NBYTES: Final = 1 << 20
+
+
+def holds_all(files: CacheFiles) -> bool:
+    """Whether every element is there, and believed; reads marks up to the first that is not.
+
+    Raises:
+        OSError: They cannot be read.
+    """
+    if not files.length or files.row_limit < files.length or not files.tag:
+        return False
+    width = mark_nbytes(files.spec)
+    wanted = np.uint64(files.tag) << _IS_SET | _IS_SET
+    with open(files.paths["index.npy"], "rb", buffering=0) as index:
+        index.seek(files.index.offset)
+        left = files.length
+        while left:
+            count = min(left, max(1, _PIECE_NBYTES // width))
+            data = index.read(count * width)
+            if len(data) < count * width:
+                return False
+            marks = np.frombuffer(data, "<u8").reshape(count, -1)[:, -1]
+            if ((marks & np.uint64(0xFFFFFFFF)) != wanted).any():
+                return False
+            left -= count
+    return True
+
 
 @final
 class OpenCacheFiles(OpenCache):

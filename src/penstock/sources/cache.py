@@ -22,9 +22,10 @@ from penstock.sources._cachefiles import (
     has_rows,
     mark_nbytes,
     of_directory,
+    recorded_spec,
     row_nbytes,
 )
-from penstock.sources._cacheopen import OpenCacheFiles
+from penstock.sources._cacheopen import OpenCacheFiles, holds_all
 
 
 class _Store(CacheHandle):
@@ -77,6 +78,13 @@ class _Store(CacheHandle):
     def kept_nbytes(self, spec: Spec, length: Length) -> int:
         return 0
 
+    def complete(self) -> Whole | None:
+        if self._files is None:
+            return None
+        with suppress(OSError):  # whoever reads it is told
+            return Whole(self._files.spec, self._files.length) if holds_all(self._files) else None
+        return None
+
 
 @final
 class CacheDirectory(_Store):
@@ -117,7 +125,17 @@ class CacheDirectory(_Store):
         return of_directory(self._path, self.steps, self._before.spec, self._length(), self._limit)
 
     def complete(self) -> Whole | None:
-        """Of a stream of which an epoch is kept: what is there, so that the stream is not needed."""
+        """What is there, by an earlier process perhaps, if it is all."""
+        length = self._length()
+        if length is None:
+            return self._complete_stream()
+        if self._files is None and (recorded := recorded_spec(self._path, self.steps, length)):
+            spec = self._before.known_spec or recorded  # so that no function is run
+            with suppress(SourceError), self._lock:
+                self._files = of_directory(self._path, self.steps, spec, length, self._limit)
+        return super().complete()
+
+    def _complete_stream(self) -> Whole | None:
         found = complete_stream(self._path, self.steps)
         if found is None:
             return None
@@ -180,6 +198,9 @@ class _Arrived(CacheHandle):
 
     def kept_nbytes(self, spec: Spec, length: Length) -> int:
         return 0
+
+    def complete(self) -> None:
+        return None  # it is asked before it travels
 
     @property
     def fingerprint(self) -> str:
