@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,32 @@ class Handle(Source):
             opened.read_into(indices, out)
         finally:
             opened.close()
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Opened(Source, Generic[H]):
+    """What a `Handle` opens, if it reads many requests at once: it has length, spec and names from the handle."""
+
+    def __init__(self, source: H) -> None:
+        self._source = source
+        self.element_spec = source.element_spec
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """As the handle does."""
+        return self._source.describe(index)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """Reads into consecutive rows, as a single request."""
+        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
+
+    @abstractmethod
+    def gather(self, reads: Sequence[Read]) -> None:
+        """Executes requests that belong together."""
 
 
 @final

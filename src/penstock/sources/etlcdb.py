@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
+from penstock._plan._source import Handle, Opened, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _etlfiles, _recordindex
@@ -194,20 +194,13 @@ class EtlcdbSource(Handle):
 
 
 @final
-class OpenEtlcdbSource(Source):
+class OpenEtlcdbSource(Opened[EtlcdbSource]):
     """An `EtlcdbSource` that reads."""
 
     def __init__(self, source: EtlcdbSource) -> None:
-        self._source, self._layout = source, source.layout
-        self.element_spec = source.element_spec
+        super().__init__(source)
+        self._layout = source.layout
         self._files = OpenFiles(source.files)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The file, and the number of the record in it, the dummy included."""
-        return self._source.describe(index)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads characters into consecutive rows; through a copy where images are not one piece of memory."""

@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
+from penstock._plan._source import Handle, Opened, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.image._decode import Decoding
@@ -133,26 +132,14 @@ class ImageSource(Handle):
 
 
 @final
-class OpenImageSource(Source):
+class OpenImageSource(Opened[ImageSource]):
     """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes."""
 
     computes = True
 
     def __init__(self, source: ImageSource) -> None:
-        self._source = source
+        super().__init__(source)
         self._own = threading.local()
-        self.element_spec = source.element_spec
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The path of the file."""
-        return self._source.describe(index)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads, decodes and resizes into consecutive rows."""
-        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other.

@@ -17,10 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
-from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
+from penstock._plan._source import Handle, Opened, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
@@ -119,25 +117,14 @@ class _Decoded:
 
 
 @final
-class OpenTableSource(Source):
+class OpenTableSource(Opened[TableSource]):
     """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open."""
 
     def __init__(self, source: TableSource) -> None:
-        self._source, self._groups = source, source.groups
-        self.element_spec = source.element_spec
+        super().__init__(source)
+        self._groups = source.groups
         self._lock = threading.Lock()
         self._decoded: dict[int, _Decoded] = {}
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """File, row group and row."""
-        return self._source.describe(index)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads rows into consecutive rows."""
-        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests group by group, so that each is decoded once.

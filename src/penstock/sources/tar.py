@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
+from penstock._plan._source import Handle, Opened, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
@@ -123,28 +122,17 @@ class TarSource(Handle):
 
 
 @final
-class OpenTarSource(Source):
+class OpenTarSource(Opened[TarSource]):
     """A `TarSource` that reads."""
 
     def __init__(self, source: TarSource) -> None:
-        self._source, self._index = source, source.index
-        self.element_spec = source.element_spec
+        super().__init__(source)
+        self._index = source.index
         self._files = OpenFiles(source.files)
         self._columns = [
             np.array([shard.fields.index(field) if field in shard.fields else -1 for field in source.fields], np.int64)
             for shard in self._index.shards
         ]
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The file, and the sample's key and number."""
-        return self._source.describe(index)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads samples into consecutive rows."""
-        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests at once: members that are neighbours in a file come in one call.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
+from penstock._plan._source import Handle, Opened, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
@@ -158,21 +158,14 @@ class TFRecordSource(Handle):
 
 
 @final
-class OpenTFRecordSource(Source):
+class OpenTFRecordSource(Opened[TFRecordSource]):
     """A `TFRecordSource` that reads."""
 
     def __init__(self, source: TFRecordSource) -> None:
-        self._source, self._index = source, source.index
-        self.element_spec = source.element_spec
+        super().__init__(source)
+        self._index = source.index
         self._files = OpenFiles(self._index.files)
         self._examples = None if source.wanted is None else ExampleReader(source.wanted)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The file, and the number of the record in it."""
-        return self._source.describe(index)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads records into consecutive rows; through a copy where those are not one piece of memory."""
