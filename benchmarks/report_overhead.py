@@ -87,6 +87,9 @@ class _Silent:
     def left(self, entered_at: float, started_at: float) -> None:
         pass
 
+    def ended(self) -> None:
+        pass
+
     def paused(self) -> None:
         pass
 

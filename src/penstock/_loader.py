@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
@@ -26,6 +26,7 @@ from penstock._run._quarantine import Quarantine
 from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
 from penstock._tree import Tree
+from penstock.diagnostics._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.diagnostics._lanes import Lane
 from penstock.diagnostics._memory import Peak, page_cache_nbytes
 from penstock.diagnostics._report import Counters, Report
@@ -174,7 +175,9 @@ class Loader:
         """What there was to say of workers that are not needed any more."""
         self._is_closed = False
         self._counters = Counters()
-        self._mark: tuple[Counters, tuple[Lane, ...]] | None = None
+        self._cpus: CpuMoment | None = None
+        """What the CPUs had done when the first batch was handed out."""
+        self._mark: tuple[Counters, tuple[Lane, ...], CpuMoment | None] | None = None
         """What had been done when the iteration began, if somebody listens."""
         # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
         self._at: Position = (0, 0)
@@ -213,7 +216,8 @@ class Loader:
             self._started_at = self._started_at or time.perf_counter()
             self._running().seek(self._at, self._consumed.get(self._at, -1))
             # Where nobody will hear of the epoch, adding up what was done before would be for nothing.
-            self._mark = (self._counters.copy(), self._lanes()) if _log.isEnabledFor(logging.INFO) else None
+            listened = _log.isEnabledFor(logging.INFO)
+            self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
             return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
@@ -325,20 +329,29 @@ class Loader:
         """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
         if self._pipeline is not None and not self._is_closed:
             self._peak.look(self._pipeline.pids, now=True)
-        return self._report(self._counters, self._lanes())
+        return self._report(self._counters.copy(), self._lanes(), self._cpus)
 
     def _lanes(self) -> tuple[Lane, ...]:
         pipeline = self._pipeline
         return tuple(pipeline.lanes()) if pipeline else ()
 
-    def _tell_epoch(self, epoch: int) -> None:
+    def _end_epoch(self, epoch: int) -> None:
         """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
+        self._counters.ended()
         if self._mark is not None:
-            counters, lanes = self._mark
+            counters, lanes, cpus = self._mark
             done = [now.since(then) for now, then in zip(self._lanes(), lanes, strict=True)] if lanes else self._lanes()
-            _log.info("Epoch %d: %s.", epoch, self._report(self._counters.since(counters), tuple(done)).sentence)
+            said = self._report(self._counters.copy().since(counters), tuple(done), cpus or self._cpus)
+            _log.info("Epoch %d: %s.", epoch, said.sentence)
 
-    def _report(self, counters: Counters, lanes: tuple[Lane, ...]) -> Report:
+    def _cpus_now(self) -> CpuMoment:
+        return cpus_now(self._pipeline.tasks() if self._pipeline else ())
+
+    def _report(self, counters: Counters, lanes: tuple[Lane, ...], since: CpuMoment | None) -> Report:
+        """What was counted, by whom, and since when CPUs were looked at."""
+        use = between(since, self._cpus_now()) if since else CpuUse()
+        if use.delay is not None:
+            lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         leaves = self._node.spec.leaves
         sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
         return Report(
@@ -361,6 +374,8 @@ class Loader:
             and any(isinstance(each, Map) and not each.releases_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
+            cpus=use.cpus,
+            cpu_s=counters.cpu_s,
             lanes=lanes,
             plan=steps_of(self._node),
             reserved_nbytes=self._peak.reserved_nbytes,
@@ -407,7 +422,8 @@ class Loader:
         past = "The cache holds every element now, and threads read it; what is said here is of the time since then."
         # Attributes alone: Ctrl-C does not strike between these lines.
         self._pipeline, self._stage, self._program, self._node = None, stage, stage.program, plan
-        self._past, self._counters, self._started_at = "\n".join(filter(None, (old.remarks, past))), Counters(), 0.0
+        self._past = "\n".join(filter(None, (old.remarks, past)))
+        self._counters, self._started_at, self._cpus = Counters(), 0.0, None
         if pipeline is None:
             old.close()
         else:
@@ -438,10 +454,11 @@ class Loader:
                 batch = pipeline.take(self._at, self._options.timeout_s)
                 if batch is END_OF_EPOCH:
                     iterator.is_over = True
-                    self._tell_epoch(epoch)
+                    self._end_epoch(epoch)
                     self._at = (self._next_epoch(), 0)
                     raise StopIteration
                 self._counters.left(entered_at, self._started_at)
+                self._cpus = self._cpus or self._cpus_now()
                 self._peak.look(pipeline.pids)
                 self._resumes = False
                 iterator.is_over = position + 1 == self._program.batch_count
@@ -449,7 +466,7 @@ class Loader:
                     self._note_consumed((epoch, position + 1), pipeline.consumed)
                 self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
                 if iterator.is_over:
-                    self._tell_epoch(epoch)
+                    self._end_epoch(epoch)
                 return batch
             except Exception as error:  # an epoch that failed is over; the loader can begin another
                 if not isinstance(error, StopIteration):

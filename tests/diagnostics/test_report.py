@@ -71,6 +71,37 @@ def test_more_workers_than_cpus_help_what_waits() -> None:
     assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))
 
 
+def test_a_consumer_that_takes_the_cpus_leaves_none_for_more_workers() -> None:
+    # A batch is 50 ms of two workers, who wait for a CPU half of that, and 50 ms of a training on all its threads.
+    busy = replace(lane(100, 50, step_ms=99), delay_s=0.5)
+    said = replace(report(busy, use_ms=30, wait_ms=20, cpu_count=2), cpu_s=0.5)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.elements_per_s)
+    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+
+
+def test_threads_of_workers_are_not_taken_for_the_consumer() -> None:
+    threads = replace(lane(100, 100, step_ms=99), executor="threads", delay_s=0.0)
+    said = replace(report(threads, use_ms=10, wait_ms=40, cpu_count=4), cpu_s=1.1)
+    assert said.what_if(workers=4).elements_per_s == pytest.approx(16 / (0.110 / 4))  # 100 ms of theirs, 10 of its own
+
+
+def test_waiting_for_a_cpu_is_not_waiting_for_a_disk() -> None:
+    found = [
+        report(replace(lane(100, 40), delay_s=delay_s), use_ms=1, wait_ms=49).what_if(workers=4).elements_per_s
+        for delay_s in (0.0, 0.4)
+    ]
+    assert found[0] == pytest.approx(16 / 0.025)
+    assert found[1] == pytest.approx(16 / (0.060 / 4 + 0.020))  # what was lost in between stays lost
+
+
+def test_what_other_programs_take_is_not_there() -> None:
+    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=90, cpu_count=2), cpus=1.0)
+    assert said.what_if(workers=4).elements_per_s == pytest.approx(said.elements_per_s)
+    assert "other programs had 1.0 of the 2 CPUs" in str(said)
+    assert "other programs" not in str(replace(said, cpus=1.9))
+    assert "other programs" not in str(replace(said, cpus=None))
+
+
 def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
     said = report(lane(100, 30, step_ms=99), use_ms=1, wait_ms=49, cpu_count=2)
     # n workers need 15 ms and 70 / n, for they have two CPUs; 64 more of them would be the most that is looked at.

@@ -93,8 +93,8 @@ class Executor(ABC):
         """A value that changes whenever a worker gets on; None if nothing is running."""
         return None
 
-    def pids(self) -> list[int]:
-        """The processes of its workers, if they have some of their own."""
+    def tasks(self) -> list[str]:
+        """Its workers as folders below `/proc`: of a process `pid`, of a thread of this one `self/task/tid`."""
         return []
 
     def stuck(self) -> list[str]:

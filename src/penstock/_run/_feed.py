@@ -355,9 +355,9 @@ class Feed(Client):
         waited_s = sum(stage.waited_s for stage in self._program.stages.values())
         return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
 
-    def pids(self) -> list[int]:
-        """The processes of its worker, and of its stages'."""
-        return [*self._executor.pids(), *(pid for stage in self._program.stages.values() for pid in stage.pids())]
+    def tasks(self) -> list[str]:
+        """Its worker, and those of its stages; see `Executor.tasks`."""
+        return [*self._executor.tasks(), *(task for stage in self._program.stages.values() for task in stage.tasks())]
 
     def place(self) -> str:
         """Where the worker is, for the message of a deadline."""

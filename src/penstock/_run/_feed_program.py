@@ -36,8 +36,8 @@ class Parallel(Protocol):
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """What its workers did so far; see `Pipeline.lanes`."""
 
-    def pids(self) -> list[int]:
-        """The processes of its workers."""
+    def tasks(self) -> list[str]:
+        """Its workers; see `Executor.tasks`."""
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""

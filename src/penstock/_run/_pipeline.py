@@ -537,9 +537,13 @@ class Pipeline:
         above_count = len(list(walk(self._program.node))) - 1  # one after the other, and an inlet
         return [own, *self._intake.feed.lanes(own.batches, first + above_count)]
 
+    def tasks(self) -> list[str]:
+        """The workers of all parts; see `Executor.tasks`."""
+        return sorted({*self._executor.tasks(), *(self._intake.feed.tasks() if self._intake else [])})
+
     def pids(self) -> list[int]:
-        """The worker processes, of all parts."""
-        return sorted({*self._executor.pids(), *(self._intake.feed.pids() if self._intake else [])})
+        """The worker processes among them."""
+        return sorted(int(task) for task in self.tasks() if task.isdecimal())
 
     @property
     def copied_count(self) -> int:

@@ -74,9 +74,9 @@ class ProcessesExecutor(Executor):
         """What all workers of the pool got done."""
         return self._tenant.pool.progress
 
-    def pids(self) -> list[int]:
+    def tasks(self) -> list[str]:
         """All of the pool's."""
-        return self._tenant.pool.pids()
+        return list(map(str, self._tenant.pool.pids()))
 
     def request_stop(self) -> None:
         """Gives up all units, and the right to the workers."""

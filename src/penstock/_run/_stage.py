@@ -379,9 +379,9 @@ class _Parallel:
         own, *others = self._pipeline.lanes(delivered, first - self._is_stacked)
         return [replace(own, first=first, label=self.node.label), *others]
 
-    def pids(self) -> list[int]:
-        """The processes of its workers."""
-        return [] if self._pipeline is None else self._pipeline.pids()
+    def tasks(self) -> list[str]:
+        """Its workers; see `Executor.tasks`."""
+        return [] if self._pipeline is None else self._pipeline.tasks()
 
     def request_stop(self) -> None:
         """Has its workers stop soon, and whoever waits for them. Takes no lock."""

@@ -96,6 +96,10 @@ class ThreadsExecutor(Executor):
         """Units done and running; what a worker does within a unit is the client's to know."""
         return tuple(self._done_counts), tuple(self._running)
 
+    def tasks(self) -> list[str]:
+        """Its threads."""
+        return [f"self/task/{thread.native_id}" for thread in self._threads]
+
     def stuck(self) -> list[str]:
         """Each running worker's Python stack."""
         frames = sys._current_frames()

@@ -5,8 +5,8 @@ where it is read, and one for each part of it that is made in parallel.
 
 The model of `seconds_per_batch` is the bound of a pipeline with room between its parts: as slow as its slowest part,
 and no faster than the CPUs. A worker's time for a batch is measured by the clock (`wall_s`) and by the CPU (`cpu_s`).
-What the clock says more is waiting, for a disk or a lock or, where there are more workers than CPUs, for a CPU; the
-last is computed and taken off, so that a run with many workers can say what fewer would do.
+What the clock says more is waiting, for a disk or a lock, or for a CPU that somebody else had; the last is known from
+the kernel, or else computed, and taken off, so that a run with many workers can say what fewer would do.
 """
 
 from dataclasses import dataclass, replace
@@ -100,6 +100,8 @@ class Lane:
     """The place in the plan of the last of its steps, counted from the end."""
     takes_turns: bool = False
     """These threads run one at a time, for side by side they would be slower."""
+    delay_s: float | None = None
+    """All workers together: how much of `wall_s` they could have run and had no CPU; None where that is not known."""
 
     @property
     def who(self) -> str:
@@ -146,17 +148,26 @@ class Lane:
             steps=tuple(step for step in steps if step.elements),
         )
 
-    def seconds_per_batch(self, workers: int, cpu_count: int) -> float:
-        """How long a batch would take so many workers."""
+    def seconds_per_batch(self, workers: int, cpus: float) -> float:
+        """How long a batch would take so many workers on so many CPUs."""
         if not self.batches:
             return 0.0
         workers = 1 if self.is_serial or self.takes_turns else workers
         cpu_s = self.cpu_s / self.batches
-        waiting_s = max(0.0, self.wall_s / self.batches - cpu_s * max(1.0, self.workers / cpu_count))
-        return (waiting_s + cpu_s * max(1.0, workers / cpu_count)) / workers
+        delay_s = cpu_s * max(0.0, self.workers / cpus - 1) if self.delay_s is None else self.delay_s / self.batches
+        waiting_s = max(0.0, self.wall_s / self.batches - cpu_s - delay_s)
+        return (waiting_s + cpu_s * max(1.0, workers / cpus)) / workers
 
 
-def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpu_count: int, use_s: float) -> float:
-    """How long a batch would take in all: no less than the slowest lane, the CPUs, and the consumer take."""
-    cpu_s = sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
-    return max(use_s, cpu_s / cpu_count, *(lane.seconds_per_batch(workers, cpu_count) for lane in lanes))
+def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: float, use_s: float, other_cpu_s: float) -> float:
+    """How long a batch would take in all: no less than the slowest lane, the CPUs, and the consumer take.
+
+    Args:
+        lanes: What workers did.
+        workers: How many there would be.
+        cpus: The CPUs that all have together.
+        use_s: How long the consumer works on a batch, by the clock.
+        other_cpu_s: What else takes the CPUs for a batch: the consumer, and what hands it over.
+    """
+    cpu_s = other_cpu_s + sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
+    return max(use_s, cpu_s / cpus, *(lane.seconds_per_batch(workers, cpus) for lane in lanes))

@@ -22,7 +22,7 @@ MOST_WORKERS = 64
 @final
 @dataclass(slots=True)
 class Counters:
-    """What a loader counts while it runs; two clock readings a batch."""
+    """What a loader counts while it runs; two clock readings a batch, and two of the CPU's clock an epoch."""
 
     batches: int = 0
     """Handed out."""
@@ -32,8 +32,11 @@ class Counters:
     """The consumer was busy so long between one `next` and the following."""
     first_batch_s: float | None = None
     """From the first `iter` to the first batch; it is not part of `wait_s`."""
+    cpu_s: float = 0.0
+    """The CPU's time of this process between the first batch of an epoch and its last, all threads."""
     _left_at: float = field(default=0.0, repr=False)
     _entered_at: float = field(default=0.0, repr=False)
+    _cpu_began_s: float | None = field(default=None, repr=False)
 
     def entered(self) -> float:
         """The consumer asks for a batch. Returns the time."""
@@ -56,11 +59,14 @@ class Counters:
             self.first_batch_s = self._left_at - started_at
         else:
             self.wait_s += self._left_at - entered_at
+        if self._cpu_began_s is None:
+            self._cpu_began_s = time.process_time()
         self.batches += 1
 
     def copy(self) -> "Counters":
         """These numbers, as they are now."""
-        return replace(self)
+        running_s = 0.0 if self._cpu_began_s is None else time.process_time() - self._cpu_began_s
+        return replace(self, cpu_s=self.cpu_s + running_s)
 
     def since(self, before: "Counters") -> "Counters":
         """What was counted since."""
@@ -69,10 +75,18 @@ class Counters:
             batches=self.batches - before.batches,
             wait_s=self.wait_s - before.wait_s,
             use_s=self.use_s - before.use_s,
+            cpu_s=self.cpu_s - before.cpu_s,
         )
+
+    def ended(self) -> None:
+        """An epoch's last batch was handed out."""
+        if self._cpu_began_s is not None:
+            self.cpu_s += time.process_time() - self._cpu_began_s
+            self._cpu_began_s = None
 
     def paused(self) -> None:
         """The consumer turns to something else; that time is nobody's."""
+        self.ended()
         self._left_at = 0.0
 
 
@@ -126,6 +140,11 @@ class Report:
     memory_limit: int | None = None
     cpu_count: int = 1
     """CPUs that this process may use."""
+    cpus: float | None = None
+    """How many of them it had: those that it and its workers used, and those that nobody used; None where that was not
+    measured."""
+    cpu_s: float = 0.0
+    """The CPU's time of this process in `elapsed_s`, all threads, those of workers included."""
     lanes: tuple[Lane, ...] = ()
     """What workers did, step by step, as they measured it."""
     plan: PlanStep | None = None
@@ -182,12 +201,24 @@ class Report:
 
     def _batch_s(self, workers: int) -> float:
         """How long a batch would take so many workers."""
-        said_s = seconds_per_batch(self.lanes, workers, self.cpu_count, self.use_s)
+        cpus, other_cpu_s = self._cpus, self._other_cpu_s
+        said_s = seconds_per_batch(self.lanes, workers, cpus, self.use_s, other_cpu_s)
         if not self.workers or self.batches < 2 or self.wait_share < IDLE_SHARE:
             return said_s  # inline, the consumer does the work itself; and one that does not wait says nothing of it
-        said_now_s = seconds_per_batch(self.lanes, self.workers, self.cpu_count, self.use_s)
+        said_now_s = seconds_per_batch(self.lanes, self.workers, cpus, self.use_s, other_cpu_s)
         now_s = self.elapsed_s / (self.batches - 1)
         return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
+
+    @property
+    def _cpus(self) -> float:
+        """The CPUs that there were, at least as many as were used."""
+        return self.cpu_count if self.cpus is None else max(0.1, min(self.cpu_count, self.cpus))
+
+    @property
+    def _other_cpu_s(self) -> float:
+        """The CPU's time a batch of this process besides its workers': the consumer's, and to hand over a batch."""
+        here = sum(each.cpu_s / each.batches for each in self.lanes if each.batches and each.executor != "processes")
+        return max(0.0, self.cpu_s / max(1, self.batches - 1) - here)
 
     @property
     def slowest(self) -> tuple[Lane, StepTime | None] | None:
@@ -198,7 +229,7 @@ class Report:
         """
         if self.wait_share < IDLE_SHARE or not self.lanes:
             return None
-        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self.cpu_count))
+        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self._cpus))
         return lane, None if lane.is_serial else lane.slowest
 
     @property
@@ -322,6 +353,8 @@ class Report:
             if (shares := self.shares(lane)) is not None:
                 where = f" for {lane.label}" if lane.is_serial or len(self.lanes) > 1 else ""
                 yield f"  {lane.who}{where}: {shares}"
+        if self._cpus < self.cpu_count - 0.25:
+            yield f"  other programs had {self.cpu_count - self._cpus:.1f} of the {self.cpu_count} CPUs"
 
 
 def _workers(count: int) -> str:
