@@ -4,12 +4,12 @@ Question: workers note how long units, reads and functions take, and the loader 
 so that `report()` can be asked for at any time. Is that less than 1 % of the time?
 
 Method: `python benchmarks/report_overhead.py`. A plan runs in a fresh process, on two workers, for hundreds of short
-turns. In every other one the measuring is switched off: this file takes the places for their times from workers, also
-in worker processes, and the counters from the loader. A turn is some 25 ms of batches; two that follow each other are a
-pair, with and without in an order that changes, so that both see the same machine. "overhead %" is the median over the
-pairs of what measuring adds to the time, and to the time of the CPUs, of which other programs take none (worker
-processes' is not in it). "no change %" is the same of pairs that both measure: what is noise. The consumer does nothing
-with its batches, so that nothing hides what the workers do.
+turns. In some, drawn by chance, the measuring is switched off: this file takes the places for their times from workers,
+also in worker processes, and the counters from the loader. A turn is some 25 ms of batches, or one batch inline, where
+none is filled ahead; two that follow each other are a pair, with and without in an order that is drawn as well, so that
+both see the same machine. "overhead %" is the median over the pairs of what measuring adds to the time, and to the time
+of the CPUs, of which other programs take none (worker processes' is not in it). "no change %" is the same of pairs that
+both measure: what is noise. The consumer does nothing with its batches, so that nothing hides what the workers do.
 
 - `pairs`: 60 kB rows (3, 50, 50) float64, shuffled, each with the next one, batches of 32, threads.
 - `map`: a function of 20 us over rows of 1 kB, batches of 32, threads.
@@ -49,6 +49,8 @@ from _memory import warm_pages
 from _pairs import BATCH_SIZE, frames_file
 
 _TURN_S = 0.025
+_PAIR_COUNT = 400
+_INLINE_PAIR_COUNT = 3000
 _WARM_UP_S = 1.0
 _ROW_COUNT = 100_000
 _LOOP_COUNT = 800
@@ -97,8 +99,15 @@ class _Silent:
         pass
 
 
-def _overheads(loader: Any, switch: _Switch, pair_count: int) -> Numbers:
-    """Returns what measuring adds to the time and to that of the CPUs, and what nothing adds, in percent."""
+def _overheads(loader: Any, switch: _Switch, pair_count: int, turn_count: int = 0) -> Numbers:
+    """Returns what measuring adds to the time and to that of the CPUs, and what nothing adds, in percent.
+
+    Args:
+        loader: What is measured.
+        switch: Whether it measures itself.
+        pair_count: How many pairs of turns.
+        turn_count: Batches in a turn; 0 for as many as take its time.
+    """
     batches = chain.from_iterable(loader for _ in iter(int, 1))
     counters, peak, silent = loader._counters, loader._peak, _Silent()
 
@@ -115,10 +124,10 @@ def _overheads(loader: Any, switch: _Switch, pair_count: int) -> Numbers:
         turn_s(16, is_on=True)
         count += 16
     # So many that those which were filled in the turn before are few.
-    count = max(32, round(count * _TURN_S / (time.perf_counter() - began_s)))
+    count = turn_count or max(32, round(count * _TURN_S / (time.perf_counter() - began_s)))
     ratios: dict[bool, list[Array]] = {True: [], False: []}
-    for number in range(2 * pair_count):
-        is_change, is_later = number % 2 == 0, number % 4 >= 2
+    # In an order without a period: a loader announces its reads every so many batches.
+    for is_change, is_later in np.random.default_rng(0).integers(0, 2, (2 * pair_count, 2)).astype(bool).tolist():
         first_s = turn_s(count, is_on=not (is_change and is_later))
         second_s = turn_s(count, is_on=not (is_change and not is_later))
         ratios[is_change].append(second_s / first_s if is_later else first_s / second_s)
@@ -170,8 +179,10 @@ def _tiny(_: _Switch) -> Any:
 def _case(plan: Callable[[_Switch], Any], executor: str) -> Callable[[Options], Numbers]:
     def measure(options: Options) -> Numbers:
         switch = _Switch()
-        with plan(switch).loader(executor, workers="auto" if executor == "inline" else 2) as loader:
-            numbers = _overheads(loader, switch, 60 if options.quick else 400)
+        is_inline = executor == "inline"
+        with plan(switch).loader(executor, workers="auto" if is_inline else 2) as loader:
+            pair_count = (_INLINE_PAIR_COUNT if is_inline else _PAIR_COUNT) // (6 if options.quick else 1)
+            numbers = _overheads(loader, switch, pair_count, 1 if is_inline else 0)
             report = loader.report()
         os.unlink(switch.path)
         assert report.lanes, "what was measured is there"
