@@ -327,8 +327,9 @@ class Loader:
 
     def report(self) -> Report:
         """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
-        if self._pipeline is not None and not self._is_closed:
-            self._peak.look(self._pipeline.pids, now=True)
+        pipeline = self._pipeline
+        if pipeline is not None and not self._is_closed:
+            self._peak.look(pipeline.pids, now=True)
         return self._report(self._counters.copy(), self._lanes(), self._cpus)
 
     def _lanes(self) -> tuple[Lane, ...]:
@@ -345,13 +346,15 @@ class Loader:
             _log.info("Epoch %d: %s.", epoch, said.sentence)
 
     def _cpus_now(self) -> CpuMoment:
-        return cpus_now(self._pipeline.tasks() if self._pipeline else ())
+        pipeline = self._pipeline
+        return cpus_now(pipeline.tasks() if pipeline else ())
 
     def _report(self, counters: Counters, lanes: tuple[Lane, ...], since: CpuMoment | None) -> Report:
         """What was counted, by whom, and since when CPUs were looked at."""
         use = between(since, self._cpus_now()) if since else CpuUse()
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
+        pipeline = self._pipeline  # another thread may be putting another one there
         leaves = self._node.spec.leaves
         sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
         return Report(
@@ -360,7 +363,7 @@ class Loader:
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
-            copied=self._pipeline.copied_count if self._pipeline else 0,
+            copied=pipeline.copied_count if pipeline else 0,
             executor=self._stage.busiest.executor,
             workers=self._stage.busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
