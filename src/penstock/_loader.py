@@ -416,7 +416,8 @@ class Loader:
         What is counted begins anew, for it would mix two ways of running.
         """
         old = self._stage
-        if self._options.executor != "auto" or old.busiest.executor == "threads" or self._node.access != "random":
+        is_random = self._node.access == "random"
+        if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads" or not is_random:
             return
         plan = settled(self._node)
         if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):
@@ -483,10 +484,11 @@ class Loader:
         Batches that you hold stay yours.
         """
         self._is_closed = True
-        if self._pipeline is None:
+        pipeline = self._pipeline
+        if pipeline is None:
             self._stage.close()
         else:
-            self._pipeline.close(CLOSE_WAIT_S)
+            pipeline.close(CLOSE_WAIT_S)
 
     def __enter__(self) -> Self:
         return self
