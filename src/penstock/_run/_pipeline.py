@@ -55,7 +55,7 @@ from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
 from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
-from penstock._run._quarantine import Quarantine, why_not_set_aside
+from penstock._run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
 from penstock._tree import Tree
 from penstock.diagnostics._lanes import Lane
 
@@ -93,6 +93,7 @@ class Pipeline:
     ) -> None:
         self._program = program
         self._quarantine = quarantine
+        self._is_guarded = quarantine is not None and is_guarded(program)
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Reader | Cursor] = []
@@ -206,6 +207,8 @@ class Pipeline:
             if error is not None:
                 if unit.is_condemned and isinstance(error, (WorkerError, DeadlineError)):
                     error.add_note(why_not_set_aside(self._program, unit))
+                elif self._program.is_serial and self._quarantine is not None:
+                    note_end_of_stream(error)
                 filling.errors.append((row, error))
             if filling.remaining > 1:
                 filling.remaining -= 1
@@ -254,7 +257,7 @@ class Pipeline:
     def _sets_aside(self, error: BaseException | None, unit: Unit) -> bool:
         """Whether workers died of what a guard is to set aside: one element of this unit, or the only one."""
         is_lethal = isinstance(error, (WorkerError, DeadlineError)) and self._executor.is_elsewhere
-        return is_lethal and self._quarantine is not None and not unit.is_condemned and not self._closed
+        return is_lethal and self._is_guarded and not unit.is_condemned and not self._closed
 
     def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
         """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""
