@@ -63,6 +63,10 @@ LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
 END_OF_EPOCH: Final = object()
 """In the place of a batch: there is none."""
+STARTED_ELSEWHERE: Final = (
+    "This loader was made in another process, and its workers did not come along with fork(). Make the loader in the "
+    "process that iterates it."
+)
 
 
 @final
@@ -557,10 +561,7 @@ class Pipeline:
             SystemExit: The process ends, and this is not its main thread.
         """
         if self._pid != os.getpid():
-            raise LoaderError(
-                "This loader was made in another process, and its workers did not come along with fork(). "
-                "Make the loader in the process that iterates it."
-            )
+            raise LoaderError(STARTED_ELSEWHERE)
         if self._closed:
             if self.process_ends and threading.current_thread() is not threading.main_thread():
                 raise SystemExit  # a daemon thread of the user: it is to end, and without a word
