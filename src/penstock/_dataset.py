@@ -326,7 +326,8 @@ class Dataset:
     def flat_map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
         """Replaces every element by the elements that a function makes of it, in order.
 
-        The function runs in one place, one element after the other, so leave heavy work to a `map` after it.
+        The function runs in one place, one element after the other, so leave heavy work to a `map` after it. That place
+        is a worker process of its own, or, after a step that workers run, as `map`, a thread of this process.
 
         Random access: lost, and the length is unknown. Order: kept. Memory: as a generator's; what the function holds
         is its own.

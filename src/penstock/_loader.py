@@ -21,7 +21,7 @@ from penstock._plan._tolerate import Guard
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._lanes import steps_of
 from penstock._run._lower import Position
-from penstock._run._pipeline import END_OF_EPOCH, Pipeline
+from penstock._run._pipeline import END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
 from penstock._run._quarantine import Quarantine
 from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
@@ -189,6 +189,8 @@ class Loader:
         self._started_at = 0.0
         self._lock = threading.Lock()
         self._lock_holder = 0
+        self._pid = os.getpid()
+        """Of the process that holds the lock, if one does."""
 
     def _make_stage(self, plan: Node) -> Stage:
         options = self._options
@@ -396,8 +398,13 @@ class Loader:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The turn of one consumer: two threads take turns. `get_state`, `report` and `close` need none."""
+        # After fork() nobody may be there to release the lock: the thread that held it did not come along.
         if self._pipeline is not None:
-            self._pipeline.require_open()  # after fork() nobody may be there to release the lock
+            self._pipeline.require_open()
+        elif self._pid != os.getpid():
+            if self._lock.locked():
+                raise LoaderError(STARTED_ELSEWHERE)
+            self._pid = os.getpid()
         if self._lock_holder == threading.get_ident():
             raise LoaderError(
                 "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "

@@ -290,6 +290,102 @@ print(len(list(it)), len(list(loader)))
     assert done.stdout == "21 [0, 1]\n179 200\n"
 
 
+def test_a_child_that_is_forked_while_another_thread_starts_the_loader_is_told(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+from penstock._run._stage import Stage
+
+inside, gate, start = threading.Event(), threading.Event(), Stage.start
+
+def slow_start(self, **options):
+    inside.set()
+    gate.wait()
+    return start(self, **options)
+
+Stage.start = slow_start
+loader = ps.range(4).loader('threads')
+found = []
+thread = threading.Thread(target=lambda: found.extend(loader), daemon=True)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(4)
+    for call in (lambda: iter(loader), lambda: loader.set_state(loader.get_state())):
+        try:
+            call()
+        except ps.LoaderError as error:
+            print('made in another process' in str(error), flush=True)
+    loader.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+thread.join()
+print(found == [0, 1, 2, 3])
+loader.close()
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "True\nTrue\nTrue\n"
+
+
+def test_a_loader_that_nobody_has_started_can_be_iterated_by_a_forked_child(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+loader = ps.range(4).loader('threads')
+child = os.fork()
+if child == 0:
+    signal.alarm(4)
+    print([[int(x) for x in loader] for _ in range(2)], flush=True)
+    loader.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print([int(x) for x in loader])
+loader.close()
+""",
+        timeout_s=20,
+    )
+    clean(done)
+    assert done.stdout == "[[0, 1, 2, 3], [0, 1, 2, 3]]\n[0, 1, 2, 3]\n"
+
+
+def test_a_child_that_is_forked_while_another_thread_packs_a_plan_can_pack_one(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+class Slow:
+    def __reduce__(self):
+        inside.set()
+        gate.wait()
+        return int, ()
+
+inside, gate, slow = threading.Event(), threading.Event(), Slow()
+
+def packs():
+    ps.range(4).map(lambda x: (x, slow)[0]).loader('processes', workers=1).close()
+
+thread = threading.Thread(target=packs, daemon=True)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    with ps.range(4).map(lambda x: x + 1).loader('processes', workers=1) as loader:
+        print([int(x) for x in loader], flush=True)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+thread.join()
+""",
+        timeout_s=30,
+    )
+    clean(done)
+    assert done.stdout == "[1, 2, 3, 4]\n"
+
+
 def test_a_forked_child_closes_no_generator_that_is_being_read_in_the_parent(fresh_python: Run) -> None:
     done = fresh_python(
         PRELUDE

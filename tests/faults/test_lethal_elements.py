@@ -82,3 +82,76 @@ def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error
         with pytest.raises(ps.WorkerError, match="on element 6 of epoch 0") as caught:
             next(batches)
     assert "they died of the one that was to stand in its place, too" in caught.value.__notes__[0]
+
+
+FLAT_MAP = """
+import os, sys
+import penstock as ps
+
+def burst(x):
+    if x == 5:
+        os._exit(3)
+    return [x, x + 100]
+
+def lethal_stream():
+    yield from range(10)
+    os._exit(3)
+
+DATASETS = {
+    "flat_map": lambda: ps.range(16).flat_map(burst),
+    "flat_map with a step after it": lambda: ps.range(16).flat_map(burst).map(lambda x: x),
+    "zip": lambda: ps.zip((ps.from_generator(lethal_stream, length=16), ps.range(16))).map(lambda pair: pair[0]),
+}
+_, name, on_error, path = sys.argv
+with DATASETS[name]().batch(4).loader(on_error=on_error, quarantine=path) as loader:
+    batches = iter(loader)
+    print(next(batches).tolist(), next(batches).tolist())
+    try:
+        next(batches)
+    except ps.WorkerError as error:
+        print(error, error.__notes__)
+"""
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+@pytest.mark.parametrize(
+    ("name", "batches", "place"),
+    [
+        ("flat_map", [[0, 100, 1, 101], [2, 102, 3, 103]], "flat_map(burst) at <string>:15 on element 5"),
+        (
+            "flat_map with a step after it",
+            [[0, 100, 1, 101], [2, 102, 3, 103]],
+            "flat_map(burst) at <string>:16 on element 5",
+        ),
+        ("zip", [[0, 1, 2, 3], [4, 5, 6, 7]], "from_generator(lethal_stream) at <string>:17 on element 10"),
+    ],
+)
+def test_what_ends_the_process_that_reads_a_stream_ends_no_other(
+    fresh_python: Any, tmp_path: Path, name: str, batches: Any, place: str, on_error: str
+) -> None:
+    done = fresh_python(FLAT_MAP, name, on_error, str(tmp_path / "bad.jsonl"))
+    assert done.returncode == 0, done.stderr
+    first, told = done.stdout.splitlines()
+    assert first == f"{batches[0]} {batches[1]}"
+    assert "ended with exit status 3" in told
+    assert place in told
+    assert "third worker in a row" in told  # and no more of them
+    assert "on_error= does not set it aside: what a stream was to give after that, nobody knows." in told
+    assert done.stderr.count("A new worker does its work again.") == 2
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_a_generator_that_ends_its_process_is_not_tried_more_often_for_on_error(tmp_path: Path, on_error: Any) -> None:
+    def numbers() -> Any:
+        yield from range(6)
+        os._exit(3)
+
+    dataset = ps.from_generator(numbers, element_spec=ps.ArraySpec((), "int64")).batch(4)
+    with dataset.loader(on_error=on_error, quarantine=tmp_path / "bad.jsonl") as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ps.WorkerError, match="third worker in a row that ended there") as caught:
+            next(batches)
+        assert loader.report().note.count("A new worker does its work again.") == 2
+    (note,) = caught.value.__notes__
+    assert note.startswith("on_error= does not set it aside: what a stream was to give after that, nobody knows.")

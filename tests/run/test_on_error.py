@@ -491,3 +491,51 @@ def test_a_failure_in_flat_map_says_nothing_of_on_error_to_who_did_not_ask_for_i
     with pytest.raises(ps.ElementError) as caught:
         list(load(ps.range(5).flat_map(lambda x: [decode(x)]).batch(2)))
     assert str(caught.value).endswith("failed on element 3 of epoch 0: ValueError: broken 3")
+
+
+class BrokenRows(ps.Source):
+    element_spec = ps.ArraySpec((), "int64")
+
+    def __len__(self) -> int:
+        return 30
+
+    def describe(self, index: int) -> str:
+        return f"row {index}"
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        for row, index in enumerate(indices.tolist()):
+            if index in BAD:
+                raise OSError(f"no row {index}")
+            out[row] = index
+
+
+@pytest.mark.parametrize("has_step_above", [False, True])
+@pytest.mark.parametrize("verb", ["flat_map", "zip"])
+def test_rows_that_fail_where_a_stream_is_read_are_told(
+    load: Any, tmp_path: Path, verb: str, has_step_above: bool
+) -> None:
+    rows = ps.from_source(BrokenRows())
+    well = [x for x in range(30) if x not in BAD]
+    if verb == "flat_map":
+        dataset, expected = rows.flat_map(lambda x: [x, -x]), [y for x in well for y in (x, -x)]
+    else:
+        dataset = ps.zip((ps.from_generator(numbers), rows)).map(lambda pair: pair[0] * 100 + pair[1])
+        expected = [x * 101 for x in well]
+    if has_step_above:
+        dataset, expected = dataset.map(lambda x: x + 1), [x + 1 for x in expected]
+    loader = load(dataset.batch(4), on_error="skip")
+    for _ in range(2):
+        assert [x for batch in loader for x in batch.tolist()] == expected
+    records = lines(tmp_path)
+    assert elements_of(records) == sorted(BAD)
+    assert {(record["step"], record["exception"]) for record in records} == {("from_source", "OSError")}
+    assert loader.report().set_aside == len(BAD)
+
+
+@pytest.mark.parametrize("has_step_above", [False, True])
+def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, has_step_above: bool) -> None:
+    rows = ps.from_source(BrokenRows())
+    dataset = rows.flat_map(lambda x: [x, -x])
+    loader = load((dataset.map(lambda x: x + 1) if has_step_above else dataset).batch(4), on_error="skip", max_errors=3)
+    with pytest.raises(ps.ElementError, match=r"[45] elements failed, which is more than max_errors=3 allows"):
+        list(loader)

@@ -36,6 +36,7 @@ from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed_program import Cursor, FeedProgram, Parallel
 from penstock._run._lanes import lane_of
 from penstock._run._lower import FIRST_UNIT_ROWS, UNIT_S, Program, Unit, run_unit
+from penstock._run._quarantine import Quarantine, note_end_of_stream
 from penstock.diagnostics._lanes import Lane
 
 AHEAD_COUNT: Final = 2
@@ -89,6 +90,7 @@ class Feed(Client):
         make_executor: Makes the executor, of one worker, given its client.
         wake: Called when elements have come, or the end, or an error. Takes no lock.
         shared: Where other processes that are to see the spans find text and ragged arrays; None if there are none.
+        quarantine: Takes what was set aside, if the plan has guards.
     """
 
     def __init__(
@@ -97,8 +99,10 @@ class Feed(Client):
         make_executor: Callable[[Client], Executor],
         wake: Callable[[], None],
         shared: SharedFile | None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._program = program
+        self._quarantine = quarantine
         self._shared = shared
         self._wake = wake
         self._pid = os.getpid()
@@ -143,6 +147,11 @@ class Feed(Client):
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
             self._reader.trace.times = self.ring.times[0]
         run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
+        self._set_aside(self._reader.trace.failures)
+
+    def _set_aside(self, failures: Sequence[Failure]) -> None:
+        if failures and self._quarantine is not None:
+            self._quarantine.add(failures)
 
     def _is_wanted(self, unit: Unit) -> bool:
         with self._lock:
@@ -154,8 +163,10 @@ class Feed(Client):
         return place_of(trace, self._program.node) if trace[0] else self._program.describe(unit)
 
     def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
-        """Takes text and ragged arrays, which came from another process."""
-        self._program.put_objects(unit, self.ring.rows(unit.slot), objects)
+        """Takes text and ragged arrays, and what was set aside, which came from another process."""
+        if objects:
+            self._program.put_objects(unit, self.ring.rows(unit.slot), objects)
+        self._set_aside(failures)
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
         """Notes how far the span is, and what follows from that."""
@@ -179,6 +190,8 @@ class Feed(Client):
                     error, stop = error or failure, unit.start
                 run.filled = max(run.filled, span.index * self._program.layout.size + stop)
                 if error is not None:
+                    if self._quarantine is not None:
+                        note_end_of_stream(error)
                     run.error = error
                 elif ended:
                     run.count = run.filled

@@ -55,7 +55,7 @@ from penstock._run._feed_program import Cursor
 from penstock._run._filling import Announcer, Filling
 from penstock._run._lanes import lane_of
 from penstock._run._lower import Outcome, Position, Program, Unit, run_unit
-from penstock._run._quarantine import Quarantine, why_not_set_aside
+from penstock._run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
 from penstock._tree import Tree
 from penstock.diagnostics._lanes import Lane
 
@@ -63,6 +63,10 @@ LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
 END_OF_EPOCH: Final = object()
 """In the place of a batch: there is none."""
+STARTED_ELSEWHERE: Final = (
+    "This loader was made in another process, and its workers did not come along with fork(). Make the loader in the "
+    "process that iterates it."
+)
 
 
 @final
@@ -93,6 +97,7 @@ class Pipeline:
     ) -> None:
         self._program = program
         self._quarantine = quarantine
+        self._is_guarded = quarantine is not None and is_guarded(program)
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Reader | Cursor] = []
@@ -206,6 +211,8 @@ class Pipeline:
             if error is not None:
                 if unit.is_condemned and isinstance(error, (WorkerError, DeadlineError)):
                     error.add_note(why_not_set_aside(self._program, unit))
+                elif self._program.is_serial and self._quarantine is not None:
+                    note_end_of_stream(error)
                 filling.errors.append((row, error))
             if filling.remaining > 1:
                 filling.remaining -= 1
@@ -254,7 +261,7 @@ class Pipeline:
     def _sets_aside(self, error: BaseException | None, unit: Unit) -> bool:
         """Whether workers died of what a guard is to set aside: one element of this unit, or the only one."""
         is_lethal = isinstance(error, (WorkerError, DeadlineError)) and self._executor.is_elsewhere
-        return is_lethal and self._quarantine is not None and not unit.is_condemned and not self._closed
+        return is_lethal and self._is_guarded and not unit.is_condemned and not self._closed
 
     def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
         """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""
@@ -558,10 +565,7 @@ class Pipeline:
             SystemExit: The process ends, and this is not its main thread.
         """
         if self._pid != os.getpid():
-            raise LoaderError(
-                "This loader was made in another process, and its workers did not come along with fork(). "
-                "Make the loader in the process that iterates it."
-            )
+            raise LoaderError(STARTED_ELSEWHERE)
         if self._closed:
             if self.process_ends and threading.current_thread() is not threading.main_thread():
                 raise SystemExit  # a daemon thread of the user: it is to end, and without a word

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, final
 
-from penstock._errors import ElementError
+from penstock._errors import DeadlineError, ElementError, WorkerError
+from penstock._plan._node import walk
 from penstock._plan._tolerate import Failure, Guard
 from penstock._run._lower import Program, Unit
 
@@ -114,6 +115,20 @@ class Quarantine:
             self.path,
             ", and for those that follow" if self.count >= _TOLD_COUNT else "",
             failure.message,
+        )
+
+
+def is_guarded(program: Program) -> bool:
+    """Whether an element that workers die of can be set aside: a unit is done again without it."""
+    return not program.is_serial and any(isinstance(each, Guard) for each in walk(program.node))
+
+
+def note_end_of_stream(error: BaseException) -> None:
+    """Says why `on_error` does not help against what ends the process that reads a stream, or stands still there."""
+    if isinstance(error, (WorkerError, DeadlineError)):
+        error.add_note(
+            "on_error= does not set it aside: what a stream was to give after that, nobody knows. Do what may end a "
+            "process in a map(), of which an element that does is set aside."
         )
 
 

@@ -19,6 +19,7 @@ from penstock._memory._budget import Budget, budget
 from penstock._memory._shared import SharedFile
 from penstock._plan._batch import Batch
 from penstock._plan._combine import Interleave
+from penstock._plan._filter import FlatMap
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._pad import PaddedBatch
@@ -192,7 +193,7 @@ class Stage:
 
     def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None) -> Feed:
         assert self._below is not None
-        return Feed(self._below, self._feed_choice.make_executor, wake, shared)
+        return Feed(self._below, self._feed_choice.make_executor, wake, shared, self._quarantine)
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if nothing was started."""
@@ -252,16 +253,27 @@ def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
     return node.held_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
 
 
-def _inner(node: Node) -> Iterator[tuple[int, Node]]:
-    """The inputs of a feed that workers make, for they take time or may fail; numbered in the order of `walk`."""
+def _inner(below: Node) -> Iterator[tuple[int, Node]]:
+    """The parts of a feed that workers make, for they take time; numbered in the order of `walk`.
+
+    Rows that are merely read, and guarded, are such a part where nothing else is in the feed that the user wrote: so
+    they are read side by side as they are without `on_error`. Else they are read with the rest, as without it, too:
+    what takes batches of its stages cannot be in a process of its own, where a function may end its process.
+    """
+    runs_code = any(isinstance(each, (Generate, FlatMap)) for each in walk(below))
+    return _made_apart(below, reads_apart=not runs_code)
+
+
+def _made_apart(node: Node, *, reads_apart: bool) -> Iterator[tuple[int, Node]]:
     number = 1
     for each in node.inputs:
         count = len(list(walk(each)))
-        apart = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
-        if apart or (any(inner.computes or isinstance(inner, Guard) for inner in walk(each)) and _is_topmost(each)):
+        is_shard = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
+        is_work = any(inner.computes or (reads_apart and isinstance(inner, Guard)) for inner in walk(each))
+        if is_shard or (is_work and _is_topmost(each)):
             yield number, each
         else:
-            for inner_number, inner in _inner(each):
+            for inner_number, inner in _made_apart(each, reads_apart=reads_apart):
                 yield number + inner_number, inner
         number += count
 

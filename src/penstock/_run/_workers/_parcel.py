@@ -173,14 +173,26 @@ class _Sink:
 
 # Which modules cloudpickle takes by value is known to the whole process: one thread at a time says so. A thread may
 # come again, from a method of the user's by which an object is pickled.
-_lock = threading.RLock()
+@final
+class _Turn:
+    def __init__(self) -> None:
+        self.forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """After fork(): whoever held the lock did not come along."""
+        self.lock = threading.RLock()
+
+
+_turn = _Turn()
 
 
 def _pickled(value: Any, limit_nbytes: int, *, is_kept: bool = True) -> tuple["_Pickler", _Sink]:
     names = _Names()
     while True:
         sink = _Sink(limit_nbytes, is_kept)
-        with _lock:
+        with _turn.lock:
             pickler = _Pickler(sink, names)
             try:
                 pickler.dump(value)

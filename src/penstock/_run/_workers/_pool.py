@@ -77,9 +77,10 @@ class _Doorbell:
         with contextlib.suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-        os.close(self._button)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Held by a default, for in a child of fork() it may be dropped as late as modules are taken apart.
+        close(self.descriptor)
+        close(self._button)
 
 
 @final
