@@ -141,11 +141,16 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
 
 def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seven").write_text("7")
+    (tmp_path / "gone").mkdir()
     with ps.range(2).map(lambda x: x).loader("processes", workers=1) as first:
         list(first)
+        monkeypatch.chdir(tmp_path / "gone")
+        with ps.range(2).map(lambda x: x + len(os.listdir())).loader("processes", workers=1) as second:
+            assert [int(x) for x in second] == [0, 1]
         monkeypatch.chdir(tmp_path)
-        with ps.range(2).map(lambda x: x + int(Path("seven").read_text())).loader("processes", workers=1) as second:
-            assert [int(x) for x in second] == [7, 8]
+        (tmp_path / "gone").rmdir()  # where the worker is
+        with ps.range(2).map(lambda x: x + int(Path("seven").read_text())).loader("processes", workers=1) as third:
+            assert [int(x) for x in third] == [7, 8]
 
 
 def test_a_generator_that_a_function_holds_is_told_of() -> None:
