@@ -28,7 +28,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 # No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("dev", max_examples=25, **_COMMON)
 settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

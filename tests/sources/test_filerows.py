@@ -82,7 +82,7 @@ def _assert_rows_are_those_of_numpy(path: Path, shape: tuple[int, ...], dtype: A
         assert out.tobytes() == want.tobytes(), (dtype, order)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_any_requests_together_are_each_as_if_alone(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
