@@ -13,6 +13,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+# Where it is set, each of the hundreds of processes that tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure: one thing at a time
 .PHONY: demo test test-fast test-framework test-keras test-faults test-limits check format bench clean
 

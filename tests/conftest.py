@@ -28,11 +28,22 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 # No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("dev", max_examples=25, **_COMMON)
 settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 FRAMEWORKS = frozenset({"jax", "keras", "tensorflow", "torch"})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays until the end, so no garbage collection, in it or later, has to look at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -91,6 +102,20 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def workers_stay() -> Iterator[None]:
+    """Two worker processes that are there for any loader from now to the file's last test.
+
+    They take longer to start than most tests take to run. Not in a file whose tests kill workers. A loader that needs
+    more of them adds to these, which counts as left behind.
+    """
+    import penstock as ps
+
+    with ps.range(8).loader(executor="processes", workers=2) as loader:
+        next(iter(loader))
+        yield
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import graphlib
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,7 @@ def wrong(imports: list[Import]) -> list[str]:
     return found
 
 
+@functools.cache
 def package_imports() -> list[Import]:
     package = SRC / "penstock"
     return [

@@ -165,9 +165,11 @@ def test_any_integer_is_a_seed_of_its_own() -> None:
     assert len({whole(5000, seed).tobytes() for seed in seeds}) == len(seeds)
 
 
-# Chance. Thresholds are five sigma and seeds are fixed: these pass or fail for ever.
+# Chance. Thresholds are five sigma and seeds are fixed: these pass or fail for ever. Most are slow, for where an order
+# changes at all, `golden/` says so in the fast set.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_window", [False, True])
 def test_every_order_of_four_is_equally_likely(as_window: bool) -> None:
     seen: Counter[tuple[int, ...]] = Counter()
@@ -182,6 +184,7 @@ def test_every_order_of_four_is_equally_likely(as_window: bool) -> None:
     assert_as_by_chance(np.array(list(seen.values())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 6, 7, 8])
 def test_short_orders_put_every_element_everywhere_equally_often(n: int) -> None:
     table = np.zeros((n, n))
@@ -198,6 +201,7 @@ def orders(request: pytest.FixtureRequest) -> np.ndarray:
     return np.array([whole(n, seed) for seed in range(min(300, 3_000_000 // n))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5000, 10007, 65537])
 def test_positions_and_pairs_of_them_go_everywhere_equally_often(n: int) -> None:
     b = -(-n // (math.isqrt(n - 1) + 1))  # neighbours in the network: next in `right`, next in `left`
@@ -213,6 +217,7 @@ def test_positions_and_pairs_of_them_go_everywhere_equally_often(n: int) -> None
             assert_as_by_chance(np.bincount(differences * 64 // n, minlength=64))
 
 
+@pytest.mark.slow
 def test_successive_differences_are_even(orders: np.ndarray) -> None:
     n = orders.shape[1]
     b = -(-n // (math.isqrt(n - 1) + 1))
@@ -222,6 +227,7 @@ def test_successive_differences_are_even(orders: np.ndarray) -> None:
         assert_as_by_chance(np.bincount(differences.ravel() * 64 // n, minlength=64), sigmas=6)
 
 
+@pytest.mark.slow
 def test_neighbours_stay_neighbours_as_often_as_by_chance(orders: np.ndarray) -> None:
     count, n = orders.shape
     b = -(-n // (math.isqrt(n - 1) + 1))
@@ -231,6 +237,7 @@ def test_neighbours_stay_neighbours_as_often_as_by_chance(orders: np.ndarray) ->
         assert abs(kept - expected) < 5 * math.sqrt(expected) + 1
 
 
+@pytest.mark.slow
 def test_distances_in_the_network_are_kept_as_often_as_by_chance(orders: np.ndarray) -> None:
     # The sharpest test found: positions that share `right`, and whose `left` halves stay as far apart.
     count, n = orders.shape
@@ -249,11 +256,13 @@ def test_distances_in_the_network_are_kept_as_often_as_by_chance(orders: np.ndar
     assert abs(kept - expected) < 5 * math.sqrt(expected)
 
 
+@pytest.mark.slow
 def test_fixed_points_are_one_an_order_on_average(orders: np.ndarray) -> None:
     count, n = orders.shape
     assert abs((orders == np.arange(n)).sum() - count) < 5 * math.sqrt(count)
 
 
+@pytest.mark.slow
 def test_half_of_the_first_half_stays_in_it(orders: np.ndarray) -> None:
     n = orders.shape[1]
     half = n // 2
@@ -265,6 +274,7 @@ def test_half_of_the_first_half_stays_in_it(orders: np.ndarray) -> None:
     assert 0.7 < scores.std() < 1.35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vary", ["seed", "epoch", "n"])
 def test_orders_of_adjacent_seeds_epochs_and_lengths_are_unrelated(vary: str) -> None:
     n, count = 10_007, 40

@@ -10,7 +10,12 @@ class TestInline(ExecutorTests):
 
 class TestThreads(ExecutorTests):
     executor = "threads"
-    worker_counts = (1, 2, 7)
+    worker_counts = (2,)
+
+
+@pytest.mark.slow
+class TestOtherNumbersOfThreads(TestThreads):
+    worker_counts = (1, 7)
 
 
 class TestProcesses(ExecutorTests):

@@ -198,6 +198,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize(("executor", "workers"), [("inline", 1), ("threads", 2), ("processes", 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) -> None:

@@ -60,6 +60,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "said"), CASES)
 def test_example_runs_and_says_what_it_showed(name, said, fresh_python, tmp_path):
     done = fresh_python(RUN, str(FOLDER / name), timeout_s=120, env={"TMPDIR": str(tmp_path)})

@@ -18,13 +18,7 @@ from penstock.testing import CountingSource, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
 
 EXECUTORS = ["inline", "threads", "processes"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers_stay() -> Iterator[None]:
-    with ps.range(8).loader(executor="processes", workers=2) as loader:
-        next(iter(loader))
-        yield
+pytestmark = pytest.mark.usefixtures("workers_stay")
 
 
 def tree(x: Any) -> Any:

@@ -111,6 +111,7 @@ def test_lists_and_numbers_are_leaves_as_numpy_makes_them(value, dtype, shape):
     np.testing.assert_array_equal(ds.batch(2)[0][0], np.array([value, value], dtype))
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize(("value", "kind"), [("name.png", "U"), (b"bytes", "S"), ("", "U")])
 def test_text_and_bytes_are_leaves_of_any_size(value, kind):
     ds = ps.range(3).map(lambda x: value * int(x))
@@ -162,6 +163,7 @@ def test_spec_is_right_where_element_0_is_the_short_batch(order):
     assert ds.element_spec.max_shape == (3,)
 
 
+@pytest.mark.usefixtures("workers_stay")
 def test_ragged_elements_are_delivered_and_not_stacked():
     ds = ps.range(4).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
     assert [x.tolist() for x in ds] == [[], [0], [0, 1], [0, 1, 2]]
@@ -188,6 +190,7 @@ def test_global_generators_of_the_caller_are_left_as_they_were():
     assert found == expected.tolist()
 
 
+@pytest.mark.usefixtures("workers_stay")
 def test_random_numbers_depend_on_seed_epoch_and_index_alone():
     def draw(x, rng):
         return rng.random()

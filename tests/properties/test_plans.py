@@ -55,7 +55,7 @@ def test_an_element_is_the_same_inside_another_plan(plan: Plan, other: Plan) -> 
     ("executor", "workers"), [("inline", 1), ("threads", 1), ("threads", 2), ("threads", 7)], ids=str
 )
 @given(plan=plans())
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_a_loader_delivers_the_epochs_of_the_model(executor: str, workers: int, plan: Plan) -> None:
     with plan.dataset.loader(executor=executor, workers=workers, prefetch=2) as loader:
         for epoch in range(2):
@@ -64,14 +64,14 @@ def test_a_loader_delivers_the_epochs_of_the_model(executor: str, workers: int, 
 
 
 @given(plan=plans(), prefetch=st.integers(1, 5))
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
     runs = [("inline", 1), ("threads", 2), ("threads", 1), ("threads", 7)]
     assert_resumes_exactly(plan.dataset, executors=runs, prefetch=prefetch)
 
 
 @given(plan=plans(), seed=st.integers(0, 9))
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, seed: int) -> None:
     rng, kept = np.random.default_rng(seed), []
     with plan.dataset.loader(executor="threads", workers=2, prefetch=1) as loader:

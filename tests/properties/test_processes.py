@@ -1,6 +1,5 @@
 """What holds for any plan holds in worker processes, and for any table of workers that die."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,9 @@ from penstock.sources.arrays import RangeSource
 from penstock.testing import LethalFunction, LethalSource, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
 
+pytestmark = pytest.mark.usefixtures("workers_stay")
+
 COUNTS = (1, 2, 5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers_stay() -> Iterator[None]:
-    # They take longer to start than a plan takes to run.
-    with ps.range(8).loader(executor="processes", workers=max(COUNTS)) as loader:
-        next(iter(loader))
-        yield
 
 
 def _assert_delivers(plan: Plan, workers: int) -> None:
@@ -30,7 +23,7 @@ def _assert_delivers(plan: Plan, workers: int) -> None:
                 assert_same(batch, want)
 
 
-@pytest.mark.parametrize("workers", COUNTS)
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 @given(plan=plans())
 @settings(max_examples=15)
 def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> None:
@@ -44,22 +37,20 @@ def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, wor
     _assert_delivers(plan, workers)
 
 
-def _assert_resumes(plan: Plan, prefetch: int) -> None:
-    runs = [("inline", 1), ("processes", 2), ("threads", 2), ("processes", 1), ("processes", 5)]
-    assert_resumes_exactly(plan.dataset, executors=runs, prefetch=prefetch)
+RUNS = [("inline", 1), ("processes", 2), ("threads", 2), ("processes", 1)]
 
 
 @given(plan=plans(max_steps=3), prefetch=st.integers(1, 5))
 @settings(max_examples=8)
 def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
-    _assert_resumes(plan, prefetch)
+    assert_resumes_exactly(plan.dataset, executors=RUNS, prefetch=prefetch)
 
 
 @pytest.mark.slow
 @given(plan=plans(), prefetch=st.integers(1, 5))
 @settings(max_examples=100)
 def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
-    _assert_resumes(plan, prefetch)
+    assert_resumes_exactly(plan.dataset, executors=[*RUNS, ("processes", 5)], prefetch=prefetch)
 
 
 @given(plan=plans(), seed=st.integers(0, 9))

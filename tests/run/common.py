@@ -14,13 +14,14 @@ DEADLINE_S = 10.0
 """How long anybody waits for what must come at once, on a busy machine."""
 
 
-_there_before: set[object] = set()
+_there_before: set[threading.Thread] = set()
+_rings_before: set[str] = set()
 
 
 def begin() -> None:
-    """Forgets what is there now: threads and rings of loaders that another test has left alive."""
+    """Forgets the threads that are there now: of loaders that another test has left alive."""
     _there_before.clear()
-    _there_before.update(workers(), _rings())
+    _there_before.update(workers())
 
 
 def workers() -> list[threading.Thread]:
@@ -30,13 +31,15 @@ def workers() -> list[threading.Thread]:
 
 
 def name_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes rings of threads lie in memory files too, whose mappings can be told from others."""
+    """Makes rings of threads lie in memory files too, whose mappings can be told from others; forgets earlier ones."""
+    _rings_before.clear()
+    _rings_before.update(_rings())
     monkeypatch.setattr(_ring, "private", lambda nbytes: MemoryFile(nbytes).map())
 
 
 def mapping_count() -> int:
-    """How many rings in memory files are mapped."""
-    return sum(ring not in _there_before for ring in _rings())
+    """How many rings in memory files are mapped, since `name_rings`."""
+    return sum(ring not in _rings_before for ring in _rings())
 
 
 def _rings() -> list[str]:

@@ -100,17 +100,19 @@ def test_threads_refuse_such_a_function_and_say_what_to_do(function: Callable[[A
     assert "executor='processes', or 'inline'" in str(caught.value)
 
 
+@pytest.mark.usefixtures("workers_stay")
 @DRAWER
 def test_such_a_function_draws_the_same_in_worker_processes(function: Callable[[Any], Any]) -> None:
     dataset = ps.range(60).map(function).shuffle(1).batch(7)
-    with dataset.loader("inline") as inline, dataset.loader("processes", workers=3) as processes:
+    with dataset.loader("inline") as inline, dataset.loader("processes", workers=2) as processes:
         for _ in range(2):
             ours, oracle = ([batch.tolist() for batch in loader] for loader in (processes, inline))
             assert ours == oracle
 
 
+@pytest.mark.usefixtures("workers_stay")
 def test_auto_runs_such_a_function_in_processes() -> None:
-    with ps.range(20).map(with_numpy).batch(2).loader() as loader:
+    with ps.range(20).map(with_numpy).batch(2).loader(workers=2) as loader:
         assert loader.report().executor == "processes"
 
 

@@ -10,18 +10,10 @@ import pytest
 
 import penstock as ps
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+pytestmark = pytest.mark.usefixtures("workers_stay", "leaves_nothing_behind")
 
 BAD = {3, 10, 11, 17, 24}
 EXECUTORS = [("inline", 1), ("threads", 3), ("processes", 2)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers_stay() -> Iterator[None]:
-    # They take longer to start than most of these run.
-    with ps.range(8).loader(executor="processes", workers=2) as loader:
-        next(iter(loader))
-        yield
 
 
 @pytest.fixture(params=EXECUTORS, ids=lambda run: run[0])

@@ -1,6 +1,7 @@
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 
 import penstock
 from penstock._code import is_own
+from penstock._memory._shared import SharedFile
 from penstock._run._workers._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
@@ -55,6 +57,42 @@ print(function(*arguments))
 
 SEND = inspect.getsource(send)
 
+LISTENER = """
+import os, sys
+from penstock._memory._shared import Place, map_private, read_bytes
+from penstock._run._workers._parcel import unpack
+for line in sys.stdin:
+    path, *numbers = line.split()
+    descriptor = os.open(path, os.O_RDWR)
+    numbers = list(map(int, numbers))
+    data, *arrays = map(Place, numbers[::2], numbers[1::2])
+    function, arguments = unpack(read_bytes(descriptor, data), [map_private(descriptor, each) for each in arrays])
+    print(function(*arguments), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def listener():
+    command = [sys.executable, "-W", "error", "-c", LISTENER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+        yield process
+
+
+@pytest.fixture
+def tell(listener):
+    """As `send`, but one process for all that this file sends it, as one worker runs many plans."""
+
+    def call(function, *arguments):
+        parcel = pack(penstock.range(1)._node, (function, arguments))
+        shared = SharedFile()
+        places = [shared.put_bytes(parcel.data), *map(shared.put_array, parcel.arrays)]
+        print(f"/proc/{os.getpid()}/fd/{shared.descriptor}", *itertools.chain(*places), file=listener.stdin, flush=True)
+        said = listener.stdout.readline().strip()
+        shared.close()
+        return said
+
+    return call
+
 
 def refusal_of(dataset):
     with pytest.raises(penstock.TravelError) as caught:
@@ -80,12 +118,12 @@ def g(x):
 
 @pytest.mark.parametrize("how", ["script", "-c", "standard input"])
 def test_a_program_without_a_main_guard_runs_once(tmp_path, how):
-    program = SEND + OWN + "print(send(g, 5), send(lambda x: f(x), 5))"
+    program = SEND + OWN + "print(send(lambda *functions: [each(5) for each in functions], g, lambda x: f(x)))"
     script = tmp_path / "script.py"
     script.write_text(program)
     arguments, text = {"script": ([script], ""), "-c": (["-c", program], ""), "standard input": ([], program)}[how]
     done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True)
-    assert done.stdout == "once\n(19, False) 15\n", done.stderr
+    assert done.stdout == "once\n[(19, False), 15]\n", done.stderr
 
 
 MODULE = """
@@ -154,12 +192,12 @@ def test_what_the_user_registered_with_cloudpickle_stays_registered(fresh_python
     assert fresh_python(script).stdout == "6 {'beside'}\n"
 
 
-def test_what_is_installed_or_of_python_travels_by_name():
+def test_what_is_installed_or_of_python_travels_by_name(tell):
     for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, penstock._code):
         assert not is_own(module)
     assert is_own(sys.modules[__name__])
     assert len(pack(penstock.range(1)._node, json.dumps).data) < 100
-    assert send(json.dumps, [1]) == "[1]"
+    assert tell(json.dumps, [1]) == "[1]"
 
 
 def test_modules_without_a_file_are_known_by_their_package():
@@ -197,16 +235,16 @@ def cached(n):
     return 1 if n < 2 else n * cached(n - 1)
 
 
-def test_all_that_can_be_called_travels():
+def test_all_that_can_be_called_travels(tell):
     step = 7
     cut = functools.partial(lambda a, b: a - b, b=2)
     doubled = functools.partial(Scaler(2).method)
     callables = [lambda x: x + step, Scaler(2), Scaler(2).method, cut, doubled, cached, np.sqrt]
-    there = send(lambda: [float(each(4)) for each in callables])
+    there = tell(lambda: [float(each(4)) for each in callables])
     assert there == "[11.0, 8.0, 11.0, 2.0, 11.0, 24.0, 2.0]"
 
 
-def test_two_steps_share_one_array_through_views_of_it():
+def test_two_steps_share_one_array_through_views_of_it(tell):
     big = np.arange(10 * MIB // 8, dtype=np.float64)
     left, right = big[: len(big) // 2], big[len(big) // 2 :]
 
@@ -222,7 +260,7 @@ def test_two_steps_share_one_array_through_views_of_it():
     assert parcel.shared_nbytes == big.nbytes
     assert len(parcel.data) < 3000
     assert (
-        send(lambda: (first(1), *second(1))) == "(np.float64(1.0), np.float64(655360.0), np.float64(-1.0), True, True)"
+        tell(lambda: (first(1), *second(1))) == "(np.float64(1.0), np.float64(655360.0), np.float64(-1.0), True, True)"
     )
     assert big[0] == 0
 
@@ -287,7 +325,7 @@ def memmap(tmp_path):
     return np.load(tmp_path / "frames.npy", mmap_mode="r")
 
 
-def test_a_memmap_is_mapped_again_from_its_path(memmap, tmp_path, monkeypatch):
+def test_a_memmap_is_mapped_again_from_its_path(memmap, tmp_path, monkeypatch, tell):
     monkeypatch.chdir(tmp_path)
     relative = np.memmap("frames.npy", np.uint8, "r", offset=memmap.offset, shape=memmap.shape)
     row, backwards = memmap[3], np.asarray(relative).T[5::-2, ::-1]
@@ -300,7 +338,7 @@ def test_a_memmap_is_mapped_again_from_its_path(memmap, tmp_path, monkeypatch):
     assert parcel.arrays == ()
     assert len(parcel.data) < 4000
     rows = "memmap([9, 1], dtype=uint8), 'memmap', 'frames.npy', memmap([0, 1], dtype=uint8)"
-    assert send(f) == f"({rows}, array([5, 3], dtype=uint8))"
+    assert tell(f) == f"({rows}, array([5, 3], dtype=uint8))"
     assert memmap[0, 0] == 0
 
 
@@ -327,7 +365,7 @@ def test_a_file_that_was_replaced_meanwhile_is_refused_by_the_worker(memmap, tmp
             unpack(data, [])
 
 
-def test_hdf5_travels_by_names(tmp_path, monkeypatch):
+def test_hdf5_travels_by_names(tmp_path, monkeypatch, tell):
     h5py = pytest.importorskip("h5py")
     monkeypatch.chdir(tmp_path)
     with h5py.File("x.h5", "w") as file:
@@ -337,7 +375,7 @@ def test_hdf5_travels_by_names(tmp_path, monkeypatch):
     with h5py.File("x.h5", "r") as file:
         dataset, group = file["group/x"], file["group"]
         assert (
-            send(lambda: (dataset[3], group["x"][4], file["group/x"][5])) == "(np.int64(3), np.int64(4), np.int64(5))"
+            tell(lambda: (dataset[3], group["x"][4], file["group/x"][5])) == "(np.int64(3), np.int64(4), np.int64(5))"
         )
     assert "travel to a worker process (TypeError: its HDF5 file is closed" in refusal_of(
         penstock.range(1).map(lambda i: dataset[i])
@@ -347,7 +385,7 @@ def test_hdf5_travels_by_names(tmp_path, monkeypatch):
 # Plans.
 
 
-def test_every_source_travels_as_a_handle(tmp_path, memmap):
+def test_every_source_travels_as_a_handle(tmp_path, memmap, tell):
     h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.arange(2 * MIB)
@@ -366,12 +404,12 @@ def test_every_source_travels_as_a_handle(tmp_path, memmap):
         nodes = [dataset._node for dataset in datasets]
         wanted = [np.asarray(dataset[2]).ravel()[-2:].tolist() for dataset in datasets]  # which opens them here
         assert [len(pack(node, node).data) < 5000 for node in nodes] == [True] * len(nodes)
-        there = send(lambda: [np.asarray(penstock.Dataset(node)[2]).ravel()[-2:].tolist() for node in nodes])
+        there = tell(lambda: [np.asarray(penstock.Dataset(node)[2]).ravel()[-2:].tolist() for node in nodes])
         assert there == str(wanted)
-    assert send(lambda: int(stored[7])) == "7"  # also when a function holds it
+    assert tell(lambda: int(stored[7])) == "7"  # also when a function holds it
 
 
-def test_specs_travel_so_that_a_worker_finds_none_again():
+def test_specs_travel_so_that_a_worker_finds_none_again(tell):
     calls = []
 
     def f(x):
@@ -381,7 +419,7 @@ def test_specs_travel_so_that_a_worker_finds_none_again():
     dataset = penstock.range(10).map(f).shuffle(seed=1).batch(2)
     spec = dataset.element_spec
     assert len(calls) == 1
-    printed = send(
+    printed = tell(
         lambda node: (node.spec.tree, node.inputs[0].inputs[0].function.__closure__[0].cell_contents), dataset._node
     )
     assert printed == str((spec, calls))

@@ -25,6 +25,7 @@ class Colour(enum.StrEnum):
     BLUE = "blue"
 
 
+@pytest.mark.slow
 def test_text_of_units_that_end_while_the_pool_looks_belongs_to_its_element() -> None:
     # A worker may say what it has to say between two looks at the board.
     with ps.range(12_000).map(lambda x: f"n{x}").batch(6).loader("processes", workers=4) as loader:
@@ -32,6 +33,7 @@ def test_text_of_units_that_end_while_the_pool_looks_belongs_to_its_element() ->
             assert batch.tolist() == [f"n{6 * number + row}" for row in range(6)]
 
 
+@pytest.mark.slow
 def test_no_error_of_many_is_lost() -> None:
     def odd(x: Any) -> Any:
         if x % 2:
@@ -52,16 +54,16 @@ def test_a_refused_function_leaves_no_workers() -> None:
     def broken(x: Any) -> Any:
         raise ValueError("not yet")
 
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(ps.ElementError, match="not yet"):
-            ps.range(10).map(broken).batch(2).loader("processes", workers=2)
+            ps.range(10).map(broken).batch(2).loader("processes", workers=1)
     gc.collect()
     assert _pool._registry._pool is None
 
 
 def test_a_refused_limit_leaves_no_workers() -> None:
     with pytest.raises(ps.MemoryLimitError):
-        ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=2, memory_limit=1)
+        ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1, memory_limit=1)
     assert _pool._registry._pool is None
 
 
@@ -71,7 +73,7 @@ def test_ctrl_c_while_arrays_are_shared_leaves_no_workers(monkeypatch: pytest.Mo
     def interrupt(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    loader = ps.range(10).map(lambda x: x + table[0]).batch(2).loader("processes", workers=2)
+    loader = ps.range(10).map(lambda x: x + table[0]).batch(2).loader("processes", workers=1)
     monkeypatch.setattr(_pool.SharedFile, "put_array", interrupt)
     with pytest.raises(KeyboardInterrupt):
         iter(loader)
@@ -123,6 +125,7 @@ def test_text_of_a_type_of_the_users_is_text() -> None:
         assert [type(text) for batch in loader for text in batch.tolist()] == [str] * 6
 
 
+@pytest.mark.slow
 def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
     # More units than the board has places go by while one place stays claimed.
     gate = GatedSource(RangeSource(50), closed={0}, deadline_s=60)
@@ -141,11 +144,16 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
 
 def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seven").write_text("7")
+    (tmp_path / "gone").mkdir()
     with ps.range(2).map(lambda x: x).loader("processes", workers=1) as first:
         list(first)
+        monkeypatch.chdir(tmp_path / "gone")
+        with ps.range(2).map(lambda x: x + len(os.listdir())).loader("processes", workers=1) as second:
+            assert [int(x) for x in second] == [0, 1]
         monkeypatch.chdir(tmp_path)
-        with ps.range(2).map(lambda x: x + int(Path("seven").read_text())).loader("processes", workers=1) as second:
-            assert [int(x) for x in second] == [7, 8]
+        (tmp_path / "gone").rmdir()  # where the worker is
+        with ps.range(2).map(lambda x: x + int(Path("seven").read_text())).loader("processes", workers=1) as third:
+            assert [int(x) for x in third] == [7, 8]
 
 
 def test_a_generator_that_a_function_holds_is_told_of() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,9 @@ from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
 from penstock.testing._runs import child_processes
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+pytestmark = pytest.mark.usefixtures("workers_stay", "leaves_nothing_behind")
 
 WORKERS = 2
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers_stay() -> Iterator[None]:
-    with ps.range(8).loader(executor="processes", workers=WORKERS) as loader:
-        next(iter(loader))
-        yield
 
 
 def ask(question: Any) -> list[Any]:

@@ -246,6 +246,7 @@ def test_options_reach_the_pixels(pets: Path, numbers: dict[str, int]) -> None:
     assert (padded[6] > 0).any()
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_executors_agree(pets: Path, executor: Any) -> None:
     ds = of(pets, batch_size=5, seed=2, label_mode="categorical")
@@ -255,6 +256,7 @@ def test_executors_agree(pets: Path, executor: Any) -> None:
             np.testing.assert_array_equal(batch[1], want[1])
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_bad_file_is_named_by_every_executor(tmp_path: Path, executor: Any) -> None:
     make_pets(tmp_path)
