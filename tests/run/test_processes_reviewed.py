@@ -156,6 +156,16 @@ def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest
             assert [int(x) for x in third] == [7, 8]
 
 
+def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with ps.range(2).map(lambda x: x + 1).loader("processes", workers=1) as loader:
+        assert [int(x) for x in loader] == [1, 2]
+
+
 def test_a_generator_that_a_function_holds_is_told_of() -> None:
     rng = np.random.default_rng(0)
     with ps.range(4).map(lambda x: x + rng.random()).batch(2).loader("processes", workers=1) as loader:

@@ -16,7 +16,7 @@ from penstock._memory._shared import Place
 from penstock._memory._slot import own_words
 from penstock._run._lower import Unit
 from penstock._run._workers._parcel import Parcel
-from penstock._run._workers._worker import Opening
+from penstock._run._workers._worker import Opening, current_directory
 
 if TYPE_CHECKING:
     from penstock._run._workers._pool import Pool
@@ -105,7 +105,7 @@ class Plan:
             arrays=tuple(self.places[1:]),
             slot_count=1 if ring is None else ring.slot_count,
             file_nbytes=tuple(file.nbytes for file in self.files),
-            directory=os.getcwd(),
+            directory=current_directory(),
             path=tuple(path for path in sys.path if type(path) is str),
         )
         self._pool.post(lambda: self._pool.open(self))

@@ -302,17 +302,17 @@ class _Plan:
 
     def _go_there(self) -> None:
         # Plans of different times share a worker; and a function may have gone elsewhere.
-        if _directory() != self._opening.directory:
+        if current_directory() != self._opening.directory:
             with contextlib.suppress(OSError):  # it is gone; and most functions do not care
                 os.chdir(self._opening.directory)
 
 
-def _directory() -> str | None:
-    """Where this process is; None where that was deleted meanwhile."""
+def current_directory() -> str:
+    """Where this process is; nothing where that was deleted meanwhile."""
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return None
+        return ""
 
 
 def _resident_nbytes() -> int:
