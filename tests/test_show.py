@@ -218,7 +218,18 @@ def test_shares_are_named_by_the_largest():
 def test_names_go_to_the_label_and_not_to_other_integers():
     element = {"image": GREY, "fold": 1, "label": 0}
     assert arranged([element], class_names=["cat", "dog"]).cells[0].caption == "fold 1, label cat"
-    assert arranged([(GREY, 7)], class_names=["cat", "dog"]).cells[0].caption == "7"
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 7], [0, -1, 1], [1, 2, 3]])
+def test_where_a_label_has_no_name_all_are_numbers_and_a_note_says_so(labels):
+    # Named as far as they go, labels from 1 on would have the names of others.
+    grid = arranged([(GREY, label) for label in labels], class_names=["cat", "dog", "eel"])
+    assert [cell.caption for cell in grid.cells] == [str(label) for label in labels]
+    assert "labels as numbers: 3 class names are for 0 to 2" in grid.notes
+
+
+def test_names_are_not_missed_where_there_are_no_integers():
+    assert arranged([GREY], class_names=["cat", "dog"]).notes == arranged([GREY]).notes
 
 
 # What is read.

@@ -131,8 +131,10 @@ class Dataset:
     def file_paths(self) -> list[str]:
         """The files of the source, in the source's order, after any step.
 
-        That is not the order of this dataset, and may be more than it has: a `shuffle`, `filter`, `take` or `batch`
-        changes nothing here. To have a file beside what is in it, make elements of paths and `map`.
+        That is not the order of this dataset, and may be more than it has: a `shuffle`, `filter`, `take`, `split` or
+        `batch` changes nothing here. So each part of a `split` has the files of all; the two parts that
+        `image_dataset_from_directory(validation_split=)` makes are sources of their own, and have each its own. To have
+        a file beside what is in it, make elements of paths and `map`.
 
         Raises:
             AttributeError: No source has files that it lists, or several have others.
@@ -494,7 +496,8 @@ class Dataset:
 
         Part `k` ends at `floor(n * (sum of the first k fractions) + 0.5)`; fractions that sum to 1 leave
         nothing out. Parts of `windows` share nothing underneath either: a later part loses its first windows
-        until that holds, and the log (`penstock`, level INFO) says how many.
+        until that holds, and the log (`penstock`, level INFO) says how many. What a source knows, each part knows of
+        the whole source: `class_names`, and `file_paths`, which are those of all parts.
 
         Random access: kept. Memory: none by range or seed; 8 bytes an element if groups are not neighbours.
 

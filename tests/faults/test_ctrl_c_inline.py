@@ -1,7 +1,9 @@
 """Ctrl-C at every place of ours where it can strike a consumer that does the work itself: the loader goes on."""
 
+import itertools
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -37,12 +39,25 @@ PLANS: dict[str, Callable[[], ps.Dataset]] = {
 }
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the n-th place where the interpreter looks for signals in penstock's code."""
+MORE_PLANS: dict[str, Callable[[], ps.Dataset]] = {
+    "a filter of a filter": lambda: ps.range(4 * COUNT).filter(lambda x: x % 2).filter(lambda x: x % 4 == 1),
+}
+PAIR_COUNT = 100
 
-    def __init__(self, number: int) -> None:
-        self._left = number
+
+class Interrupt:
+    """Raises KeyboardInterrupt at places where the interpreter looks for signals in penstock's code.
+
+    Args:
+        numbers: How many places go by before it strikes; then again, counted from there, and so on.
+    """
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = list(numbers)
+        self._left = self._numbers.pop(0)
+        self.place_count = 0
         self.struck = False
+        """As often as it is to."""
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         # At the beginning of a function, and when a call of C code returns.
@@ -50,9 +65,11 @@ class Interrupt:
             return
         if frame.f_code.co_name == "_alone":  # also told where throw() enters a generator, and no signal is looked for
             return
+        self.place_count += 1
         self._left -= 1
         if self._left < 0:
-            self.struck = True
+            self.struck = not self._numbers
+            self._left = self._numbers.pop(0) if self._numbers else 0
             sys.setprofile(None)
             raise KeyboardInterrupt
 
@@ -93,3 +110,53 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
             break
         place += 1
     assert place > 50, "the interrupt was not where the work is"
+
+
+def struck_twice(loader: Any, interrupt: Interrupt) -> tuple[list[Any], list[int]]:
+    """The batches of an epoch, and how many had come each time that Ctrl-C struck; it may strike `iter`, too."""
+    batches: Any = None
+    got: list[Any] = []
+    came = []
+    while True:
+        sys.setprofile(interrupt)
+        try:
+            if batches is None:
+                batches = iter(loader)
+            else:
+                got.append(next(batches).tolist())
+        except StopIteration:
+            return got, came
+        except KeyboardInterrupt:
+            if batches is not None:
+                came.append(len(got))
+        finally:
+            sys.setprofile(None)
+
+
+def without_some(want: list[Any], came: Sequence[int]) -> list[list[Any]]:
+    """All that may be left of an epoch, if each strike lost the batch in hand, or did not."""
+    found = []
+    for lost in itertools.product((False, True), repeat=len(came)):
+        gone = {one + sum(lost[:number]) for number, one in enumerate(came) if lost[number]}
+        found.append([batch for index, batch in enumerate(want) if index not in gone])
+    return found
+
+
+@pytest.mark.parametrize("plan", [*PLANS, *MORE_PLANS])
+def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every pair of places would take hours. The second is near to the first in two of three pairs, and so in what
+    # cleans up after it.
+    monkeypatch.setattr(Feed, "_unit_rows", lambda self: 2)
+    dataset = (PLANS | MORE_PLANS)[plan]().batch(BATCH_SIZE)
+    want = [batch.tolist() for batch in dataset]
+    with dataset.loader(executor="inline") as loader:
+        nowhere = Interrupt(sys.maxsize)
+        assert struck_twice(loader, nowhere) == (want, [])
+    rng = random.Random(plan)
+    for _ in range(PAIR_COUNT):
+        places = rng.randrange(nowhere.place_count), rng.randrange(rng.choice((10, 100, nowhere.place_count)))
+        with dataset.loader(executor="inline", timeout_s=0.2) as loader:
+            got, came = struck_twice(loader, Interrupt(*places))
+            after = [batch.tolist() for batch in loader]
+        assert got in without_some(want, came), (places, got, came)
+        assert after == want, (places, after)

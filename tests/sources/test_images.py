@@ -100,6 +100,15 @@ def test_labels_are_of_the_mode(pets: Path, label_mode: str, spec: ps.ArraySpec,
     np.testing.assert_array_equal(labels[0], 1 - np.asarray(of_dog) if label_mode == "categorical" else labels[0] * 0)
 
 
+def test_the_files_of_a_part_are_those_of_its_source(pets: Path) -> None:
+    whole = of(pets, batch_size=None, shuffle=False)
+    for part in whole.split(0.5, 0.5):
+        assert part.file_paths == whole.file_paths
+    parts = of(pets, batch_size=None, seed=1, validation_split=0.25, subset="both")
+    assert [len(part.file_paths) for part in parts] == [len(part) for part in parts]
+    assert sorted(parts[0].file_paths + parts[1].file_paths) == sorted(whole.file_paths)
+
+
 @pytest.mark.parametrize("options", [{"labels": None}, {"label_mode": None}])
 def test_without_labels_all_of_the_directory_is_listed(pets: Path, options: dict[str, None]) -> None:
     ds = of(pets, batch_size=None, shuffle=False, **options)

@@ -193,6 +193,8 @@ class Stage:
 
     def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None) -> Feed:
         assert self._below is not None
+        for stage in self._stages.values():
+            stage.reopen()
         return Feed(self._below, self._feed_choice.make_executor, wake, shared, self._quarantine)
 
     def leave(self) -> None:
@@ -400,6 +402,11 @@ class _Parallel:
         self._is_closed = True
         if self._pipeline is not None:
             self._pipeline.request_stop()
+
+    def reopen(self) -> None:
+        """Takes back a stop from before it began: Ctrl-C may have struck the start of its reader, which is repeated."""
+        if self._pipeline is None:
+            self._is_closed = False
 
     def progress(self) -> object:
         """A value that changes whenever its workers get on."""

@@ -47,6 +47,11 @@ def _are_labels(arrays: Sequence[npt.NDArray[Any]], class_count: int) -> bool:
     )
 
 
+def are_integers(arrays: Sequence[npt.NDArray[Any]]) -> bool:
+    """Whether each is an integer alone, as a label is."""
+    return all(array.size == 1 and array.dtype.kind in "iu" for array in arrays)
+
+
 def label_text(array: npt.NDArray[Any], class_names: Sequence[str]) -> str:
     """The name of a label: an integer, a one-hot vector, or the largest of a vector of shares, with its share."""
     if array.size == 1:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import SpecError
-from penstock._show._captions import SPOKEN, is_one_hot, label_column, label_text, text_of
+from penstock._show._captions import SPOKEN, are_integers, is_one_hot, label_column, label_text, text_of
 from penstock._show._elements import CHANNELS, Elements
 
 Pixels = npt.NDArray[np.uint8]
@@ -100,8 +100,11 @@ def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
             f"{elements.heading}. Show a part of it: ds.map(lambda element: ...).show()."
         )
     _caption(cells, spoken)
+    if class_names and labels is None and any(are_integers(arrays) for arrays in columns):
+        # None is named, not only those without a name: labels from 1 on would all have the name of another.
+        notes.append(("", f"labels as numbers: {len(class_names)} class names are for 0 to {len(class_names) - 1}"))
     several = len(titles) > 1
-    said = [f"{name}: {text}" if several else text for name, text in notes]
+    said = [f"{name}: {text}" if several and name else text for name, text in notes]
     said += [f"not shown: {', '.join(left_out)}"] * bool(left_out)
     return Grid(cells, titles if several else [""] * len(titles), elements.heading, said)
 

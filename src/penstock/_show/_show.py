@@ -35,7 +35,8 @@ def show(
         data: A dataset; a batch or an element, which are told apart by their shapes; or a list of elements.
         path: The PNG to write, too.
         count: The most elements to show.
-        class_names: The names of integer and one-hot labels; those of the dataset, if it has any.
+        class_names: The names of integer and one-hot labels, from 0 on; those of the dataset, if it has any. Where a
+            label has no name, as 7 of 3 classes, all are shown as numbers, and a note says so.
 
     Returns:
         What a notebook shows; `save(path)` writes it, and `figure` is Matplotlib's.
