@@ -27,7 +27,7 @@ _EXACT: Final = 1e-6
 """Pixels that a crop may be off and still be one: rounding errors of a few multiplications."""
 _MARGIN: Final = 16
 """Even, for masks: what is half-way between two pixels is the even one's."""
-_SMALL_SIDE: Final = 128
+_SMALL_SIDE: Final = 96
 _LASTING_BORDERS: Final = (cv2.BORDER_CONSTANT, cv2.BORDER_REPLICATE)
 """Those that go on beyond a margin as in it."""
 _MAX_CHANNELS: Final = 4
@@ -199,7 +199,7 @@ def _margin(frame: Frame) -> int:
 
     OpenCV 5 computes 16 pixels of a bicubic warp at once if all that they come from is there, else one by one. Small
     images are border for the most part: one of 64x64, turned by up to 5 degrees, took 58 us, and takes 37 us with a
-    margin. Above 128x128 there is nothing in it, and bilinear warps gain nothing either.
+    margin. Larger images gain little, and lose where much lies far outside; bilinear warps gain nothing.
     """
     is_small = max(frame.image.shape[:2]) <= _SMALL_SIDE
     return _MARGIN if is_small and frame.interpolation == cv2.INTER_CUBIC and frame.border in _LASTING_BORDERS else 0
