@@ -325,12 +325,13 @@ class ElementRng:
         key = _key("element", seed, depth)
         self._philox = np.random.Philox(key=key)
         self._generator = np.random.Generator(self._philox)
-        self._counter = np.zeros(4, np.uint64)
+        # Lists, whose numbers NumPy reads one by one three times as fast as those of arrays.
+        self._counter = [0, 0, 0, 0]
         # Whatever an element left behind (words drawn and unused, half a word) is overwritten by this state.
         self._state: Any = {
             "bit_generator": "Philox",
-            "state": {"counter": self._counter, "key": np.array([key % 2**64, key >> 64], np.uint64)},
-            "buffer": np.zeros(4, np.uint64),
+            "state": {"counter": self._counter, "key": [key % 2**64, key >> 64]},
+            "buffer": [0, 0, 0, 0],
             "buffer_pos": 4,
             "has_uint32": 0,
             "uinteger": 0,

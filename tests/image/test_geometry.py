@@ -166,12 +166,13 @@ def test_a_crop_alone_reads_the_image_without_a_copy():
     assert np.shares_memory(crop(4, 4, down=0, across=0)(image), image)
 
 
-@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(BORDERS))
-@settings(max_examples=25)
-def test_the_smallest_images_can_be_warped(height, width, border):
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(BORDERS), st.sampled_from(["bilinear", "bicubic"]))
+@settings(max_examples=50)
+def test_the_smallest_images_can_be_warped(height, width, border, interpolation):
     image, rng = np.full((height, width), 50, np.uint8), np.random.default_rng(0)
     steps = elastic(2, 3), rotate(9), sine_warp(2, 5, along="rows"), scale(0.2)
-    assert compose(*steps, border=border, value=50)(image, rng).tolist() == image.tolist()
+    distort = compose(*steps, border=border, value=50, interpolation=interpolation)
+    assert distort(image, rng).tolist() == image.tolist()
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32))
@@ -193,6 +194,33 @@ def test_a_resized_crop_that_cannot_be_had_is_the_largest_in_the_middle():
     image = np.zeros((10, 100), np.uint8)
     image[:, 45:55] = 9
     assert (resized_crop(5, 5, area=1, ratio=1)(image, np.random.default_rng(0)) == 9).all()
+
+
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize("bent", [False, True])
+def test_a_bicubic_warp_is_that_of_the_image_with_its_border_around_it(border, bent):
+    image = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    # Up to 30 pixels beyond the image. With a border of 64 it is no small image any more, and gets no margin.
+    steps = [rotate(exactly(25)), scale(exactly(0.7)), translate(exactly(20), exactly(-9))]
+    if bent:
+        steps.append(sine_warp(exactly(5), 32, phase=0.1))
+    distort = compose(*steps, interpolation="bicubic", border=border, value=77)
+    more = {"constant_values": 77} if border == "constant" else {}
+    around = np.pad(image, [(64, 64), (64, 64), (0, 0)], mode=border, **more)
+    difference = distort(image).astype(int) - distort(around)[64:-64, 64:-64]
+    # Places are float32: what lies by the middle of two levels may be rounded to either.
+    assert np.abs(difference).max() <= 1
+    assert (difference != 0).mean() < 0.005
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.5, -2.5])
+def test_masks_move_alike_whatever_the_images_are_interpolated_by(shift):
+    image = np.random.default_rng(0).integers(0, 256, (9, 12), dtype=np.uint8)
+    for step in (translate(exactly(shift), exactly(-shift)), rotate(exactly(45))):
+        bilinear_, bicubic = (
+            compose(step, masks=1, interpolation=how)((image, image))[1] for how in ("bilinear", "bicubic")
+        )
+        assert np.array_equal(bilinear_, bicubic)
 
 
 @pytest.mark.parametrize("channel_count", [5, 8, 9])

@@ -99,7 +99,7 @@ class Rows:
             if extent is not None:
                 extent[row] = len(leaf)
                 places[row, : len(leaf)] = leaf
-            elif places.dtype == object and isinstance(leaf, np.ndarray):
+            elif places.dtype.hasobject and isinstance(leaf, np.ndarray):
                 places[row] = leaf.copy()  # an array of its own: what was given may be used again
             else:
                 places[row] = leaf
@@ -541,7 +541,7 @@ def _owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | None) -> Any:
     value = array[row] if extent is None else array[row, : extent[row]]
-    if array.dtype == object and isinstance(value, np.ndarray) and array.ndim > 1:
+    if array.dtype.hasobject and isinstance(value, np.ndarray) and array.ndim > 1:
         texts = value.tolist()
         return np.array(texts, "S" if math.prod(value.shape) and isinstance(value.flat[0], bytes) else "U")
     return value.copy() if isinstance(value, np.void) else value

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -50,12 +50,19 @@ class _SineWarp(Geometry):
         frequency = 2 * math.pi / draws.between(self.period)
         phase = 2 * math.pi * draws.between(self.phase)
 
+        def waves(places: Any) -> Any:
+            # A result pixel comes from above where its column was shifted down: less, not more.
+            waves = frequency * places
+            waves += phase
+            np.sin(waves, waves)
+            waves *= -amplitude
+            return waves
+
         def roll_columns(grid: Grid) -> None:
-            # A result pixel comes from above where its column was shifted down.
-            grid.add_y(-amplitude * np.sin(frequency * grid.x_alone() + phase))
+            grid.add_y(waves(grid.x_alone()))
 
         def roll_rows(grid: Grid) -> None:
-            grid.add_x(-amplitude * np.sin(frequency * grid.y_alone() + phase))
+            grid.add_x(waves(grid.y_alone()))
 
         path.bend(roll_columns if self.along == "columns" else roll_rows)
 

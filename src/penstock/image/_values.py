@@ -6,8 +6,10 @@ far an amount goes from changing nothing: `rotate(15)` is -15 to 15, `scale(0.2)
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
@@ -155,11 +157,14 @@ class Draws:
         asker: Who asks, for the message.
     """
 
-    __slots__ = ("_asker", "_rng")
+    __slots__ = ("_asker", "_rng", "unit")
 
     def __init__(self, rng: np.random.Generator | None, asker: object) -> None:
         self._rng = rng
         self._asker = asker
+        # One by one: an array of them would let go of the GIL, and another thread's turn costs more than they do.
+        self.unit: Callable[[], float] = partial(_refuse, asker) if rng is None else rng.random
+        """Gives a number in [0, 1)."""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -168,17 +173,7 @@ class Draws:
         Raises:
             ArgumentError: There is none.
         """
-        if self._rng is None:
-            raise ArgumentError(
-                f"{self._asker!r} draws random numbers, and was called without a generator. Use random_map(), which "
-                "gives each element one; for map(), fix its numbers, as in rotate(exactly(15)), or frozen(distortion)."
-            )
-        return self._rng
-
-    def unit(self) -> float:
-        """A number in [0, 1)."""
-        # One by one: an array of them would let go of the GIL, and another thread's turn costs more than they do.
-        return self.rng.random()
+        return self._rng or _refuse(self._asker)
 
     def between(self, range_: Range) -> float:
         """A number of a range; none is drawn where there is only one."""
@@ -188,3 +183,10 @@ class Draws:
     def happens(self, probability: float) -> bool:
         """Whether something of this probability happens; nothing is drawn for 0 and 1."""
         return probability >= 1 or (probability > 0 and self.unit() < probability)
+
+
+def _refuse(asker: object) -> NoReturn:
+    raise ArgumentError(
+        f"{asker!r} draws random numbers, and was called without a generator. Use random_map(), which gives each "
+        "element one; for map(), fix its numbers, as in rotate(exactly(15)), or frozen(distortion)."
+    )
