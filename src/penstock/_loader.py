@@ -343,8 +343,9 @@ class Loader:
         self._counters.ended()
         if self._mark is not None:
             counters, lanes, cpus = self._mark
-            done = [now.since(then) for now, then in zip(self._lanes(), lanes, strict=True)] if lanes else self._lanes()
-            said = self._report(self._counters.copy().since(counters), tuple(done), cpus or self._cpus)
+            before = {lane.place: lane for lane in lanes}  # parts of a stream begin when they are first needed
+            done = tuple(lane.since(before.get(lane.place)) for lane in self._lanes())
+            said = self._report(self._counters.copy().since(counters), done, cpus or self._cpus)
             _log.info("Epoch %d: %s.", epoch, said.sentence)
 
     def _cpus_now(self) -> CpuMoment:

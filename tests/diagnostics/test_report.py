@@ -94,12 +94,20 @@ def test_waiting_for_a_cpu_is_not_waiting_for_a_disk() -> None:
     assert found[1] == pytest.approx(16 / (0.060 / 4 + 0.020))  # what was lost in between stays lost
 
 
-def test_what_other_programs_take_is_not_there() -> None:
-    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=90, cpu_count=2), cpus=1.0)
-    assert said.what_if(workers=4).elements_per_s == pytest.approx(said.elements_per_s)
-    assert "other programs had 1.0 of the 2 CPUs" in str(said)
-    assert "other programs" not in str(replace(said, cpus=1.9))
-    assert "other programs" not in str(replace(said, cpus=None))
+def test_workers_share_the_cpus_with_other_programs() -> None:
+    # Two workers get 1 of 2 CPUs, and could run twice as long as they do: so two threads of others could, too.
+    busy = replace(lane(200, 100, step_ms=199), delay_s=1.0)
+    said = replace(report(busy, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
+    rates = [said.what_if(workers=n).elements_per_s / said.elements_per_s for n in (1, 2, 6)]
+    assert rates == pytest.approx([2 / 3, 1.0, 1.5])  # they get 1 of 3, 2 of 4, 6 of 8 turns
+    assert said.limit.endswith(" elements/s, while other programs have 1.0 of the 2 CPUs")
+
+
+@pytest.mark.parametrize("cpus", [None, 1.9, 2.2])
+def test_other_programs_that_take_little_are_not_spoken_of(cpus: float | None) -> None:
+    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=90, cpu_count=2), cpus=cpus)
+    assert "other programs" not in str(said)
+    assert said.limit.endswith("for all 2 CPUs are busy")
 
 
 def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
@@ -137,6 +145,14 @@ def test_a_consumer_that_hardly_waits_is_the_limit() -> None:
 def test_what_is_not_in_a_step_goes_into_batches() -> None:
     said = report(lane(100, 100, step_ms=20), use_ms=10, wait_ms=40)
     assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_parts_that_begin_later_are_told_too(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = ps.range(50).filter(lambda x: x % 2).batch(5)
+    with caplog.at_level(logging.INFO, "penstock"), dataset.loader(executor) as loader:
+        assert [len(list(loader)) for _ in range(2)] == [5, 5]
+    assert [record.getMessage()[:18] for record in caplog.records] == ["Epoch 0: 5 batches", "Epoch 1: 5 batches"]
 
 
 def test_an_epoch_is_told_without_those_before() -> None:

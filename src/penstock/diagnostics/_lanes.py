@@ -133,8 +133,15 @@ class Lane:
         computing = busy * min(1.0, self.cpu_s / self.wall_s)
         return Shares(computing, busy - computing, 1 - busy)
 
-    def since(self, before: "Lane") -> "Lane":
-        """What was done since."""
+    @property
+    def place(self) -> tuple[int, str]:
+        """What tells it from the others of a plan."""
+        return self.first, self.label
+
+    def since(self, before: "Lane | None") -> "Lane":
+        """What was done since; all of it, if there was nothing before."""
+        if before is None:
+            return self
         then = {step.number: (step.elements, step.seconds) for step in before.steps}
         steps = []
         for step in self.steps:
@@ -148,26 +155,43 @@ class Lane:
             steps=tuple(step for step in steps if step.elements),
         )
 
-    def seconds_per_batch(self, workers: int, cpus: float) -> float:
-        """How long a batch would take so many workers on so many CPUs."""
+    def seconds_per_batch(self, workers: int, cpus: "Cpus") -> float:
+        """How long a batch would take so many workers, if the CPUs were theirs and other programs' alone."""
         if not self.batches:
             return 0.0
         workers = 1 if self.is_serial or self.takes_turns else workers
         cpu_s = self.cpu_s / self.batches
-        delay_s = cpu_s * max(0.0, self.workers / cpus - 1) if self.delay_s is None else self.delay_s / self.batches
+        delay_s = cpu_s * (cpus.slowdown(self.workers) - 1) if self.delay_s is None else self.delay_s / self.batches
         waiting_s = max(0.0, self.wall_s / self.batches - cpu_s - delay_s)
-        return (waiting_s + cpu_s * max(1.0, workers / cpus)) / workers
+        return (waiting_s + cpu_s * cpus.slowdown(workers)) / workers
 
 
-def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: float, use_s: float, other_cpu_s: float) -> float:
+@final
+@dataclass(frozen=True)
+class Cpus:
+    """The CPUs, and who else wants them. The kernel deals them out evenly among all who could run."""
+
+    count: int
+    """Those that this process may use."""
+    others: float = 0.0
+    """Other programs' threads that could run, on average."""
+
+    def slowdown(self, threads: float) -> float:
+        """How many times as long as alone each of so many threads takes to compute."""
+        return max(1.0, (threads + self.others) / self.count)
+
+
+def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: Cpus, use_s: float, other_cpu_s: float) -> float:
     """How long a batch would take in all: no less than the slowest lane, the CPUs, and the consumer take.
 
     Args:
         lanes: What workers did.
         workers: How many there would be.
-        cpus: The CPUs that all have together.
+        cpus: The CPUs that there are.
         use_s: How long the consumer works on a batch, by the clock.
         other_cpu_s: What else takes the CPUs for a batch: the consumer, and what hands it over.
     """
     cpu_s = other_cpu_s + sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
-    return max(use_s, cpu_s / cpus, *(lane.seconds_per_batch(workers, cpus) for lane in lanes))
+    threads = max(workers, cpus.count)  # or some of the CPUs would be nobody's
+    together_s = cpu_s * cpus.slowdown(threads) / threads
+    return max(use_s, together_s, *(lane.seconds_per_batch(workers, cpus) for lane in lanes))

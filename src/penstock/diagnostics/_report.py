@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from penstock._errors import ArgumentError
-from penstock.diagnostics._lanes import Lane, PlanStep, Shares, StepTime, seconds_per_batch
+from penstock.diagnostics._lanes import Cpus, Lane, PlanStep, Shares, StepTime, seconds_per_batch
 from penstock.diagnostics._picture import SUFFIXES, lay_out
 from penstock.diagnostics._units import MIB, mib, ms, share, size
 
@@ -17,6 +17,8 @@ IDLE_SHARE = 0.03
 """A consumer that waits less than this share of its time does not wait."""
 MOST_WORKERS = 64
 """So many workers more are thought of."""
+LEAST_OTHERS: Final = 0.1
+"""Other programs are not spoken of where they have less than this part of the CPUs."""
 
 
 @final
@@ -210,9 +212,18 @@ class Report:
         return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
 
     @property
-    def _cpus(self) -> float:
-        """The CPUs that there were, at least as many as were used."""
-        return self.cpu_count if self.cpus is None else max(0.1, min(self.cpu_count, self.cpus))
+    def _cpus(self) -> Cpus:
+        """The CPUs, and how many other threads want them: others had to wait for one as workers had to."""
+        delays = [(lane.delay_s, lane.cpu_s) for lane in self.lanes if lane.delay_s is not None]
+        ran_s = sum(ran for _, ran in delays)
+        delay = sum(late for late, _ in delays) / ran_s if ran_s else 0.0
+        return Cpus(self.cpu_count, self._others * (1 + delay))
+
+    @property
+    def _others(self) -> float:
+        """The CPUs that other programs had; 0 where that is little, or was not measured."""
+        others = 0.0 if self.cpus is None else self.cpu_count - self.cpus
+        return others if others > LEAST_OTHERS * self.cpu_count else 0.0
 
     @property
     def _other_cpu_s(self) -> float:
@@ -249,6 +260,13 @@ class Report:
 
     @property
     def _cure(self) -> str:
+        cure = self._more_workers
+        return (
+            f"{cure}, while other programs have {self._others:.1f} of {_cpus(self.cpu_count)}" if self._others else cure
+        )
+
+    @property
+    def _more_workers(self) -> str:
         now = self.workers or 1
         if any(lane.takes_turns for lane in self.lanes):
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
@@ -263,7 +281,8 @@ class Report:
                 return f"; {name} would remove the wait"
             if helps and other.elements_per_s >= 0.9 * best:
                 return f"; {name} would give {other.elements_per_s:,.0f} elements/s"
-        return f"; more workers would not help, for {_cpus(self.cpu_count)} busy"
+        busy = "the one CPU is" if self.cpu_count == 1 else f"all {self.cpu_count} CPUs are"
+        return f"; more workers would not help, for {busy} busy"
 
     def __str__(self) -> str:
         if not self.batches:
@@ -353,8 +372,6 @@ class Report:
             if (shares := self.shares(lane)) is not None:
                 where = f" for {lane.label}" if lane.is_serial or len(self.lanes) > 1 else ""
                 yield f"  {lane.who}{where}: {shares}"
-        if self._cpus < self.cpu_count - 0.25:
-            yield f"  other programs had {self.cpu_count - self._cpus:.1f} of the {self.cpu_count} CPUs"
 
 
 def _workers(count: int) -> str:
@@ -362,4 +379,4 @@ def _workers(count: int) -> str:
 
 
 def _cpus(count: int) -> str:
-    return "the one CPU is" if count == 1 else f"all {count} CPUs are"
+    return "the one CPU" if count == 1 else f"the {count} CPUs"
