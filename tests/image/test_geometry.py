@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from penstock.image import (
     compose,
@@ -167,6 +167,8 @@ def test_a_crop_alone_reads_the_image_without_a_copy():
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(BORDERS), st.sampled_from(["bilinear", "bicubic"]))
+@example(1, 3, "reflect", "bicubic")
+@example(3, 1, "reflect", "bicubic")
 @settings(max_examples=50)
 def test_the_smallest_images_can_be_warped(height, width, border, interpolation):
     image, rng = np.full((height, width), 50, np.uint8), np.random.default_rng(0)

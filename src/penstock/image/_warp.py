@@ -211,6 +211,11 @@ def _shifted(matrix: Matrix, margin: int) -> Matrix:
 
 
 def _padded(frame: Frame, margin: int, image: Array, value: Values) -> Array:
+    height, width = image.shape[:2]
+    if frame.border == cv2.BORDER_REFLECT_101 and 1 in (height, width):
+        # OpenCV 5, bicubic, looks for ever for the pixel beside an only one. Two that are alike are the same image.
+        doubled: Array = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
+        return doubled
     if not margin:
         return image
     padded: Array = cv2.copyMakeBorder(image, margin, margin, margin, margin, frame.border, None, value)
