@@ -227,7 +227,7 @@ def test_the_first_element_may_be_broken(load: Any) -> None:
     assert [batch.tolist() for batch in loader] == [[1.0, 1.0, 1.0, 1.5], [2.0, 2.5, 3.0, 3.5]]
 
 
-def test_a_batch_of_broken_elements_is_an_error(load: Any) -> None:
+def test_a_batch_of_broken_elements_is_an_error(load: Any, tmp_path: Path) -> None:
     def halves(x: Any) -> Any:
         if 4 <= int(x) < 8:
             raise ValueError(f"broken {x}")
@@ -238,6 +238,7 @@ def test_a_batch_of_broken_elements_is_an_error(load: Any) -> None:
         ps.ElementError, match=r"nothing to put in the place of element 4(.|\n)*all elements of the batch"
     ):
         list(load(dataset, on_error="replace"))
+    assert sorted(record["index"] for record in lines(tmp_path)) == [4, 5, 6, 7]  # listed all the same
     assert [len(batch) for batch in load(dataset, on_error="skip")] == [4, 4]
 
 

@@ -146,8 +146,10 @@ class Feed(Client):
         if self._reader is None:
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
             self._reader.trace.times = self.ring.times[0]
-        run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
-        self._set_aside(self._reader.trace.failures)
+        try:
+            run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
+        finally:
+            self._set_aside(self._reader.trace.failures)
 
     def _set_aside(self, failures: Sequence[Failure]) -> None:
         if failures and self._quarantine is not None:

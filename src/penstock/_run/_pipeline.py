@@ -169,9 +169,11 @@ class Pipeline:
             )
             self._readers.append(reader)
             reader.trace.times = self._ring.times[(len(self._readers) - 1) % len(self._ring.times)]
-        run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
-        if reader.trace.failures and self._quarantine is not None:
-            self._quarantine.add(reader.trace.failures)
+        try:
+            run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
+        finally:  # what was set aside before an error is told of, too
+            if reader.trace.failures and self._quarantine is not None:
+                self._quarantine.add(reader.trace.failures)
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""

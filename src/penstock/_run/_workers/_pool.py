@@ -343,7 +343,10 @@ class Pool:
             if message is not None and not job.plan.closed_at:
                 try:
                     if message.kind == "error":
-                        error = load_error(message.payload)
+                        dumped, failures = message.payload
+                        error = load_error(dumped)
+                        if failures:  # what was set aside before
+                            job.plan.receiver.told(job.unit, ((), failures))
                     else:
                         job.plan.receiver.told(job.unit, message.payload)
                 except Exception as caught:  # of the user's, who may have put something odd into what is told

@@ -181,6 +181,7 @@ class _Worker:
                 raise BrokenPipeError
         plan = self._plans[number]
         self._trace.words[0] = 0
+        self._trace.failures.clear()
         state = DONE
         if unit.ticket > plan.words[0]:
             try:
@@ -192,7 +193,7 @@ class _Worker:
             except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
                 if os.getpid() != self._pid:
                     os._exit(0)  # a child that a function forked and did not end: there is one of us only
-                payload = dump_error(error, f"worker {self._number} (pid {self._pid})")
+                payload = dump_error(error, f"worker {self._number} (pid {self._pid})"), tuple(self._trace.failures)
                 data = pickle.dumps(Message("error", place, payload))
             if os.getpid() != self._pid:
                 os._exit(0)
