@@ -12,10 +12,10 @@ from typing import Any, Literal, Self, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
 from penstock._memory._budget import overhead_nbytes
-from penstock._plan._cache import settled
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
+from penstock._plan._settled import settled
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard
 from penstock._run._cpus import usable_cpu_count

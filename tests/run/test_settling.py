@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._settled import _asked
 from tests import leftovers
 
 COUNT = 24
@@ -105,6 +106,57 @@ def test_it_stays_on_processes(tmp_path: Path, ds: Any, options: dict[str, Any])
         assert executor_of(loader) == "processes"
     for one, other in zip(first, second, strict=True):
         assert repr(one) == repr(other)
+
+
+PLANS = {
+    "a part of a split": lambda ds: ds.split(0.5, 0.3, 0.2)[1].shuffle(seed=1).batch(3),
+    "a slice, backwards": lambda ds: ds[18:3:-2].batch(3),
+    "neighbours": lambda ds: ps.zip((ds[:7], ds[1:8])).batch(2),
+    "windows": lambda ds: ds.take(9).windows(3, shift=2).shuffle(seed=2).batch(2),
+    "a short last batch that is dropped": lambda ds: ds.take(10).shuffle(seed=1).batch(4, drop_remainder=True),
+    "some batches": lambda ds: ds.batch(4)[1:3],
+    "some of a new order": lambda ds: ds.take(8).shuffle(seed=1)[:3].batch(3),
+    "rounds": lambda ds: ds.skip(20).shuffle(seed=1).repeat(3).batch(5),
+    "without an end": lambda ds: ds.take(4).repeat().batch(3),
+    "one after the other": lambda ds: ps.concatenate([ds[2:4], ds[10:12]]).batch(2),
+    "mixed": lambda ds: ps.mix([ds[:6], ds[12:]], [1, 2]).batch(2),
+    "out of batches": lambda ds: ds.batch(6)[1:3].unbatch().batch(5),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_epoch_asks_for_more_than_is_said(name: str) -> None:
+    cache = (
+        ps.range(COUNT).map(image, element_spec=(ps.ArraySpec((5, 3), "float32"), ps.ArraySpec((), "int64"))).cache()
+    )
+    plan = PLANS[name](cache)
+    said = _asked(plan._node, cache._node)
+    assert said is not None
+    asked: set[int] = set()
+    with plan.loader(executor="inline") as loader:
+        for _ in range(4):
+            for batch, _ in zip(loader, range(20), strict=False):
+                asked.update(int(x) // 2 for x in np.ravel(_labels(batch)))
+    assert asked <= set(said.nonzero()[0].tolist())
+    if name not in ("a short last batch that is dropped", "some of a new order"):  # of which four epochs may lack some
+        assert asked == set(said.nonzero()[0].tolist())
+
+
+def _labels(batch: Any) -> Any:
+    return np.concatenate([np.ravel(each[1] if isinstance(each, tuple) else batch[1]) for each in batch])
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "without an end"])
+def test_a_plan_that_asks_for_a_part_needs_no_more(name: str, tmp_path: Path) -> None:
+    plan = PLANS[name](kept(tmp_path))
+    count = 12  # epochs, in which all will have been asked for
+    with plan.loader(executor="inline") as loader:
+        expected = [repr(list(loader)) for _ in range(count)]
+    for file in tmp_path.glob("*/*"):
+        file.unlink()
+    with PLANS[name](kept(tmp_path)).loader(workers=1) as loader:
+        assert [repr(list(loader)) for _ in range(count)] == expected
+        assert executor_of(loader) == "threads"
 
 
 def test_an_epoch_that_was_left_early_leaves_it_as_it_is(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ whoever reads it first from its beginning to its end writes it down, for part of
 not belong together.
 """
 
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
@@ -31,6 +30,9 @@ ABSENT: Final = 0
 SUSPECT: Final = 1
 """It is there, but may have been written before the machine went down: to be compared with its checksum."""
 HELD: Final = 2
+
+Asked = Callable[[], npt.NDArray[np.bool_] | None] | None
+"""See `CacheHandle.complete`."""
 
 
 class OpenCache(Openable, ABC):
@@ -107,12 +109,16 @@ class CacheHandle(Openable, ABC):
         """What the elements depend on."""
 
     @abstractmethod
-    def complete(self) -> "Whole | None":
-        """What is there if that is all, so that nothing before it is needed; else None. Runs no function."""
+    def complete(self, asked: Asked = None) -> "Whole | None":
+        """What is there, if that is all that is asked for, so that nothing before it is needed. Runs no function.
+
+        Args:
+            asked: Says which elements those are, if not all of them are there: a bool each, or None for all.
+        """
 
 
 class Whole:
-    """Facts about a cache that is complete, so that its input is not needed."""
+    """Facts about a cache that has all that is asked for, so that its input is not needed."""
 
     def __init__(self, spec: Spec, length: int) -> None:
         self.spec = spec
@@ -130,7 +136,7 @@ class Cache(Node):
     text: str
     """The user's arguments: `'frames', limit=4096`."""
     all: Whole | None = None
-    """Of a cache that was complete when this step was made: then it reads nothing else, and is like a file."""
+    """Of a cache that had all that is asked for when this step was made: it reads nothing else, and is like a file."""
 
     @property
     def verb(self) -> str:
@@ -273,28 +279,3 @@ class Cache(Node):
                 raise whole.damaged(int(indices[~right][0]))
             for row in range(stop - start):
                 yield box.leaf_values(row)
-
-
-def settled(node: Node) -> Node:
-    """The same plan, where a cache that holds every element needs nothing before it.
-
-    Only of random access: a stream that is kept is another kind of plan, with another state.
-    """
-    if isinstance(node, Cache):
-        if node.all is None and node.access == "random" and (found := node.store.complete()):
-            return replace(node, all=found)
-        return node
-    changed: dict[str, Any] = {}
-    for field in fields(node):  # type: ignore[arg-type]  # every concrete node is a dataclass
-        value = getattr(node, field.name)
-        if isinstance(value, Node):
-            new: Any = settled(value)
-        elif isinstance(value, tuple) and value and all(isinstance(each, Node) for each in value):
-            new = tuple(map(settled, value))
-            new = value if all(map(operator.is_, new, value)) else new
-        else:
-            continue
-        if new is not value:
-            changed[field.name] = new
-    clone: Node = replace(node, **changed) if changed else node  # type: ignore[type-var]
-    return clone

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import PenstockError, SourceError
-from penstock._plan._cache import ABSENT, HELD, SUSPECT, OpenCache
+from penstock._plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock._plan._node import Indices, Leaves
 from penstock._plan._reader import Gather, Reader, Rows, chunk_count
 from penstock._plan._source import Read
@@ -50,28 +50,34 @@ _SPAN_NBYTES: Final = 1 << 16
 _PIECE_NBYTES: Final = 1 << 20
 
 
-def holds_all(files: CacheFiles) -> bool:
-    """Whether every element is there, and believed; reads marks up to the first that is not.
+def holds_all(files: CacheFiles, asked: Asked = None) -> bool:
+    """Whether every element that is asked for is there, and believed; reads marks up to the first that is not.
+
+    Args:
+        files: The cache.
+        asked: See `CacheHandle.complete`.
 
     Raises:
         OSError: They cannot be read.
     """
-    if not files.length or files.row_limit < files.length or not files.tag:
+    if not files.length or not files.tag:
         return False
-    width = mark_nbytes(files.spec)
-    wanted = np.uint64(files.tag) << _IS_SET | _IS_SET
+    width, wanted = mark_nbytes(files.spec), np.uint64(files.tag) << _IS_SET | _IS_SET
+    count = max(1, _PIECE_NBYTES // width)
+    among: npt.NDArray[np.bool_] | None = None
     with open(files.paths["index.npy"], "rb", buffering=0) as index:
         index.seek(files.index.offset)
-        left = files.length
-        while left:
-            count = min(left, max(1, _PIECE_NBYTES // width))
-            data = index.read(count * width)
-            if len(data) < count * width:
+        for start in range(0, files.length, count):
+            stop = min(start + count, files.length)
+            data = index.read((stop - start) * width)
+            if len(data) < (stop - start) * width:
                 return False
-            marks = np.frombuffer(data, "<u8").reshape(count, -1)[:, -1]
-            if ((marks & np.uint64(0xFFFFFFFF)) != wanted).any():
-                return False
-            left -= count
+            marks = np.frombuffer(data, "<u8").reshape(stop - start, -1)[:, -1]
+            missing = (marks & np.uint64(0xFFFFFFFF)) != wanted
+            if missing.any():
+                among = asked() if among is None and asked else among
+                if among is None or among[start:stop][missing].any():
+                    return False
     return True
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentError, PenstockError, SourceError
 from penstock._fingerprint import fingerprint
-from penstock._plan._cache import ABSENT, CacheHandle, OpenCache, Whole
+from penstock._plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
 from penstock._plan._fingerprint import Step, fingerprint_of, table
 from penstock._plan._node import Indices, Length, Node
 from penstock._plan._reader import Gather, Reader, Rows, chunk_nbytes
@@ -78,11 +78,11 @@ class _Store(CacheHandle):
     def kept_nbytes(self, spec: Spec, length: Length) -> int:
         return 0
 
-    def complete(self) -> Whole | None:
+    def complete(self, asked: Asked = None) -> Whole | None:
         if self._files is None:
             return None
         with suppress(OSError):  # whoever reads it is told
-            return Whole(self._files.spec, self._files.length) if holds_all(self._files) else None
+            return Whole(self._files.spec, self._files.length) if holds_all(self._files, asked) else None
         return None
 
 
@@ -124,7 +124,7 @@ class CacheDirectory(_Store):
     def _make(self) -> CacheFiles:
         return of_directory(self._path, self.steps, self._before.spec, self._length(), self._limit)
 
-    def complete(self) -> Whole | None:
+    def complete(self, asked: Asked = None) -> Whole | None:
         """What is there, by an earlier process perhaps, if it is all."""
         length = self._length()
         if length is None:
@@ -133,7 +133,7 @@ class CacheDirectory(_Store):
             spec = self._before.known_spec or recorded  # so that no function is run
             with suppress(SourceError), self._lock:
                 self._files = of_directory(self._path, self.steps, spec, length, self._limit)
-        return super().complete()
+        return super().complete(asked)
 
     def _complete_stream(self) -> Whole | None:
         found = complete_stream(self._path, self.steps)
@@ -199,7 +199,7 @@ class _Arrived(CacheHandle):
     def kept_nbytes(self, spec: Spec, length: Length) -> int:
         return 0
 
-    def complete(self) -> None:
+    def complete(self, asked: Asked = None) -> None:
         return None  # it is asked before it travels
 
     @property
