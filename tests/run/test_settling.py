@@ -44,7 +44,7 @@ def test_the_epoch_after_the_one_that_filled_it_runs_on_threads(tmp_path: Path, 
         held = next(iter(auto))
         before = [leaf.copy() for leaf in held]
         assert (executor_of(auto), auto._pipeline.pids(), leftovers.children()) == ("threads", [], set())
-        assert "The cache holds every element" in str(auto.report())
+        assert "The cache has all that is asked for" in str(auto.report())
         assert auto.report().batches == 1  # what is said is of the time since then
         rest = epochs(auto, 2)
         assert all((now == then).all() for now, then in zip(held, before, strict=True))
