@@ -431,7 +431,9 @@ class Loader:
         if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):
             return
         stage, pipeline = self._make_stage(plan), self._pipeline
-        past = "The cache has all that is asked for now, and threads read it; what is said here is of the time since then."
+        past = (
+            "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
+        )
         # Attributes alone: Ctrl-C does not strike between these lines.
         self._pipeline, self._stage, self._program, self._node = None, stage, stage.program, plan
         self._past = "\n".join(filter(None, (old.remarks, past)))
