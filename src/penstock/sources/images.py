@@ -187,7 +187,9 @@ class OpenImageSource(Opened[ImageSource]):
 
     def _read(self, descriptor: int, nbytes: int, index: int) -> Bytes:
         memory, count = self._memory(nbytes + 1, index), 0
-        while got := _read_some(descriptor, memory[count:]):  # until its end, wherever that is by now
+        # Some file systems say 0 of what has bytes. Else no call looks for the end: each lets go of the GIL, and a
+        # thread that has to wait to get it back waits longer than the call takes.
+        while (count < nbytes or not nbytes) and (got := _read_some(descriptor, memory[count:])):
             count += got
             if count == len(memory):
                 larger = self._memory(count + 1, index)
