@@ -194,10 +194,34 @@ def test_sizes_of_padded_batches_are_known_before_anything_is_read(form, size, h
     assert adapter.loader.report().batches == 0
 
 
-def test_building_a_model_for_batches_of_any_length_reads_nothing():
+def test_what_is_read_to_build_a_model_is_not_delivered():
     adapter = FORMS["padded_batch"](sentences()).to_keras()
     model_of().fit(adapter, epochs=0, verbose=0)
     assert adapter.loader._pipeline is None
+    assert at(adapter) == (0, 0)
+
+
+def test_a_model_for_one_length_trains_on_batches_that_all_have_it():
+    import keras
+
+    spec = (ps.ArraySpec((None,), "float32"), ps.ArraySpec((), "float32"))
+    ds = ps.range(10).map(lambda i: (np.full(11, i, np.float32), np.float32(i)), element_spec=spec).padded_batch(4)
+    model = recording([keras.Input((11,)), keras.layers.Dense(1)])
+    model.fit(ds.to_keras(), verbose=0)
+    assert_same(arrays(model.trained), [x for x, _ in delivered(ds)])
+
+
+def test_an_element_that_fails_while_a_model_is_built_is_set_aside_in_training(tmp_path):
+    def fragile(number):
+        if number == 1:
+            raise ValueError("broken")
+        return sentence(number)
+
+    ds = ps.range(8).map(fragile, element_spec=SEQUENCE).padded_batch(4)
+    adapter, model = ds.to_keras(on_error="replace", quarantine=tmp_path / "broken.jsonl"), recorder()
+    model.fit(adapter, verbose=0)
+    assert [len(x) for x in arrays(model.trained)] == [4, 4]
+    assert adapter.loader.report().set_aside == 1
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from penstock._errors import ArgumentError, SpecError
-from penstock._loader import Loader
+from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
 from penstock._spec import Spec
@@ -40,8 +40,8 @@ from penstock._tree import Tree, flatten, flatten_like
 from penstock.adapters._class_weight import ClassWeights
 
 UNKNOWN_SIZE: Final = 64
-"""The size of an axis without bounds, in a batch of which Keras looks at the shape alone. A model for any length takes
-this one: it is larger than most kernels, and can be halved six times."""
+"""The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
+takes this one: it is larger than most kernels, and can be halved six times."""
 
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
@@ -55,9 +55,9 @@ class KerasAdapter(DataAdapter):
     each a leaf or, for several inputs or outputs, a dict or a tuple of leaves. All leaves have a common first axis, of
     one size or None. Other axes of None, of `padded_batch` and `bucket_by_length`, are as long as each batch has them.
     JAX compiles the step anew for each new shape of a batch: a few `padded_shapes` are then faster than many lengths.
-    TensorFlow traces a second step, for any length, and torch has nothing to compile. A model that was not built yet is
-    built by Keras: on JAX and torch for a length of 64, since nothing is read for that; `keras.Input((None,))` as its
-    first layer says that any will come.
+    TensorFlow traces a second step, for any length, and torch has nothing to compile. On JAX and torch the first batch
+    is read once more, inline, before the first `fit`, for Keras wants shapes to build with; where the spec says them,
+    nothing is read for that.
 
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
     After `adapter.loader.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
@@ -260,13 +260,23 @@ class _Pass(Iterator[Tree]):
         return x, y, self._convert(self._weights.of(leaves[-1]))
 
     def _blank(self) -> Tree:
-        """A batch of zeros, for who looks at shapes and dtypes alone; memory that nobody touches."""
-        rows = _batch_size(self._spec) or UNKNOWN_SIZE
-        shapes = [
-            leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in self._spec.leaves
-        ]
-        leaves = [np.zeros(shape, leaf.dtype) for shape, leaf in zip(shapes, self._spec.leaves, strict=True)]
-        return self._spec.structure.unflatten(leaves)
+        """A batch for who looks at shapes and dtypes alone.
+
+        Zeros, memory that nobody touches. Where the spec does not say how large batches are, the first one of epoch 0,
+        read for this: a model may have been made for a size that all of them have.
+        """
+        spec = self._spec
+        if any(leaf.max_shape is None for leaf in spec.leaves):
+            try:
+                with Loader(
+                    self._loader._node, LoaderOptions(executor="inline", prefetch=1), same_epoch=True
+                ) as loader:
+                    return next(iter(loader))
+            except Exception:  # What fails here fails again in training, or is set aside there; it is told there.
+                pass
+        rows = _batch_size(spec) or UNKNOWN_SIZE
+        shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
+        return spec.structure.unflatten(map(np.zeros, shapes, (leaf.dtype for leaf in spec.leaves)))
 
 
 @final
