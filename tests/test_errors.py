@@ -252,6 +252,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"first axis\. Put batch\(\) last\."
         ),
     ),
+    "shards of batches of any length": (
+        lambda: (
+            ps.range(4).map(np.arange, element_spec=ps.ArraySpec((None,), "int64")).padded_batch(2).loader(shard=(0, 2))
+        ),
+        ValueError,
+        (
+            r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
+            r"whose size nobody knows ahead\. Pad to one: padded_batch\(padded_shapes=\)\."
+        ),
+    ),
     "shards that do not divide": (
         lambda: ps.range(9).batch(3).loader(shard=(0, 2)),
         ValueError,

@@ -900,13 +900,18 @@ class Dataset:
     ) -> "KerasAdapter":
         """Makes what `fit`, `evaluate` and `predict` of Keras 3 take, on TensorFlow, JAX and torch.
 
-        Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict.
+        Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` may be a dict. The
+        first axis of every leaf is the batch. Batches of `padded_batch` and `bucket_by_length` may each have a length
+        of their own; JAX then compiles the model anew for each new length, so give it few, by `padded_shapes`.
 
         Args:
             class_weight: A weight for each integer label, applied as sample weights. `fit(class_weight=)` would be
                 dropped by Keras, and is refused.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
             loader_options: As for `loader`.
+
+        Raises:
+            SpecError: Elements are not batches, or not one of the three forms; names the cure.
         """
         from penstock.adapters.keras import KerasAdapter
 

@@ -63,6 +63,7 @@ def test_weights_that_mean_nothing_are_refused(table, error, message):
         ((X, X, X), "(x, y, sample_weight): they have weights. Multiply them in a map()"),
         ((X, {"a": X}), "needs one output whose y is labels (n,) or (n, 1), or one-hot (n, classes)"),
         ((X, ArraySpec((4, 8, 8), "int64")), "but y is (4, 8, 8) int64"),
+        ((X, ArraySpec((4, None), "int64")), "but y is (4, None) int64"),
         ((X, ArraySpec((4,), "U")), "but y is (4,) text"),
     ],
 )

@@ -188,9 +188,15 @@ class Program:
         sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in self.node.spec.leaves}
         size = sizes.pop() if len(sizes) == 1 else None
         if not size:
+            unknown = any(leaf.shape and not leaf.is_bounded for leaf in self.node.spec.leaves)
             raise ArgumentError(
                 f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
-                f"{self.node.spec}, without a common first axis. Put batch() last."
+                f"{self.node.spec}, "
+                + (
+                    "whose size nobody knows ahead. Pad to one: padded_batch(padded_shapes=)."
+                    if unknown
+                    else "without a common first axis. Put batch() last."
+                )
             )
         if self.node.length == math.inf and any(leaf.varies for leaf in self.node.spec.leaves):
             raise ArgumentError(

@@ -43,7 +43,12 @@ class ClassWeights:
                 + ("(x, y, sample_weight): they have weights. Multiply them in a map()." if has_weights else "x alone.")
             )
         labels = element_spec[1]
-        if not isinstance(labels, ArraySpec) or len(labels.shape) not in (1, 2) or labels.dtype.kind not in "biuf":
+        if (
+            not isinstance(labels, ArraySpec)
+            or len(labels.shape) not in (1, 2)
+            or labels.shape[1:] == (None,)  # a label for each part of a sequence, as many as it has
+            or labels.dtype.kind not in "biuf"
+        ):
             raise SpecError(
                 f"class_weight needs one output whose y is labels (n,) or (n, 1), or one-hot (n, classes), but y is "
                 f"{labels}. Give sample weights as a third part of the element, in a map()."

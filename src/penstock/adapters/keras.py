@@ -21,7 +21,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any, Final, final
 
 import keras
 import numpy as np
@@ -32,12 +32,16 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from penstock._errors import ArgumentError, SpecError
-from penstock._loader import Loader
+from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
 from penstock._spec import Spec
 from penstock._tree import Tree, flatten, flatten_like
 from penstock.adapters._class_weight import ClassWeights
+
+UNKNOWN_SIZE: Final = 64
+"""The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
+takes this one: it is larger than most kernels, and can be halved six times."""
 
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
@@ -48,7 +52,12 @@ class KerasAdapter(DataAdapter):
     """What Keras 3 takes as `x` of `fit`, `evaluate` and `predict`, and as `validation_data`.
 
     `dataset.to_keras()` makes one. Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`,
-    each a leaf or, for several inputs or outputs, a dict or a tuple of leaves.
+    each a leaf or, for several inputs or outputs, a dict or a tuple of leaves. All leaves have a common first axis, of
+    one size or None. Other axes of None, of `padded_batch` and `bucket_by_length`, are as long as each batch has them.
+    JAX compiles the step anew for each new shape of a batch: a few `padded_shapes` are then faster than many lengths.
+    TensorFlow traces a second step, for any length, and torch has nothing to compile. On JAX and torch the first batch
+    is read once more, inline, before the first `fit`, for Keras wants shapes to build with; where the spec says them,
+    nothing is read for that.
 
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
     After `adapter.loader.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
@@ -56,7 +65,8 @@ class KerasAdapter(DataAdapter):
     adapter with `training=False` starts with the first batch of epoch 0 each time.
 
     Memory: the loader's slots. On TensorFlow and torch, on a CPU, a step works on the slot's own memory; JAX copies
-    a batch when a step begins.
+    a batch when a step begins. A leaf whose length only its batch knows has memory of its own, of which nothing is
+    known ahead and nothing is counted; with `padded_shapes` it lies in the slot.
 
     Args:
         loader: What delivers the batches. The adapter is the one that iterates it.
@@ -103,14 +113,14 @@ class KerasAdapter(DataAdapter):
         return RestThenWhole(length, length - position) if position else length
 
     @property
-    def batch_size(self) -> int:
-        """Elements in a full batch."""
-        return _sizes(self._spec).pop() or 0
+    def batch_size(self) -> int | None:
+        """Elements in a full batch, or None where the spec does not say."""
+        return _batch_size(self._spec)
 
     @property
     def has_partial_batch(self) -> bool:
-        """Whether a batch of an epoch is smaller than the others."""
-        return any(leaf.varies for leaf in self._spec.leaves)
+        """Whether a batch of an epoch may be smaller than the others."""
+        return any(leaf.shape[0] is None for leaf in self._spec.leaves)
 
     @property
     def partial_batch_size(self) -> int | None:
@@ -250,8 +260,23 @@ class _Pass(Iterator[Tree]):
         return x, y, self._convert(self._weights.of(leaves[-1]))
 
     def _blank(self) -> Tree:
-        """A batch of zeros, for who looks at shapes and dtypes alone; memory that nobody touches."""
-        return self._spec.structure.unflatten(np.zeros(leaf.max_shape or (), leaf.dtype) for leaf in self._spec.leaves)
+        """A batch for who looks at shapes and dtypes alone.
+
+        Zeros, memory that nobody touches. Where the spec does not say how large batches are, the first one of epoch 0,
+        read for this: a model may have been made for a size that all of them have.
+        """
+        spec = self._spec
+        if any(leaf.max_shape is None for leaf in spec.leaves):
+            try:
+                with Loader(
+                    self._loader._node, LoaderOptions(executor="inline", prefetch=1), same_epoch=True
+                ) as loader:
+                    return next(iter(loader))
+            except Exception:  # What fails here fails again in training, or is set aside there; it is told there.
+                pass
+        rows = _batch_size(spec) or UNKNOWN_SIZE
+        shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
+        return spec.structure.unflatten(map(np.zeros, shapes, (leaf.dtype for leaf in spec.leaves)))
 
 
 @final
@@ -385,9 +410,24 @@ def _tell_cause(error: Exception) -> None:
 # Specs.
 
 
+def _batch_size(spec: Spec) -> int | None:
+    """The first axis of a full batch, or None where no leaf says it."""
+    return next(iter(_sizes(spec) - {None}), None)
+
+
 def _sizes(spec: Spec) -> set[int | None]:
-    """The first axes of all leaves; None for a leaf without one."""
-    return {leaf.max_shape[0] if leaf.max_shape else None for leaf in spec.leaves}
+    """The sizes that first axes have in a full batch; None for one of unknown size. Every leaf has a first axis."""
+    return {leaf.max_shape[0] if leaf.max_shape else leaf.shape[0] for leaf in spec.leaves}
+
+
+def _have_common_axis(spec: Spec) -> bool:
+    """Whether all leaves have a first axis that may be the same: of one size, or None in all where one is unknown."""
+    if not spec.leaves or any(leaf.shape == () for leaf in spec.leaves):
+        return False
+    sizes = _sizes(spec)
+    if None in sizes and any(leaf.shape[0] is not None for leaf in spec.leaves):
+        return False
+    return len(sizes - {None}) <= 1
 
 
 def _target_specs(tree: Tree) -> list[Any]:
@@ -396,11 +436,15 @@ def _target_specs(tree: Tree) -> list[Any]:
 
 
 def _require_batches(spec: Spec) -> None:
-    sizes = _sizes(spec)
-    if len(sizes) != 1 or None in sizes:
+    if not _have_common_axis(spec):
+        cure = "Put batch() last: dataset.batch(32).to_keras()."
+        if all(leaf.shape for leaf in spec.leaves) and any(leaf.shape[0] is None for leaf in spec.leaves):
+            cure += (
+                " Where a function makes batches, its element_spec has None as first axis of all leaves, or of none."
+            )
         raise SpecError(
             f"Keras takes batches, but an element of this dataset is {spec}: its leaves have no common first axis. "
-            "Put batch() last: dataset.batch(32).to_keras()."
+            f"{cure}"
         )
     foreign = next((leaf for leaf in spec.leaves if not leaf.dtype.isnative), None)
     if foreign is not None:
