@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
+from penstock._calls import explained_methods
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
-from penstock._loader import Loader, LoaderOptions
+from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
@@ -68,6 +69,7 @@ _NO_ARRAY: Final = (
 
 
 @final
+@explained_methods(OPTIONS)
 class Dataset:
     """Elements that can be had by index, and the steps that make them. Immutable; making one reads nothing.
 
