@@ -25,7 +25,7 @@ from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
-from penstock._plan._map import Map
+from penstock._plan._map import Map, function_name
 from penstock._plan._node import Access, Length, Node, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
@@ -1069,6 +1069,13 @@ def caller() -> str:
 def _require_function(verb: str, fn: object) -> None:
     if not callable(fn):
         raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
+    makes = getattr(fn, "__annotations__", {}).get("return")
+    if getattr(makes, "__name__", None) == "Distortion":  # by name, for penstock.image brings OpenCV
+        name = function_name(fn)
+        raise ArgumentTypeError(
+            f"{verb}() got {name}, which makes a function of an element and is none itself. Call it first: "
+            f"{verb}({name}(...)), as in random_map(rotate(15))."
+        )
 
 
 def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
