@@ -377,9 +377,14 @@ def _require_nothing_dropped(frame: Any) -> None:
 
 
 def _tell_cause(error: Exception) -> None:
-    """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`."""
+    """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`.
+
+    Before the other notes, and the error's own text once more after it: what stands last is what is read.
+    """
     if error.__cause__ is not None and keras.config.is_traceback_filtering_enabled():
-        error.add_note("".join(traceback.format_exception(error.__cause__)))
+        cause = "".join(traceback.format_exception(error.__cause__))
+        notes = getattr(error, "__notes__", [])
+        error.__notes__ = [f"{cause}That was the cause of this:\n{type(error).__name__}: {error}", *notes]
 
 
 # Specs.
