@@ -58,6 +58,7 @@ MAY_IMPORT = {
     "demos": CORE | {"__init__", "_show", "adapters"},
     "commands": CORE | {"__init__", "_show", "adapters"},
     "cli": CORE | {"__init__", "adapters", "commands"},
+    "__main__": {"cli"},
 }
 
 # Imports of ours that hide in functions: what they import brings optional libraries. No others hide.
