@@ -21,7 +21,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from penstock._errors import ArgumentError, SpecError
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock._loader import Loader
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
@@ -77,6 +77,13 @@ class KerasAdapter(DataAdapter):
 
     def __repr__(self) -> str:
         return f"<penstock.KerasAdapter of {self.loader!r}, for x= of fit, evaluate and predict>"
+
+    def __iter__(self) -> NoReturn:
+        """Refuses what `fit` never does: it knows adapters by their class, and asks for an iterator of its backend."""
+        raise ArgumentTypeError(
+            "What to_keras() makes is given to fit(), evaluate() and predict(), and is not iterated. To look at "
+            "batches: ds[0], or for batch in ds.loader()."
+        )
 
     # What Keras asks before it begins.
 
