@@ -18,6 +18,13 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"penstock {ps.__version__}\n"
 
 
+def test_it_is_run_by_python_too(fresh_python):
+    done = fresh_python(
+        "import runpy, sys; sys.argv = ['penstock', '--version']; runpy.run_module('penstock', run_name='__main__')"
+    )
+    assert (done.stdout, done.returncode) == (f"penstock {ps.__version__}\n", 0)
+
+
 def test_help_names_the_demo_and_the_demo_its_options(capsys):
     assert _exit_status("--help") == 0
     assert "train on a film, on characters or on photographs, and report" in capsys.readouterr().out

@@ -210,7 +210,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"executor='process' is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
     ),
-    "workers": (lambda: ps.range(3).loader(workers=0), ValueError, r"workers=0 is below 1\."),
+    "workers": (
+        lambda: ps.range(3).loader(workers=0),
+        ValueError,
+        r"workers=0 is below 1\. Without workers, on the caller's thread: executor='inline'\.",
+    ),
+    "workers below 0": (lambda: ps.range(3).loader(workers=-1), ValueError, r"workers=-1 is below 1\."),
+    "quarantine of nothing": (
+        lambda: ps.range(3).loader(quarantine="bad.jsonl"),
+        ValueError,
+        (
+            r"quarantine='bad\.jsonl' takes what is left out, but on_error='raise' leaves nothing out: it ends "
+            r"with the first element that fails\. Use on_error='replace' or 'skip'\."
+        ),
+    ),
     "workers of float": (lambda: ps.range(3).loader(workers=2.0), TypeError, r"workers=2\.0 is not an integer\."),
     "workers of inline": (
         lambda: ps.range(3).loader("inline", workers=2),
@@ -280,6 +293,22 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.range(9).take(0).shuffle().batch(4).loader(),
         ValueError,
         r"There is nothing to load: take\(0\) has no elements, of 9 elements before it\.",
+    ),
+    "windows longer than the data": (
+        lambda: ps.range(5000).windows(3000, stride=2).batch(4).loader(),
+        ValueError,
+        (
+            r"There is nothing to load: windows\(3000, stride=2\) has no elements, of 5,000 elements before it\. "
+            r"A window spans 5,999 of them\."
+        ),
+    ),
+    "windows longer than their groups": (
+        lambda: ps.range(4).windows(3, groups=[0, 0, 1, 1]).loader(),
+        ValueError,
+        (
+            r"There is nothing to load: windows\(3, groups=\.\.\.\) has no elements, of 4 elements before it\. "
+            r"A window spans 3 neighbours of one group\."
+        ),
     ),
     "nothing at all": (
         lambda: ps.from_arrays(np.zeros((0, 3))).batch(4).loader(),

@@ -24,8 +24,10 @@ A map of the package, each room importing only from those above it:
     demos/  commands/  cli.py   the command `penstock`
 """
 
+from inspect import isfunction as _isfunction
 from typing import Any as _Any
 
+from penstock._calls import explained as _explained
 from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
     concatenate as concatenate,
@@ -86,6 +88,8 @@ for _name in __all__:
     if getattr(_value, "__module__", "").startswith("penstock."):
         # Reprs, docs and pickles say `penstock.Dataset`, not where it happens to be defined.
         _value.__module__ = "penstock"
+        if _isfunction(_value):
+            globals()[_name] = _explained(_value)
 del _name, _value
 
 

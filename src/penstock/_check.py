@@ -17,10 +17,13 @@ import numpy as np
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError
 from penstock._loader import Loader, LoaderOptions
+from penstock._plan._batch import Batch, Unbatch
+from penstock._plan._filter import FlatMap
 from penstock._plan._guarding import OnError
 from penstock._plan._index import sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
+from penstock._plan._pad import BucketByLength, PaddedBatch
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._text import length_text, sources_of
 from penstock._plan._tolerate import Failure
@@ -45,7 +48,7 @@ class CheckResult:
     """What `Dataset.check` found. Print it; `result.ok`, which is its truth too, says whether all is well."""
 
     elements: int
-    """How many elements were delivered; those that failed are not among them."""
+    """How many elements were delivered, which are batches after `batch()`; those that failed are not among them."""
     executor: str
     """What ran the pass over all of them."""
     compared: tuple[str, ...] = ()
@@ -70,6 +73,8 @@ class CheckResult:
     """What cannot go to worker processes, with the variable that is to blame."""
     remarks: tuple[str, ...] = field(default=(), repr=False)
     """What was not looked at, and why."""
+    are_batches: bool = field(default=False, repr=False)
+    """Whether the elements that were delivered are batches; those that fail are what goes into one."""
 
     @property
     def ok(self) -> bool:
@@ -86,7 +91,10 @@ class CheckResult:
 
     def __str__(self) -> str:
         others = f"; the first {min(self.elements, COMPARED_COUNT)} on {' and '.join(self.compared)} too"
-        lines = [f"Checked {length_text(self.elements)} on {self.executor}{others if self.compared else ''}."]
+        count = length_text(self.elements)
+        if self.are_batches:
+            count = f"{self.elements:,} batch{'' if self.elements == 1 else 'es'}"
+        lines = [f"Checked {count} on {self.executor}{others if self.compared else ''}."]
         lines += _section("that fail", [_told(each) for each in self.bad])
         lines += _section("that are not as element_spec says", [_told(each) for each in self.misfits])
         if self.ended:
@@ -167,7 +175,15 @@ def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: fl
         keeps_input=tuple(functions.keeps_input),
         stays=tuple(str(error) for error in stay_behind(node)),
         remarks=tuple(remarks),
+        are_batches=_are_batches(node),
     )
+
+
+def _are_batches(node: Node) -> bool:
+    """Whether the last step that makes or takes apart batches makes them."""
+    while len(node.inputs) == 1 and not isinstance(node, (Batch, PaddedBatch, BucketByLength, Unbatch, FlatMap)):
+        node = node.inputs[0]
+    return isinstance(node, (Batch, PaddedBatch, BucketByLength))
 
 
 @final

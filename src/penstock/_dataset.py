@@ -17,14 +17,15 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
+from penstock._calls import explained_methods
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
-from penstock._loader import Loader, LoaderOptions
+from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
 from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
-from penstock._plan._map import Map
+from penstock._plan._map import Map, function_name
 from penstock._plan._node import Access, Length, Node, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
@@ -68,6 +69,7 @@ _NO_ARRAY: Final = (
 
 
 @final
+@explained_methods(OPTIONS)
 class Dataset:
     """Elements that can be had by index, and the steps that make them. Immutable; making one reads nothing.
 
@@ -1072,6 +1074,13 @@ def caller() -> str:
 def _require_function(verb: str, fn: object) -> None:
     if not callable(fn):
         raise ArgumentTypeError(f"{verb}() needs a function, got {fn!r}, {type_of(fn)}.")
+    makes = getattr(fn, "__annotations__", {}).get("return")
+    if getattr(makes, "__name__", None) == "Distortion":  # by name, for penstock.image brings OpenCV
+        name = function_name(fn)
+        raise ArgumentTypeError(
+            f"{verb}() got {name}, which makes a function of an element and is none itself. Call it first: "
+            f"{verb}({name}(...)), as in random_map(rotate(15))."
+        )
 
 
 def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:

@@ -7,10 +7,19 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, final
 
-from penstock._errors import ArgumentError, ArgumentTypeError, LoaderError, StateError, UnknownLengthError, type_of
+from penstock._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ElementError,
+    LoaderError,
+    SourceError,
+    StateError,
+    UnknownLengthError,
+    type_of,
+)
 from penstock._memory._budget import overhead_nbytes
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
@@ -18,6 +27,7 @@ from penstock._plan._node import Node, walk
 from penstock._plan._settled import settled
 from penstock._plan._text import difference, identity, length_text, length_words
 from penstock._plan._tolerate import Guard
+from penstock._plan._windows import Windows
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._lanes import steps_of
 from penstock._run._lower import Position
@@ -38,6 +48,8 @@ POSITION_LIMIT = 1 << 40
 """Beyond the batches of any epoch whose length is not known."""
 CURSOR_COUNT = 64
 """Positions whose cursors are kept."""
+QUARANTINE = "penstock-quarantine.jsonl"
+"""Where elements that fail are written, if nobody says where."""
 CLOSE_WAIT_S = 5.0
 """How long `close` waits for workers that are in the middle of something."""
 
@@ -55,7 +67,7 @@ class LoaderOptions:
     on_error: OnError = "raise"
     shard: tuple[int, int] = (0, 1)
     max_errors: int | float | None = None
-    quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
+    quarantine: str | os.PathLike[str] = QUARANTINE
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "inline", "threads", "processes"):
@@ -64,6 +76,8 @@ class LoaderOptions:
                 "(no workers)."
             )
         if self.workers != "auto":
+            if self.workers == 0 and type(self.workers) is int:
+                raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
             _require_int("workers", self.workers, 1)
         _require_int("prefetch", self.prefetch, 1)
         if self.memory_limit is not None:
@@ -98,6 +112,11 @@ class LoaderOptions:
                 )
         if not isinstance(self.quarantine, (str, os.PathLike)):
             raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
+        if self.on_error == "raise" and self.quarantine != QUARANTINE:
+            raise ArgumentError(
+                f"quarantine={str(self.quarantine)!r} takes what is left out, but on_error='raise' leaves nothing out: "
+                "it ends with the first element that fails. Use on_error='replace' or 'skip'."
+            )
 
     def make_quarantine(self, node: Node, plan: Node) -> Quarantine | None:
         """Makes what takes elements that fail; None where the first is an error.
@@ -124,6 +143,10 @@ class LoaderOptions:
         if not os.path.isdir(os.path.dirname(path)):
             raise ArgumentError(f"quarantine={str(self.quarantine)!r}: there is no folder {os.path.dirname(path)}.")
         return Quarantine(path, identity(node), self.on_error, limit, str(self.max_errors))
+
+
+OPTIONS = tuple(field.name for field in fields(LoaderOptions))
+"""The names of the options."""
 
 
 @final
@@ -485,8 +508,18 @@ class Loader:
             except Exception as error:  # an epoch that failed is over; the loader can begin another
                 if not isinstance(error, StopIteration):
                     self._counters.failed()
+                    self._tell_cure(error)
                 iterator.is_over = True
                 raise
+
+    def _tell_cure(self, error: Exception) -> None:
+        """Notes what can be done about an element that failed; a generator that did has ended, whatever is chosen."""
+        fails = isinstance(error, (ElementError, SourceError))
+        if fails and self._options.on_error == "raise" and self._node.access == "random":
+            error.add_note(
+                "To go on without elements that fail: on_error='replace'. The dataset's check() lists them all, and so "
+                "does `penstock check PATH` in a terminal."
+            )
 
     def close(self) -> None:
         """Stops the workers, waits for them for a moment, and frees the memory. Closing again does nothing.
@@ -532,8 +565,11 @@ def _require_elements(node: Node) -> None:
     while any(each.length == 0 for each in node.inputs):
         node = next(each for each in node.inputs if each.length == 0)
     before = ", ".join(length_text(each.length) for each in node.inputs)
+    why = ""
+    if isinstance(node, Windows) and node.inputs[0].length:
+        why = f" A window spans {node.span:,} {'neighbours of one group' if node.groups else 'of them'}."
     raise ArgumentError(
-        f"There is nothing to load: {node.label} has no elements{f', of {before} before it' if before else ''}."
+        f"There is nothing to load: {node.label} has no elements{f', of {before} before it' if before else ''}.{why}"
     )
 
 

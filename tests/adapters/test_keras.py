@@ -36,6 +36,12 @@ def test_training_sees_every_epoch_whole_once_and_in_order_and_validation_is_epo
     assert_same(arrays(model.tested), delivered(held_out) * 3)
 
 
+def test_an_adapter_is_not_iterated_and_says_what_is():
+    text = r"given to fit\(\), .*, and is not iterated\. To look at batches: ds\[0\], or for batch in ds\.loader"
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        next(iter(ps.range(9).batch(3).to_keras()))
+
+
 def test_a_second_fit_goes_on_with_new_epochs_whatever_keras_calls_them():
     ds = numbered()
     adapter, model = ds.to_keras(), recording_model()

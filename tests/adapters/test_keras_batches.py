@@ -205,6 +205,10 @@ def test_an_error_in_the_pipeline_leaves_fit_as_what_it_is_and_the_next_fit_begi
     assert at(adapter) == (0, 1)
     # Keras drops the `__cause__` on the way out of `fit`. What it was is said by a note.
     assert any('raise KeyError("no such label")' in note for note in caught.value.__notes__)
+    # What stands last is the step with its element, and what can be done.
+    first, *others = caught.value.__notes__
+    assert re.search(r"\nThat was the cause of this:\nElementError: map\(decode\) at .* failed on element 6 .*$", first)
+    assert others[-1].startswith("To go on without elements that fail: on_error='replace'.")
     assert isinstance(caught.value.__context__, KeyError)
     del caught
     model.fit(adapter, epochs=1, verbose=0)

@@ -22,6 +22,7 @@ def make(): return ds
 def make_loader(): return ds.loader()
 def fails(): raise ValueError("no data here")
 def leaves(): raise SystemExit(2)
+def needs(n, *more, size, of=3): return ds
 """
 
 
@@ -152,7 +153,14 @@ def test_every_byte_is_read_and_counted():
         ("s3://bucket/a.npy", "There is no file or folder s3:/bucket/a.npy, seen from "),
         (
             "data_of_mine.py",
-            "data_of_mine.py is a program. Name the dataset in it, or what returns it: data_of_mine.py:",
+            (
+                "data_of_mine.py is a program. Name the dataset in it, or what returns it: data_of_mine.py:name. Names "
+                "that it defines are: ds, number, there, make, make_loader, fails, leaves, needs."
+            ),
+        ),
+        (
+            "data_of_mine.py:needs",
+            "data_of_mine.py:needs needs n, size. Name a function without arguments that returns a penstock.Dataset.",
         ),
         ("nowhere.py:ds", "There is no file nowhere.py, seen from "),
         ("nowhere_at_all:ds", "There is no module nowhere_at_all, seen from "),

@@ -20,6 +20,12 @@ def invert(x):
 def well():
     return ps.range(12).map(lambda x: x + 1)
 
+def batched():
+    return ps.range(12).batch(4).shuffle().cast("float32")
+
+def unbatched():
+    return batched().unbatch()
+
 def broken():
     return ps.range(12).map(lambda x: invert(int(x) - 3))
 """
@@ -37,6 +43,13 @@ def test_a_dataset_that_is_well_is_said_to_be(program: Path, capsys: pytest.Capt
     np.save("rows.npy", np.arange(12).reshape(4, 3))
     assert main(["check", "rows.npy"]) == 0
     assert "4 elements" in capsys.readouterr().out
+
+
+def test_batches_are_called_batches(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{program}:batched"]) == 0
+    assert capsys.readouterr().out.startswith("Checked 3 batches on ")
+    assert main(["check", f"{program}:unbatched"]) == 0
+    assert capsys.readouterr().out.startswith("Checked 12 elements on ")
 
 
 @pytest.mark.slow

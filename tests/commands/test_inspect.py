@@ -190,6 +190,32 @@ def test_a_quarantine_file_is_summed_up(inspect, caplog):
     assert 'ps.replay("bad.jsonl", ds)' in found["code"]
 
 
+def test_elements_that_failed_in_two_runs_count_once(inspect):
+    def fail(x):
+        return 1 // int(x % 3)
+
+    for _ in range(2):
+        with ps.range(9).map(fail).batch(3).loader("inline", on_error="replace", quarantine="bad.jsonl") as loader:
+            list(loader)
+    facts = inspect("bad.jsonl")[0]["facts"]
+    assert facts["failures"] == ["3, in 6 lines: later runs add theirs"]
+    assert facts["by kind"] == ["3 x map(fail): ZeroDivisionError"]
+    assert facts["the last"] == ["the integer 0", "the integer 3", "the integer 6"]
+
+
+def test_a_cache_is_told_by_what_it_keeps(inspect):
+    ps.range(9).map(np.square).materialize("kept", executor="inline")
+    (folder,) = Path("kept").iterdir()
+    for path in ("kept", str(folder)):
+        found, status = inspect(path)
+        assert status == 0
+        assert found["what"] == "a cache of penstock, of elements that were kept"
+        assert found["facts"]["kept"] == [f"{folder.name}: 9 elements, of range(9) > map(square)"]
+        assert found["code"].startswith('ds = ds.cache("kept")  # ds as it was')
+    (folder / "cache.json").write_text("{}")
+    assert inspect("kept")[0]["facts"]["kept"] == [f"{folder.name}: damaged"]
+
+
 def write_bytes(content: bytes):
     return lambda path: Path(path).write_bytes(content)
 

@@ -451,6 +451,11 @@ def test_a_header_that_claims_billions_of_pixels_is_refused_before_anything_is_a
         (b"RIFF\x40\0\0\0WAVEfmt " + bytes(40), "such as WAV or AVI, and not a WebP"),
         (b"A long text that somebody named cat.jpg, for fun", "it begins with b'A long t' and has 48 bytes"),
         (b"\x89PN", "truncated: the file has 3 bytes, too few for any image"),
+        (b"\xff\xd8", "truncated: the file has 2 bytes, too few for any image"),
+        (
+            b"hello",
+            "not an image, or of an unknown format: it begins with b'hello' and has 5 bytes. JPEG, PNG, .* are read",
+        ),
     ],
 )
 def test_what_is_no_image_is_called_by_its_name(data: bytes, text: str) -> None:

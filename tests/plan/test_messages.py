@@ -115,6 +115,28 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     # Functions and specs.
     "map of no function": (lambda: ps.range(3).map(5), TypeError, r"map\(\) needs a function, got 5, an int\."),
+    "factory of distortions": (
+        lambda: ps.range(3).random_map(ps.image.rotate),
+        TypeError,
+        (
+            r"random_map\(\) got rotate, which makes a function of an element and is none itself\. Call it first: "
+            r"random_map\(rotate\(\.\.\.\)\), as in random_map\(rotate\(15\)\)\."
+        ),
+    ),
+    "random_map of one argument": (
+        lambda: list(ps.range(3).random_map(lambda e: e)),
+        RuntimeError,
+        (
+            r"random_map\(<lambda>\) at test_messages\.py:\d+ failed on element 0 of epoch 0.*: TypeError: .* takes 1 "
+            r"positional argument but 2 were given\. random_map\(\) calls fn\(element, rng\): lambda e, rng: \.\.\.; a "
+            r"function of the element alone goes into map\(\)"
+        ),
+    ),
+    "random_map whose own call is wrong": (
+        lambda: list(ps.range(3).random_map(lambda e, rng: (lambda: e)(rng))),
+        RuntimeError,
+        r"random_map\(<lambda>\) at .*: TypeError: .* takes 0 positional arguments but 1 was given",
+    ),
     "random_map seed": (
         lambda: ps.range(3).random_map(np.add, seed="1"),
         TypeError,

@@ -45,7 +45,9 @@ def test_batches_before_the_error_arrive_and_then_the_error(executor: Any) -> No
         error = caught.value
         assert str(error).startswith("map(decode) at test_errors.py:")
         assert "failed on element 21 of epoch 0, made of the integer 21: KeyError: 'frame 21'" in str(error)
-        assert error.__notes__ == ["This was in batch 5 of epoch 0."]
+        where, cure = error.__notes__
+        assert where == "This was in batch 5 of epoch 0."
+        assert cure.startswith("To go on without elements that fail: on_error='replace'.")
         assert isinstance(error.__cause__, KeyError)
         assert "in decode" in "".join(traceback.format_exception(error))
         assert isinstance(error, RuntimeError)
@@ -116,7 +118,7 @@ def test_each_error_is_an_object_of_its_own(executor: Any) -> None:
             errors.append(caught.value)
     assert len({id(error) for error in errors}) == 3
     assert len({len(traceback.extract_tb(error.__traceback__)) for error in errors}) == 1
-    assert all(len(error.__notes__) == 1 for error in errors)
+    assert all(len(error.__notes__) == 2 for error in errors)  # the batch, and the cure
 
 
 def test_no_slot_is_lost_to_errors(executor: Any) -> None:

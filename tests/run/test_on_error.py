@@ -26,9 +26,8 @@ def load(run: tuple[str, int], tmp_path: Path) -> Iterator[Callable[..., ps.Load
     loaders = []
 
     def load(dataset: ps.Dataset, **options: Any) -> ps.Loader:
-        loader = dataset.loader(
-            **{"executor": run[0], "workers": run[1], "quarantine": tmp_path / "bad.jsonl"} | options
-        )
+        where = {"quarantine": tmp_path / "bad.jsonl"} if "on_error" in options else {}
+        loader = dataset.loader(**{"executor": run[0], "workers": run[1]} | where | options)
         loaders.append(loader)
         return loader
 

@@ -1,6 +1,7 @@
 import os
 import re
 import struct
+import traceback
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -330,6 +331,28 @@ def test_file_that_changed_since_it_was_listed_is_an_error(
         ds[6]
     assert len(os.listdir("/proc/self/fd")) == before
     assert ds[5][1] == 0
+
+
+def test_a_broken_file_ends_a_loader_with_its_name_and_the_cures_last(tmp_path: Path) -> None:
+    make_pets(tmp_path)
+    (tmp_path / "dogs/a.png").write_bytes(b"hello")
+    ds = of(tmp_path, batch_size=2, shuffle=False)
+    with ds.loader("inline") as loader, pytest.raises(ps.SourceError) as caught:
+        list(loader)
+    lines = "".join(traceback.format_exception(caught.value)).rstrip().splitlines()
+    file = re.escape(str(tmp_path / "dogs/a.png"))
+    assert re.match(
+        rf"penstock\.SourceError: {file} \(element 6\): not an image, .* it begins with b'hello'", lines[-3]
+    )
+    assert lines[-2:] == [
+        "This was in batch 3 of epoch 0.",
+        (
+            "To go on without elements that fail: on_error='replace'. The dataset's check() lists them all, and so "
+            "does `penstock check PATH` in a terminal."
+        ),
+    ]
+    with ds.loader("inline", on_error="replace", quarantine=tmp_path / "bad.jsonl") as loader:
+        assert len(list(loader)) == len(ds)
 
 
 def test_file_that_grew_since_it_was_listed_is_read_as_it_is_now(tmp_path: Path) -> None:

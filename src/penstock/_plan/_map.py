@@ -70,8 +70,16 @@ def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
     return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
 
 
-def _hint(error: BaseException, element: "Tree") -> str:
-    if isinstance(error, TypeError) and isinstance(element, tuple) and "required positional argument" in str(error):
+def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
+    """The cure for a function that takes other arguments than it gets; nothing for what went wrong inside of it."""
+    if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return ""
+    element, text = arguments[0], str(error)
+    if len(arguments) == 2 and " argument" in text and " given" in text:
+        return (
+            ". random_map() calls fn(element, rng): lambda e, rng: ...; a function of the element alone goes into map()"
+        )
+    if isinstance(element, tuple) and "required positional argument" in text:
         return f". A function gets one element, here a tuple of {len(element)}: lambda e: (e[0], e[1])"
     return ""
 
@@ -326,7 +334,7 @@ class Map(OneToOne):
         except (Exception, SystemExit) as error:  # sys.exit() would end the training, or a worker, without a word
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
-                f"{origins(self, epoch, index)}: {type(error).__name__}: {error}{_hint(error, arguments[0])}"
+                f"{origins(self, epoch, index)}: {type(error).__name__}: {error}{_hint(error, arguments)}"
             ) from error
 
     def _leaves(self, value: "Tree", element: "Tree", index: int) -> Leaves:

@@ -21,7 +21,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from penstock._errors import ArgumentError, SpecError
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
@@ -87,6 +87,13 @@ class KerasAdapter(DataAdapter):
 
     def __repr__(self) -> str:
         return f"<penstock.KerasAdapter of {self.loader!r}, for x= of fit, evaluate and predict>"
+
+    def __iter__(self) -> NoReturn:
+        """Refuses what `fit` never does: it knows adapters by their class, and asks for an iterator of its backend."""
+        raise ArgumentTypeError(
+            "What to_keras() makes is given to fit(), evaluate() and predict(), and is not iterated. To look at "
+            "batches: ds[0], or for batch in ds.loader()."
+        )
 
     # What Keras asks before it begins.
 
@@ -402,9 +409,14 @@ def _require_nothing_dropped(frame: Any) -> None:
 
 
 def _tell_cause(error: Exception) -> None:
-    """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`."""
+    """Notes the traceback of the cause: `fit` shortens tracebacks, and does it by raising the error `from None`.
+
+    Before the other notes, and the error's own text once more after it: what stands last is what is read.
+    """
     if error.__cause__ is not None and keras.config.is_traceback_filtering_enabled():
-        error.add_note("".join(traceback.format_exception(error.__cause__)))
+        cause = "".join(traceback.format_exception(error.__cause__))
+        notes = getattr(error, "__notes__", [])
+        error.__notes__ = [f"{cause}That was the cause of this:\n{type(error).__name__}: {error}", *notes]
 
 
 # Specs.

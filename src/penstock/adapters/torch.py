@@ -297,7 +297,7 @@ def _can_pin(device: Any) -> bool:
     if device.type in ("cpu", "cuda") and torch.cuda.is_available():
         return True
     warnings.warn(
-        "to_torch(pin_memory=True) does nothing here: torch finds no CUDA device to pin memory for.", stacklevel=4
+        "to_torch(pin_memory=True) does nothing here: torch finds no CUDA device to pin memory for.", stacklevel=5
     )
     return False
 

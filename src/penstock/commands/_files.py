@@ -225,14 +225,18 @@ def _failures(path: Path, head: bytes) -> list[dict[str, Any]] | None:
 
 
 def _quarantine(name: str, records: list[dict[str, Any]]) -> Found:
-    elements = {(each["plan"], each["guard"], each["epoch"], each["index"]) for each in records}
-    kinds = Counter((each["step"], each["exception"]) for each in records)
-    places = [" + ".join(source[2] for source in each["sources"]) or f"element {each['index']}" for each in records]
+    # Each run adds lines of its own: what it said last of an element counts.
+    last = {(each["plan"], each["guard"], each["epoch"], each["index"]): each for each in records}
+    kinds = Counter((each["step"], each["exception"]) for each in last.values())
+    places = [
+        " + ".join(source[2] for source in each["sources"]) or f"element {each['index']}" for each in last.values()
+    ]
+    again = f", in {len(records):,} lines: later runs add theirs" if len(records) > len(last) else ""
     return Found(
         "a quarantine file, of elements that a loader set aside",
         code=f'for each in ps.replay({name}, ds):  # ds as it was\n    print(each.failure["index"], each.error)',
         facts=(
-            ("failures", (f"{len(elements):,}",)),
+            ("failures", (f"{len(last):,}{again}",)),
             (
                 "by kind",
                 tuple(f"{count:,} x {step}: {exception}" for (step, exception), count in kinds.most_common(10)),

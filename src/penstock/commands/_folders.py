@@ -96,6 +96,8 @@ def _of_folder(path: Path, listing: Listing) -> Found:
     names = [name for name in listing.names if not name.startswith(".")]
     if {"state.json", "dataset_info.json"} <= set(names):
         return _hugging_face(path)
+    if caches := [path] if "cache.json" in names else sorted(each.parent for each in path.glob("*/cache.json")):
+        return _caches(path, caches)
     if any(re.match(r"(?i)ETL\d", name) for name in [*names, *listing.images]):
         return _etl(path)
     if listing.images.total() * 2 > listing.file_count:
@@ -117,6 +119,23 @@ def _hugging_face(path: Path) -> Found:
         code=f"import datasets\nds = ps.from_source(datasets.load_from_disk({_text(path)}))",
         problem="It is not opened here, for that imports datasets. The lines above do.",
     )
+
+
+def _caches(path: Path, caches: list[Path]) -> Found:
+    """What `cache(path)` or `materialize(path)` keeps: a folder for each plan, without which it is not opened."""
+    lines = []
+    for each in caches[:_SHOWN_CLASSES]:
+        try:
+            written = json.loads((each / "cache.json").read_text())
+            length = "a stream" if written["length"] is None else f"{written['length']:,} elements"
+            lines.append(f"{each.name}: {length}, of {' > '.join(step[0] for step in written['steps'])}")
+        except (OSError, ValueError, KeyError, TypeError):
+            lines.append(f"{each.name}: damaged")
+    if len(caches) > _SHOWN_CLASSES:
+        lines.append(f"and {len(caches) - _SHOWN_CLASSES:,} more")
+    folder = path.parent if caches == [path] else path
+    code = f"ds = ds.cache({_text(folder)})  # ds as it was when it was kept; or ds.materialize(...)"
+    return Found("a cache of penstock, of elements that were kept", code=code, facts=(("kept", tuple(lines)),))
 
 
 def _etl(path: Path) -> Found:

@@ -1,12 +1,14 @@
 """The dataset that a command line names: by a path, or as `module:name` or `file.py:name`."""
 
 import argparse
+import ast
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +54,11 @@ def _of_path(path: Path) -> tuple[Dataset, str]:
             "file.py:name."
         )
     if path.suffix == ".py":
-        raise penstock.ArgumentError(f"{path} is a program. Name the dataset in it, or what returns it: {path}:name.")
+        there = ", ".join(_names_in(path)) or "none"
+        raise penstock.ArgumentError(
+            f"{path} is a program. Name the dataset in it, or what returns it: {path}:name. Names that it defines are: "
+            f"{there}."
+        )
     found, _ = _folders.recognise(path)
     if found.open is None:
         raise penstock.SourceError(
@@ -111,6 +117,11 @@ def _of_name(module: ModuleType, module_name: str, name: str) -> Dataset:
             f"{module_name}:{name} is of type {type(value).__name__}. Name a penstock.Dataset, or a function without "
             "arguments that returns one."
         )
+    if needed := _needed(value):
+        raise penstock.ArgumentTypeError(
+            f"{module_name}:{name} needs {', '.join(needed)}. Name a function without arguments that returns a "
+            "penstock.Dataset."
+        )
     with _told(f"{name}()"):
         made = value()
     if isinstance(made, Dataset):
@@ -126,6 +137,29 @@ def _candidates(module: ModuleType) -> Iterator[str]:
         own_function = callable(value) and getattr(value, "__module__", None) == module.__name__
         if not name.startswith("_") and (isinstance(value, Dataset) or own_function):
             yield name
+
+
+def _names_in(path: Path) -> Iterator[str]:
+    """Names that a program defines, without running it: it might begin to train."""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    for each in statements:
+        targets = each.targets if isinstance(each, ast.Assign) else [each]
+        for name in (getattr(target, "id", getattr(target, "name", "_")) for target in targets):
+            if not name.startswith("_") and isinstance(each, (ast.Assign, ast.FunctionDef, ast.ClassDef)):
+                yield name
+
+
+def _needed(function: Callable[..., object]) -> list[str]:
+    """The arguments that a function has to be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin, which does not say
+        return []
+    optional = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 @contextmanager

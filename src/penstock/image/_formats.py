@@ -260,7 +260,7 @@ def _what_it_is(data: memoryview, head: bytes) -> str:
             return f"not an image: {name}."
     if not any(head):
         return f"not an image: the first of its {len(data):,} bytes are zeros, as after a failed copy. Fetch it again."
-    if len(data) < 30:
+    if any(magic.startswith(head) for magic in (b"\xff\xd8\xff", *(magic for magic, _ in _PARSERS))):
         return f"truncated: the file has {len(data)} bytes, too few for any image. Fetch it again."
     begin = f"it begins with {head[:8]!r} and has {len(data):,} bytes"
     return f"not an image, or of an unknown format: {begin}. {read}; take it out of the images."

@@ -161,7 +161,8 @@ class OpenImageSource(Opened[ImageSource]):
                     else:
                         decoding.into(data, images[row])
                 except ImageError as error:
-                    raise SourceError(f"{self._named(index)}: {error}") from error
+                    # Not its cause: that says the same without the file, and would be what stands last.
+                    raise SourceError(f"{self._named(index)}: {error}") from None
 
     def _content(self, index: int) -> Bytes:
         """The bytes of a file; in memory of this thread, which holds another one's after the next call."""

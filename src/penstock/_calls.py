@@ -1,0 +1,109 @@
+"""Calls with an argument that the function does not have: what it is called here, and which there are.
+
+Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
+
+from penstock._errors import ArgumentTypeError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
+
+_SAME: Final = {
+    "batch_size": "size",
+    "num_workers": "workers",
+    "prefetch_factor": "prefetch",
+    "max_queue_size": "prefetch",
+    "timeout": "timeout_s",
+    "drop_last": "drop_remainder",
+    "output_signature": "element_spec",
+    "output_types": "element_spec",
+    "reshuffle_each_iteration": "reshuffle",
+    "random_state": "seed",
+    "size": "length",
+}
+"""Other libraries' words for an argument, where the function has it."""
+_ELSEWHERE: Final = {
+    "num_workers": "It is an option of what runs the dataset: loader(workers=4), to_torch(workers=4) and the like.",
+    "num_parallel_calls": "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
+    "batch_size": "Write batch(n) before.",
+    "drop_last": "Write batch(n, drop_remainder=True).",
+    "buffer_size": (
+        "shuffle(seed=1) shuffles all of it, without a buffer; a stream takes shuffle(seed=1, window=1000). A loader "
+        "reads ahead by itself: loader(prefetch=4)."
+    ),
+    "shuffle": "Write shuffle(seed=1) before batch(n).",
+    "collate_fn": "Write map(fn) after batch(n), or padded_batch(n) in its place.",
+    "args": "Give them after the function: from_generator(gen, 10).",
+    "sampler": "Processes share batches by shard=(rank, world_size); shuffle(seed=1) is a step of the dataset.",
+    "generator": "There is nothing to write: seeds are arguments of the steps, such as shuffle(seed=1).",
+    "worker_init_fn": "There is nothing to write: random_map(fn) gives each element random numbers of its own.",
+    "persistent_workers": "There is nothing to write: workers live as long as the loader.",
+    "pin_memory": "It is an option of to_torch() alone.",
+    "deterministic": "There is nothing to write: the order is always that of the dataset.",
+    "use_multiprocessing": "Write executor='processes', or nothing: it is chosen by itself.",
+}
+"""What to write for other libraries' words that are no argument here."""
+
+
+def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
+    """Returns the function with a better error for a keyword that it does not have; its signature stays.
+
+    Args:
+        fn: A public function.
+        options: What it takes as `**loader_options`, if it does.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except TypeError:
+            # What is raised inside passes, unless the call could not have worked anyway.
+            if kwargs and (text := _unknown_keyword(fn, kwargs, options)):
+                raise ArgumentTypeError(text) from None
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
+    """Makes a class decorator that does so with all public methods."""
+
+    def decorated(cls: _Class) -> _Class:
+        for name, value in list(vars(cls).items()):
+            if inspect.isfunction(value) and not name.startswith("_"):
+                setattr(cls, name, explained(value, options))
+        return cls
+
+    return decorated
+
+
+def _unknown_keyword(fn: Callable[..., Any], kwargs: dict[str, Any], options: Collection[str]) -> str | None:
+    """The message about the first keyword that a function does not have; None if it has all of them."""
+    known: list[str] = []
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            known += options
+        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and parameter.name != "self":
+            known.append(parameter.name)
+    name = next((each for each in kwargs if each not in known), None)
+    if name is None:
+        return None
+    takes = f"It takes {', '.join(known)}." if known else "It takes none."
+    return " ".join(filter(None, (f"{fn.__name__}() has no argument {name}=.", _cure(name, known), takes)))
+
+
+def _cure(name: str, known: list[str]) -> str:
+    import difflib  # only here, for an error
+
+    if _SAME.get(name) in known:
+        return f"Here it is {_SAME[name]}=."
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    alike = difflib.get_close_matches(name, known, 1)
+    return f"Did you mean {alike[0]}=?" if alike else ""

@@ -1,0 +1,106 @@
+"""Arguments that a function does not have: what the error says, and what passes untouched."""
+
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from tests.texts import assert_refused
+
+LOADER = r"executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine\."
+UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
+    "a slip": (
+        lambda: ps.range(3).loader(quarantaine="x"),
+        rf"loader\(\) has no argument quarantaine=\. Did you mean quarantine=\? It takes {LOADER}",
+    ),
+    "another name": (
+        lambda: ps.range(3).materialize("x", num_workers=3),
+        rf"materialize\(\) has no argument num_workers=\. Here it is workers=\. It takes path, key, progress, {LOADER}",
+    ),
+    "no name at all": (lambda: ps.range(3).unbatch(x=1), r"unbatch\(\) has no argument x=\. It takes none\."),
+    "no name alike": (lambda: ps.range(3).take(3, zzz=1), r"take\(\) has no argument zzz=\. It takes n\."),
+    "buffer of shuffle": (
+        lambda: ps.range(3).shuffle(buffer_size=3),
+        (
+            r"shuffle\(\) has no argument buffer_size=\. shuffle\(seed=1\) shuffles all of it, without a buffer; a "
+            r"stream takes shuffle\(seed=1, window=1000\)\. A loader reads ahead by itself: loader\(prefetch=4\)\. "
+            r"It takes seed, window, reshuffle\."
+        ),
+    ),
+    "calls of map": (
+        lambda: ps.range(3).map(abs, num_parallel_calls=3),
+        (
+            r"map\(\) has no argument num_parallel_calls=\. There is nothing to write: steps run on all CPUs\. "
+            r"loader\(workers=4\) says how many\. It takes fn, element_spec\."
+        ),
+    ),
+    "remainder": (
+        lambda: ps.range(3).batch(2, drop_last=True),
+        r"batch\(\) has no argument drop_last=\. Here it is drop_remainder=\. It takes size, drop_remainder\.",
+    ),
+    "remainder, too late": (
+        lambda: ps.range(3).loader(drop_last=True),
+        rf"loader\(\) has no argument drop_last=\. Write batch\(n, drop_remainder=True\)\. It takes {LOADER}",
+    ),
+    "size of windows": (
+        lambda: ps.range(3).windows(size=2),
+        r"windows\(\) has no argument size=\. Here it is length=\. It takes length, shift, stride, groups\.",
+    ),
+    "arguments of a generator": (
+        lambda: ps.from_generator(range, args=[3]),
+        (
+            r"from_generator\(\) has no argument args=\. Give them after the function: from_generator\(gen, 10\)\. "
+            r"It takes fn, element_spec, length, shards\."
+        ),
+    ),
+    "signature of a generator": (
+        lambda: ps.from_generator(range, 3, output_signature=None),
+        r"from_generator\(\) has no argument output_signature=\. Here it is element_spec=\. It takes .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_text_of_an_unknown_argument(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(UNKNOWN[name][0], TypeError, UNKNOWN[name][1])
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("verb", ["to_torch", "to_jax", "to_tf", "to_keras"])
+def test_adapters_name_their_own_options_and_those_of_the_loader(verb: str) -> None:
+    batches = ps.range(9).batch(3)
+    with pytest.raises(ps.ArgumentTypeError) as caught:
+        getattr(batches, verb)(num_workers=3)
+    text = str(caught.value)
+    assert text.startswith(f"{verb}() has no argument num_workers=. Here it is workers=. It takes ")
+    assert "training, executor, workers" in text
+    with pytest.raises(ps.ArgumentTypeError, match=r"\(\) has no argument batch_size=\. Write batch\(n\) before\."):
+        getattr(batches, verb)(batch_size=3)
+
+
+def test_other_type_errors_pass_as_they_are(tmp_path: Path) -> None:
+    error = TypeError("from inside")
+
+    def progress(done: int, total: int | None) -> None:
+        raise error
+
+    with pytest.raises(TypeError) as caught:
+        ps.range(3).materialize(tmp_path / "kept", progress=progress, executor="inline")
+    assert caught.value is error
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'size'"):
+        ps.range(3).batch()  # type: ignore[call-arg]
+
+
+def test_signatures_are_those_that_were_written() -> None:
+    assert str(inspect.signature(ps.Dataset.take)) == "(self, n: int) -> 'Dataset'"
+    assert list(inspect.signature(ps.mix).parameters) == ["datasets", "weights", "seed"]
+    assert list(inspect.signature(ps.range(3).to_torch).parameters)[-1] == "loader_options"
+    assert ps.mix.__module__ == "penstock"
+    assert ps.mix.__doc__
+    assert ps.mix.__doc__.startswith("Mixes")
+    assert pickle.loads(pickle.dumps(ps.mix)) is ps.mix
