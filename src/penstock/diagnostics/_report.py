@@ -388,7 +388,9 @@ class Report:
     def _table(self) -> Iterator[str]:
         """A line for each step that was measured, with those of the same workers, and one for these workers."""
         groups = [(lane, rows) for lane in self.lanes if (rows := list(self._rows(lane)))]
-        widths = [max((len(row[column]) for _, rows in groups for row in rows), default=0) for column in range(6)]
+        if not groups:
+            return
+        widths = [max(len(row[column]) for _, rows in groups for row in rows) for column in range(6)]
         for lane, rows in groups:
             shares, indent = self.shares(lane), "  "
             if len(groups) > 1:
