@@ -381,11 +381,11 @@ class Loader:
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         pipeline = self._pipeline  # another thread may be putting another one there
-        leaves = self._node.spec.leaves
-        sizes = {leaf.max_shape[0] if leaf.max_shape else 1 for leaf in leaves}
         return Report(
             batches=counters.batches,
-            elements_per_batch=sizes.pop() if len(sizes) == 1 and self._node.part_count(0, 0) else 1,
+            elements_per_batch=self._node.batch_size or 1,
+            longest_use_s=counters.longest_use_s,
+            unit="element" if self._node.batch_size else "batch",
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,

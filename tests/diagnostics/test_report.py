@@ -179,6 +179,55 @@ def test_what_if_needs_a_batch() -> None:
         loader.report().what_if(workers=2)
 
 
+def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
+    quick = lane(2, 2, step_ms=1.9)
+    assert report(quick, use_ms=96, wait_ms=4).limit == "your program is the limit, 96.0 ms a batch"
+    said = report(quick, use_ms=4, wait_ms=96)
+    assert (said.slowest, said.is_idle) == (None, True)
+    assert said.limit == (
+        "no step is the limit, for all workers are mostly idle: handing elements over takes 96.0 ms a batch, and more "
+        "workers would not help"
+    )
+
+
+def test_workers_of_one_pool_are_busy_together() -> None:
+    first, second = (replace(lane(60, 60, step_ms=59), label=label, executor="processes") for label in "ab")
+    said = report(first, second, replace(first, batches=0), use_ms=5, wait_ms=75)
+    assert said.limit.startswith("map(decode) is the limit, ")
+    apart = report(*(replace(each, executor="threads") for each in (first, second)), use_ms=75, wait_ms=5)
+    assert apart.limit.startswith("your program is the limit, ")
+
+
+def test_one_long_element_is_work_though_the_workers_are_idle_meanwhile() -> None:
+    # Of eight workers one was at it, and what the others had made could not be handed out before.
+    said = report(lane(80, 1, workers=8, step_ms=79), use_ms=10, wait_ms=90, workers=8)
+    assert said.limit.startswith("map(decode) is the limit, ")
+
+
+def test_one_long_step_of_the_consumer_is_said() -> None:
+    said = replace(report(lane(2, 2), use_ms=360, wait_ms=0), longest_use_s=3.0)
+    assert "; your program is the limit, 360.0 ms a batch; 3.0 of 3.6 s were one step of your program;" in said.sentence
+    assert "one step" not in replace(said, longest_use_s=1.1).sentence  # less than a third
+    few = replace(said, batches=3, elapsed_s=3.6, longest_use_s=1.9)
+    assert "one step" not in few.sentence  # one of two
+    assert "one step" not in replace(said, elapsed_s=0.004, longest_use_s=0.003).sentence  # that is nothing
+
+
+def test_the_steps_of_a_group_of_workers_stand_below_it() -> None:
+    feed = replace(lane(40, 40, is_serial=True, workers=1), label="from_generator(lines)", given=170)
+    said = replace(report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35), first_batch_s=0.0)
+    lines = str(said).splitlines()[1:5]
+    assert [line[:30].rstrip() for line in lines] == [
+        "  2 threads for batch(16): 75%",
+        "    map(decode)",
+        "    into batches",
+        "  one thread for from_generato",
+    ]
+    assert "100% of the workers' time" in str(said).splitlines()[5]
+    assert "from_generator(lines), read in one place  170 elements" in str(said).splitlines()[5]
+    assert "first batch after" not in said.sentence
+
+
 # What is measured.
 
 
@@ -270,6 +319,100 @@ def test_nothing_is_told_to_nobody() -> None:
         said = loader.report()
     assert said.elements_per_s > 0
     assert math.isfinite(said.what_if(workers=3).elements_per_s)
+
+
+def ragged(count: int) -> Any:
+    def make(i: Any) -> Any:
+        return np.zeros(int(i) % 7 + 1)
+
+    return ps.range(count).map(make, element_spec=ps.ArraySpec((None,), "float64"))
+
+
+def numbers() -> Any:
+    yield from (np.int64(number) for number in range(80))
+
+
+PAIRS = ps.range(80).map(lambda x: x)
+COUNTED: dict[str, tuple[Any, int, str]] = {
+    "batch": (PAIRS.batch(8), 8, "elements"),
+    "padded_batch": (ragged(80).padded_batch(8), 8, "elements"),
+    "padded_batch(shape)": (ragged(80).padded_batch(8, padded_shapes=(7,)), 8, "elements"),
+    "bucket_by_length": (ragged(80).bucket_by_length(len, [3], [4, 4]), 4, "elements"),
+    "bucket_by_length(sizes)": (ragged(80).bucket_by_length(len, [3], [4, 8]), 1, "batches"),
+    "no batches": (PAIRS, 1, "elements"),
+    "unbatch": (PAIRS.batch(8).unbatch(), 1, "elements"),
+    "windows": (PAIRS.windows(4), 1, "elements"),
+    "map of batches": (PAIRS.batch(8).map(lambda x: x + 1), 8, "elements"),
+    "map to one number": (PAIRS.batch(8).map(lambda x: x.sum()), 1, "batches"),
+    "filter of batches": (PAIRS.batch(8).filter(lambda x: True), 8, "elements"),
+    "stream": (ps.from_generator(numbers).batch(8), 8, "elements"),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_elements_are_counted_or_batches_are_said(kind: str) -> None:
+    dataset, size, unit = COUNTED[kind]
+    with dataset.loader("inline") as loader:
+        count = sum(1 for _ in loader)
+        said = loader.report()
+    assert (said.batches, said.elements_per_batch) == (count, size)
+    assert said.elements_per_s == pytest.approx((count - 1) * size / said.elapsed_s)
+    assert f" {unit}/s; waited" in said.sentence
+    rows = [line for line in str(said).splitlines() if line.lstrip().startswith(("into batches", "batch(8), read in"))]
+    assert f" {unit} " in rows[0]
+
+
+def test_what_is_read_in_one_place_counts_what_it_gave() -> None:
+    third = ps.from_generator(numbers).filter(lambda x: x % 4 == 0).padded_batch(5)
+    with third.loader("inline") as loader:
+        assert sum(1 for _ in loader) == 4
+        lanes = loader.report().lanes
+    assert next((lane.label.partition("(")[0], lane.given) for lane in lanes if lane.is_serial) == ("filter", 20)
+
+
+def test_a_stream_whose_units_ask_for_more_counts_what_there_was() -> None:
+    with ps.from_generator(numbers).batch(25).loader("inline") as loader:
+        assert [len(batch) for batch in loader] == [25, 25, 25, 5]
+        (lane,) = loader.report().lanes
+    assert lane.batches == pytest.approx(80 / 25)
+
+
+def test_rows_that_are_kept_leaf_by_leaf_are_counted_once(tmp_path: Any) -> None:
+    kept = ps.range(40).map(lambda i: {"x": np.full(8, i, "float32"), "y": i, "z": i}).cache(str(tmp_path))
+    with kept.batch(8).loader("inline") as loader:
+        list(loader)
+    with kept.batch(8).loader("inline") as loader:
+        list(loader)
+        (step,) = [each for each in loader.report().lanes[0].steps if each.step.startswith("cache")]
+    assert step.elements == 40
+    assert step.nbytes == 40 * (32 + 8 + 8)
+
+
+def test_a_source_that_is_read_twice_has_its_elements_with_each_step() -> None:
+    source = Sleeping(0.0)
+    both = ps.zip((ps.from_source(source).take(80), ps.from_source(source).skip(80)))
+    with both.batch(8).loader("inline") as loader:
+        list(loader)
+        steps = loader.report().lanes[0].steps
+    assert [step.elements for step in steps] == [80, 80]
+
+
+def test_the_first_batch_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with ps.range(40).batch(8).loader("inline") as loader:
+        for _ in range(3):
+            list(loader)
+        assert loader.report().first_batch_s > 0
+    assert ["first batch after" in record.message for record in caplog.records] == [True, False, False]
+
+
+def test_the_longest_step_of_the_consumer_is_measured() -> None:
+    with ps.range(80).batch(8).loader("inline") as loader:
+        for number, _ in enumerate(loader):
+            time.sleep(0.15 if number == 3 else 0)
+        said = loader.report()
+        assert 0.15 <= said.longest_use_s <= said.elapsed_s - said.wait_s + 1e-9
+        assert "s were one step of your program" in said.sentence
 
 
 @pytest.mark.limits

@@ -63,6 +63,11 @@ class Batch(Node):
         is_exact = self.remainder == 0 and self.source.length is not None
         return spec.stacked(self.size, exact=is_exact or self.drop_remainder)
 
+    @property
+    def batch_size(self) -> int:
+        """The size."""
+        return self.size
+
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each batch, in order."""
         return [Demand(0, epoch, self._members(indices)[0])]
@@ -166,6 +171,11 @@ class Unbatch(Node):
     def _find_spec(self) -> Spec:
         assert self._sizes
         return self.source.spec.unstacked()
+
+    @property
+    def batch_size(self) -> int:
+        """Its elements are no batches."""
+        return 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The element that each part is in."""

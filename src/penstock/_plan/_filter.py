@@ -126,6 +126,11 @@ class FlatMap(Sequential):
     def _find_spec(self) -> Spec:
         return self._probed if self.declared is None else self.declared
 
+    @property
+    def batch_size(self) -> int:
+        """What a function makes are elements."""
+        return 1
+
     @cached_property
     def _probed(self) -> Spec:
         sources = OpenSources(self.source)

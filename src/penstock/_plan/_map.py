@@ -178,6 +178,15 @@ class Map(OneToOne):
         return getattr(self.function, "releases_gil", False) is True
 
     @property
+    def batch_size(self) -> int | None:
+        """That of the batches it is given, if what it makes of them is as long."""
+        size = self.source.batch_size
+        if size == 1 or self.verdict is not None:
+            return size
+        leaves = self.known_spec.leaves if self.known_spec else ()
+        return size if {(leaf.max_shape or (0,))[0] for leaf in leaves} == {size} else None
+
+    @property
     def known_spec(self) -> Spec | None:
         """What was declared or found; None before."""
         if self.verdict is not None:
@@ -295,22 +304,32 @@ class Map(OneToOne):
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace, spent_s = source.spec.structure, reader.trace.words, 0.0
+        structure, trace = source.spec.structure, reader.trace.words
         trace[0], trace[1] = reader.number + 1, epoch
         due, every = reader.trace.turn(reader.number, len(chunk))
+        timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter() if every > 1 else 0.0
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
             if place == due:
                 began = time.perf_counter()
                 leaves = self._run(element, rng, globals_, epoch, index)
-                spent_s += time.perf_counter() - began
+                ended = time.perf_counter()
+                out.put(row, leaves)
+                call_s += ended - began
+                if every > 1:
+                    put_s += time.perf_counter() - ended
+                timed += 1
                 due += every
             else:
                 leaves = self._run(element, rng, globals_, epoch, index)
-            out.put(row, leaves)
+                out.put(row, leaves)
             del element, leaves  # or the scratch memory looks as if the function had kept it
-        reader.trace.note(reader.number, len(chunk), spent_s * every)
+        if every > 1:
+            seconds = time.perf_counter() - started
+            reader.trace.note_timed(reader.number, len(chunk), seconds, timed, call_s, put_s)
+        else:
+            reader.trace.note(reader.number, len(chunk), call_s)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

@@ -160,6 +160,12 @@ class Node(ABC):
         }
 
     @property
+    def batch_size(self) -> int | None:
+        """How many elements a full batch has, if this step gives batches; 1 if not, and None where nobody knows."""
+        sizes = {node.batch_size for node in self.made_by}
+        return sizes.pop() if len(sizes) == 1 else None if sizes else 1
+
+    @property
     def opens(self) -> "Openable | None":
         """What a run opens for this step, once a process, and reads by; None where it needs nothing."""
         return None

@@ -146,6 +146,11 @@ class PaddedBatch(Node):
         is_exact = self.drop_remainder or (self._plain.remainder == 0 and self.source.length is not None)
         return self.padding.spec(self.label, self.source.spec, self.size, is_exact=is_exact)
 
+    @property
+    def batch_size(self) -> int:
+        """The size."""
+        return self.size
+
     def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
         """The elements of each batch, in order."""
         return self._plain.demand(epoch, indices)
@@ -226,6 +231,11 @@ class BucketByLength(Sequential):
     def _find_spec(self) -> Spec:
         is_exact = self.drop_remainder and len(set(self.sizes)) == 1
         return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of all buckets; how often each of them is full is not known ahead."""
+        return self.sizes[0] if len(set(self.sizes)) == 1 else None
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """A batch of a bucket when it is full; at the end what is left, shortest first."""

@@ -32,6 +32,8 @@ STEP_WORD = 3
 SHORT_CALL_NS = 50_000
 TIMED_EVERY = 16
 """Of calls of a function that are shorter, one in so many is timed."""
+LONG_FACTOR = 4
+"""Where calls took so many times what those that were timed explain, another one of them was long."""
 SHORT_UNIT_S = 1e-3
 CPU_EVERY = 8
 """Once so many units in a row were shorter, the CPU's time is read for one in so many."""
@@ -152,24 +154,27 @@ class Gather:
 
     def __init__(self) -> None:
         self._reads: dict[Source, list[Read]] = {}
-        self._readers: dict[Source, Reader] = {}
+        self._readers: dict[Source, list[Reader]] = {}
+        """Who wants each of the reads."""
 
     def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
         """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
         source = reader.source if source is None else source
         assert source is not None
         self._reads.setdefault(source, []).append(Read(indices, out.arrays, out.rows))
-        self._readers[source] = reader
+        self._readers.setdefault(source, []).append(reader)
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
+        counted: set[Reader] = set()
         for source, reads in self._reads.items():
-            reader, began = self._readers[source], time.perf_counter()
+            readers, began = self._readers[source], time.perf_counter()
             try:
                 source.gather(reads)
-                reader.trace.note(reader.number, sum(len(read.indices) for read in reads), time.perf_counter() - began)
+                self._note(reads, readers, time.perf_counter() - began, counted)
+                counted.update(readers)
             except Exception as error:
-                reader.trace.words[0] = reader.number + 1  # for the guard that notes it
+                readers[-1].trace.words[0] = readers[-1].number + 1  # for the guard that notes it
                 if isinstance(error, PenstockError):
                     raise
                 # A user's own source, whose error does not say what was asked of it.
@@ -178,6 +183,17 @@ class Gather:
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
+
+    def _note(self, reads: list[Read], readers: "list[Reader]", seconds: float, counted: "set[Reader]") -> None:
+        """Notes how long a source took, shared among the steps that read it by their elements.
+
+        A step that reads several sources, as a cache does for each leaf, has its elements counted with the first.
+        """
+        total = sum(len(read.indices) for read in reads)
+        for read, reader in zip(reads, readers, strict=True):
+            count = len(read.indices)
+            part_s = seconds * count / total if total else 0.0
+            reader.trace.note(reader.number, 0 if reader in counted else count, part_s)
 
 
 @final
@@ -213,7 +229,7 @@ class Trace:
     and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("_cpu_share", "_short_count", "failures", "is_condemned", "takes_any", "times", "words")
+    __slots__ = ("_cpu_share", "_short_count", "_timed", "failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
@@ -228,6 +244,7 @@ class Trace:
         """Where the worker notes how long units and steps take, if somebody wants to know: its rows, their nanoseconds,
         those of the CPU, and for each step elements and nanoseconds."""
         self._cpu_share = 1.0
+        self._timed: dict[int, tuple[float, float]] = {}
         self._short_count = 0
 
     def turn(self, step: int, count: int) -> tuple[int, int]:
@@ -243,6 +260,30 @@ class Trace:
         if called < TIMED_EVERY or spent_ns >= called * SHORT_CALL_NS:
             return 0, 1
         return -called % TIMED_EVERY, TIMED_EVERY
+
+    def note_timed(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
+        """Notes the time of calls of a function of which some were timed, by how long all of them took together.
+
+        What was timed says how the calls and putting away what they gave share that time. Where it took far longer than
+        what was timed explains, one of the other calls was long. So a call that takes long once in a while counts as
+        the time that it took, whether it was timed or not.
+
+        Args:
+            step: The step's number.
+            count: The calls.
+            seconds: What they took, and putting away what they gave.
+            timed: How many of them were timed; if none, those before them stand for them.
+            call_s: What these took.
+            put_s: What it took to put away what they gave.
+        """
+        if timed:
+            self._timed[step] = call_s / timed, put_s / timed
+        call_s, put_s = self._timed.get(step, (seconds, 0.0))
+        usual_s = (call_s + put_s) * count
+        if seconds > max(LONG_FACTOR * usual_s, SHORT_UNIT_S):
+            self.note(step, count, seconds - put_s * count)
+        else:
+            self.note(step, count, seconds * call_s / (call_s + put_s) if usual_s else seconds)
 
     def reads_cpu(self) -> bool:
         """Whether the time of the CPU is to be read for the next unit: not of most that follow many short ones."""

@@ -243,6 +243,8 @@ class Inlet(Node):
     """The step's `random_depth`."""
     differs: bool
     """Whether its elements may be others in another epoch, or in another order."""
+    size: int | None
+    """The step's `batch_size`."""
 
     @property
     def verb(self) -> str:
@@ -269,6 +271,11 @@ class Inlet(Node):
     def random_depth(self) -> int:
         """As in the plan that this is a part of."""
         return self.depth
+
+    @property
+    def batch_size(self) -> int | None:
+        """As in the plan that this is a part of."""
+        return self.size
 
     @property
     def changes_order(self) -> bool:
@@ -306,7 +313,7 @@ def cut(node: Node, count: Length) -> tuple[Node, Node]:
     """
     if not (node.is_parallel and node.access == "stream"):
         differs = node.changes_order or node.random_depth > 0
-        return Inlet(node.label, node.spec, count, node.random_depth, differs), node
+        return Inlet(node.label, node.spec, count, node.random_depth, differs, node.batch_size), node
     (source,) = node.inputs
     above, below = cut(source, count)
     clone = replace(node, source=above)  # type: ignore[type-var]  # every concrete node is a dataclass

@@ -68,6 +68,11 @@ class Windows(Node):
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(self.size)
 
+    @property
+    def batch_size(self) -> int:
+        """A window is an element."""
+        return 1
+
     def starts(self, indices: Indices) -> Indices:
         """The first input element of each window."""
         if self.groups is None:

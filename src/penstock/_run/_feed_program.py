@@ -93,7 +93,7 @@ class FeedProgram:
         """
         rows, consumed, marks = self.layout.rows(out), self.layout.consumed(out), self.layout.marks(out)
         origin = unit.index * self.layout.size
-        marks[1] = 0
+        marks[1] = cursor.row_count = 0
         try:
             cursor.seek(unit.epoch, origin + unit.start, unit.origin)
         finally:
@@ -108,6 +108,11 @@ class FeedProgram:
             rows.put(row, leaves)
             consumed[row] = cursor.consumed
             marks[0] = row + 1
+            cursor.row_count += 1
+
+    def rows_done(self, cursor: "Cursor", unit: Unit) -> int:
+        """As of `Program`: as many as there were, though more were asked for."""
+        return cursor.row_count
 
     def objects(self, unit: Unit, out: Rows) -> list[Any]:
         """What a unit wrote of leaves that have no place in the slot, text and ragged arrays: a list of values each."""
@@ -143,6 +148,8 @@ class Cursor:
         self._epoch = -1
         self._elements: Generator[Leaves, None, None] | None = None
         self.index = 0
+        self.row_count = 0
+        """Elements that the unit that was run last wrote, if it was of a feed."""
         self.outcome = Outcome(0, False, -1)
         """Of the unit that was run last, if it was of a `Serial` program."""
 

@@ -42,7 +42,8 @@ def lane_of(
     for number, each in enumerate(walk(node)):
         count, step_ns = times[STEP_WORD + 2 * number : STEP_WORD + 2 * number + 2].tolist()
         if count:
-            steps.append(StepTime(each.label, first + number, count, step_ns / 1e9, _element_nbytes(each)))
+            step = StepTime(each.label, first + number, count, step_ns / 1e9, _element_nbytes(each), unit_of(each))
+            steps.append(step)
     rows, wall_ns, cpu_ns = times[:STEP_WORD].tolist()
     return Lane(
         label=node.label,
@@ -55,7 +56,14 @@ def lane_of(
         executor=executor,
         first=first,
         takes_turns=takes_turns,
+        given=None if rows_per_batch else rows,
+        unit=unit_of(node),
     )
+
+
+def unit_of(node: Node) -> str:
+    """What a step gives, in a word."""
+    return "element" if node.batch_size == 1 else "batch"
 
 
 def steps_of(node: Node) -> PlanStep:

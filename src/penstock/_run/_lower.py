@@ -114,7 +114,7 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
             wall_s = time.perf_counter() - began
             note_time(words, unit.stop - unit.start, wall_s)
             cpu_s = None if cpu_began is None else time.thread_time() - cpu_began
-            trace.note_unit(unit.stop - unit.start, wall_s, cpu_s)
+            trace.note_unit(program.rows_done(reader, unit), wall_s, cpu_s)
 
 
 class Program:
@@ -328,6 +328,10 @@ class Program:
             if not self.is_inner:
                 error.add_note(f"This was{_place(unit)}.")
             raise
+
+    def rows_done(self, reader: Reader, unit: Unit) -> int:
+        """The rows of a unit that was run just now, to be counted."""
+        return unit.stop - unit.start
 
     def describe(self, unit: Unit) -> str:
         """What a unit is of, for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""

@@ -86,6 +86,15 @@ class Serial(Program):
         if self._batch is not None:
             out.set_extents(np.array([count], np.int64))
 
+    @property
+    def rows_per_batch(self) -> int:
+        """Elements, of which a unit says how many there were."""
+        return self._size
+
+    def rows_done(self, cursor: Cursor, unit: Unit) -> int:  # type: ignore[override]
+        """As many as there were; of a batch that is no `batch()`, itself."""
+        return cursor.outcome.row_count
+
     def objects(self, unit: Unit, out: Rows) -> list[Any]:
         """What a unit wrote of leaves that have no place in the slot."""
         return [array[0] for array in self._object_arrays(out)]

@@ -29,6 +29,7 @@ from penstock._run._choice import Choice, choose, choose_feed
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._feed import Feed
 from penstock._run._feed_program import FeedProgram
+from penstock._run._lanes import unit_of
 from penstock._run._lower import Position, Program
 from penstock._run._pipeline import END_OF_EPOCH, Pipeline
 from penstock._run._quarantine import Quarantine
@@ -391,7 +392,9 @@ class _Parallel:
             return []
         # The batches that it makes of its elements are no step of the plan.
         own, *others = self._pipeline.lanes(delivered, first - self._is_stacked)
-        return [replace(own, first=first, label=self.node.label), *others]
+        rows_each = 1 if self._is_stacked else self._stage.program.rows_per_batch
+        given = None if own.given is None else own.given // rows_each
+        return [replace(own, first=first, label=self.node.label, unit=unit_of(self.node), given=given), *others]
 
     def tasks(self) -> list[str]:
         """Its workers; see `Executor.tasks`."""

@@ -28,6 +28,8 @@ class StepTime:
     """All workers together, by the clock, without what the steps before it took."""
     element_nbytes: int | None = None
     """Of each element that it gave, by its spec; None where elements differ in size."""
+    unit: str = "element"
+    """What it gave: `batch` where that is what its elements are."""
 
     @property
     def element_s(self) -> float:
@@ -100,6 +102,10 @@ class Lane:
     """The place in the plan of the last of its steps, counted from the end."""
     takes_turns: bool = False
     """These threads run one at a time, for side by side they would be slower."""
+    given: int | None = None
+    """Of a part of a plan: how many elements, or batches, its last step gave."""
+    unit: str = "element"
+    """What that step gave."""
     delay_s: float | None = None
     """All workers together: how much of `wall_s` they could have run and had no CPU; None where that is not known."""
 
@@ -110,6 +116,11 @@ class Lane:
             return "your program itself (inline)"
         one, more = ("thread", "threads") if self.executor == "threads" else ("process", "processes")
         return f"one {one}" if self.workers == 1 else f"{self.workers} {more}"
+
+    @property
+    def at_once(self) -> int:
+        """How many of its workers work side by side."""
+        return 1 if self.is_serial or self.takes_turns else self.workers
 
     @property
     def rest_s(self) -> float:
@@ -150,6 +161,7 @@ class Lane:
         return replace(
             self,
             batches=self.batches - before.batches,
+            given=None if self.given is None else self.given - (before.given or 0),
             wall_s=self.wall_s - before.wall_s,
             cpu_s=self.cpu_s - before.cpu_s,
             steps=tuple(step for step in steps if step.elements),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from penstock.diagnostics._lanes import Lane, PlanStep
-from penstock.diagnostics._units import ms, share, size
+from penstock.diagnostics._units import an, many, ms, share, size
 
 if TYPE_CHECKING:
     from penstock.diagnostics._report import Report
@@ -176,12 +176,14 @@ class _Item:
 def _consumer(report: "Report") -> _Item:
     texts: list[tuple[Style, str]] = [("who", "your program")]
     if report.batches:
-        texts.append(("fact", f"{ms(report.use_s)} a batch, {report.elements_per_s:,.0f} elements/s"))
+        texts.append(("fact", f"{ms(report.use_s)} a batch, {report.elements_per_s:,.0f} {many(report.unit)}/s"))
         texts.append(("fact", f"waits {report.wait_share:.0%} of the time for data"))
     else:
         texts.append(("fact", "no batch was handed out yet"))
     inputs = [] if report.plan is None else [_item(report, report.plan)]
-    return _Item("consumer", texts, inputs, is_limit=bool(report.batches) and report.slowest is None)
+    return _Item(
+        "consumer", texts, inputs, is_limit=bool(report.batches) and report.slowest is None and not report.is_idle
+    )
 
 
 def _item(report: "Report", step: PlanStep) -> _Item:
@@ -201,8 +203,9 @@ def _item(report: "Report", step: PlanStep) -> _Item:
         in_all = f", {size(sum(nbytes))} in all" if len(nbytes) == len(done) else ""
         item.share = sum(time.seconds / lane.wall_s * _busy(report, lane) for lane, time in done) / len(done)
         item.is_limit = limit is not None and limit[1] is not None and limit[1].number in step.numbers
-        item.texts.append(("fact", f"{elements:,} elements{in_all}"))
-        item.texts.append(("fact", f"{ms(seconds / elements)} an element, {share(seconds, wall_s)} of the work"))
+        unit = done[0][1].unit
+        item.texts.append(("fact", f"{elements:,} {many(unit)}{in_all}"))
+        item.texts.append(("fact", f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work"))
     else:
         each = "" if step.element_nbytes is None else f", {size(step.element_nbytes)} each"
         item.texts.append(("fact", f"{step.length}{each}"))
@@ -217,7 +220,7 @@ def _workers(report: "Report", lanes: list[Lane], above: _Item) -> _Item:
     one = lanes[0]
     who = one.who if len(lanes) == 1 else f"{len(lanes)} times {one.who}"
     does = "reads in one place" if one.is_serial else "into batches"
-    rest = f"{does}: {ms(rest_s / report.elements_of(one))} an element"
+    rest = f"{does}: {ms(rest_s / report.elements_of(one))} {an(report.unit_of(one))}"
     if any(lane.steps for lane in lanes):
         rest += f", {share(rest_s, wall_s)} of the work"
     texts: list[tuple[Style, str]] = [("who", who), ("fact", rest)]

@@ -11,10 +11,14 @@ from typing import Final, final
 from penstock._errors import ArgumentError
 from penstock.diagnostics._lanes import Cpus, Lane, PlanStep, Shares, StepTime, seconds_per_batch
 from penstock.diagnostics._picture import SUFFIXES, lay_out
-from penstock.diagnostics._units import MIB, mib, ms, share, size
+from penstock.diagnostics._units import MIB, an, many, mib, ms, share, size
 
 IDLE_SHARE = 0.03
 """A consumer that waits less than this share of its time does not wait."""
+BUSY_SHARE = 0.4
+"""Workers that are busy for a smaller share of their time are not what a pipeline is as fast as."""
+LARGE_SHARE = 1 / 3
+"""A single step of the consumer that takes a larger share of the time is said."""
 MOST_WORKERS = 64
 """So many workers more are thought of."""
 LEAST_OTHERS: Final = 0.1
@@ -34,6 +38,8 @@ class Counters:
     """The consumer was busy so long between one `next` and the following."""
     first_batch_s: float | None = None
     """From the first `iter` to the first batch; it is not part of `wait_s`."""
+    longest_use_s: float = 0.0
+    """The longest time that it was busy so."""
     cpu_s: float = 0.0
     """The CPU's time of this process between the first batch of an epoch and its last, all threads."""
     _left_at: float = field(default=0.0, repr=False)
@@ -44,7 +50,10 @@ class Counters:
         """The consumer asks for a batch. Returns the time."""
         now = time.perf_counter()
         if self._left_at:
-            self.use_s += now - self._left_at
+            used_s = now - self._left_at
+            self.use_s += used_s
+            if used_s > self.longest_use_s:
+                self.longest_use_s = used_s
         self._entered_at = now
         return now
 
@@ -71,9 +80,11 @@ class Counters:
         return replace(self, cpu_s=self.cpu_s + running_s)
 
     def since(self, before: "Counters") -> "Counters":
-        """What was counted since."""
+        """What was counted since. Of a longest time that is no record, nothing is known."""
         return replace(
             self,
+            first_batch_s=self.first_batch_s if before.first_batch_s is None else None,
+            longest_use_s=self.longest_use_s if self.longest_use_s > before.longest_use_s else 0.0,
             batches=self.batches - before.batches,
             wait_s=self.wait_s - before.wait_s,
             use_s=self.use_s - before.use_s,
@@ -101,10 +112,12 @@ class WhatIf:
     elements_per_s: float
     wait_share: float
     """The share of the time that the consumer would wait, 0 to 1."""
+    unit: str = "element"
+    """What is counted: `batch` where nobody knows how many elements one has."""
 
     def __str__(self) -> str:
         wait = f"waiting {self.wait_share:.0%} of the time"
-        return f"with {_workers(self.workers)}: {self.elements_per_s:,.0f} elements/s, {wait}"
+        return f"with {_workers(self.workers)}: {self.elements_per_s:,.0f} {many(self.unit)}/s, {wait}"
 
 
 @final
@@ -115,13 +128,13 @@ class Report:
     batches: int
     """Batches handed out."""
     elements_per_batch: int
-    """Elements in a full batch; 1 where the dataset is not batched."""
+    """Elements in a full batch; 1 where the dataset is not batched, and where nobody knows: see `unit`."""
     elapsed_s: float
     """Time that the consumer spent between the first batch and the last, waiting or working."""
     wait_s: float
     """The part of it that the consumer waited for data."""
     first_batch_s: float
-    """From `iter` to the first batch."""
+    """From `iter` to the first batch; 0 of an epoch that is not the first."""
     copied: int
     """Batches handed out as private copies, because the consumer kept many."""
     executor: str
@@ -152,6 +165,10 @@ class Report:
     plan: PlanStep | None = None
     """The steps, from the last one on, whether they were measured or not."""
 
+    longest_use_s: float = 0.0
+    """How long the consumer worked on one batch at most."""
+    unit: str = "element"
+    """What is counted: `batch` where nobody knows how many elements a batch has."""
     reserved_nbytes: int = 0
     """What this process had before the loader was made: private and shared memory, without pages of files."""
     peak_nbytes: int = 0
@@ -199,6 +216,7 @@ class Report:
             workers,
             self.elements_per_batch / batch_s if batch_s else math.inf,
             1 - self.use_s / batch_s if batch_s else 0.0,
+            self.unit,
         )
 
     def _batch_s(self, workers: int) -> float:
@@ -236,26 +254,54 @@ class Report:
         """The workers that the pipeline is as fast as, and the step that takes most of their time.
 
         There is no step where most goes into putting elements into batches, and None at all where the consumer is what
-        the pipeline is as fast as.
+        the pipeline is as fast as, or nothing is: see `is_idle`.
         """
-        if self.wait_share < IDLE_SHARE or not self.lanes:
+        if self.wait_share < IDLE_SHARE:
             return None
-        lane = max(self.lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self._cpus))
+        lanes = [lane for lane in self.lanes if self._may_limit(lane)]
+        if not lanes:
+            return None
+        lane = max(lanes, key=lambda lane: lane.seconds_per_batch(self.workers or 1, self._cpus))
         return lane, None if lane.is_serial else lane.slowest
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the consumer waits most of the time, and yet no workers are busy: what takes it is between them."""
+        return bool(self.lanes) and self.slowest is None and self.wait_share > 0.5
+
+    def _may_limit(self, lane: Lane) -> bool:
+        """Whether workers are busy enough to be the limit, or their work would be, done by one after the other."""
+        if not lane.batches or not self.elapsed_s:
+            return False
+        done = [lane]
+        if lane.executor == "processes" and not lane.is_serial:  # of a pool, which does all such work
+            done = [each for each in self.lanes if each.executor == "processes" and not each.is_serial and each.batches]
+        steps = max(1, self.batches - 1)
+        work_s = sum(each.wall_s / each.batches for each in done)
+        if work_s >= BUSY_SHARE * lane.at_once * self.elapsed_s / steps:
+            return True
+        # One long element stops what comes after it, however many workers there are.
+        return self.wait_share > 0.5 and 2 * work_s >= self.wait_s / steps
 
     @property
     def limit(self) -> str:
         """What the pipeline is as fast as, and what would help: a part of a sentence."""
+        if self.is_idle:
+            wait_s = self.wait_s / max(1, self.batches - 1)
+            return (
+                f"no step is the limit, for all workers are mostly idle: handing elements over takes {ms(wait_s)} a "
+                "batch, and more workers would not help"
+            )
         if self.slowest is None:
             return f"your program is the limit, {ms(self.use_s)} a batch"
         lane, step = self.slowest
-        elements = self.elements_of(lane)
+        elements, unit = self.elements_of(lane), an(self.unit_of(lane))
         if lane.is_serial:
-            return f"{lane.label}, read in one place, is the limit, {ms(lane.wall_s / elements)} an element"
+            return f"{lane.label}, read in one place, is the limit, {ms(lane.wall_s / elements)} {unit}"
         if step is None:
-            what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} an element"
+            what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {unit}"
         else:
-            what = f"{step.step} is the limit, {ms(step.element_s)} an element"
+            what = f"{step.step} is the limit, {ms(step.element_s)} {an(step.unit)}"
         return f"{what} {f'on {_workers(self.workers)}' if self.workers else 'inline'}{self._cure}"
 
     @property
@@ -280,7 +326,7 @@ class Report:
             if other.wait_share < IDLE_SHARE:
                 return f"; {name} would remove the wait"
             if helps and other.elements_per_s >= 0.9 * best:
-                return f"; {name} would give {other.elements_per_s:,.0f} elements/s"
+                return f"; {name} would give {other.elements_per_s:,.0f} {many(self.unit)}/s"
         busy = "the one CPU is" if self.cpu_count == 1 else f"all {self.cpu_count} CPUs are"
         return f"; more workers would not help, for {busy} busy"
 
@@ -299,16 +345,30 @@ class Report:
         """The run in one sentence, without its full stop."""
         limit = f" of {self.memory_limit / MIB:,.0f}" if self.memory_limit else ""
         shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
+        first = f"; first batch after {self.first_batch_s * 1e3:.0f} ms" if self.first_batch_s else ""
         return (
-            f"{self.batches:,} batches, {self.elements_per_s:,.0f} elements/s; waited {self.wait_share:.0%} of the "
-            f"time for data ({self.executor}, {_workers(self.workers)}); {self.limit}; first batch after "
-            f"{self.first_batch_s * 1e3:.0f} ms; memory {self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
+            f"{self.batches:,} batches, {self.elements_per_s:,.0f} {many(self.unit)}/s; waited "
+            f"{self.wait_share:.0%} of the time for data ({self.executor}, {_workers(self.workers)}); "
+            f"{self.limit}{self._one_step}{first}; memory {self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
             f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
 
+    @property
+    def _one_step(self) -> str:
+        """Says so if one step of the consumer, most likely its first, is a large part of all the time."""
+        longest_s, others_s = self.longest_use_s, self.elapsed_s - self.wait_s - self.longest_use_s
+        is_large = longest_s >= 0.1 and longest_s > self.elapsed_s * LARGE_SHARE
+        if not is_large or longest_s * (self.batches - 2) <= 4 * others_s:  # they are few, and so each is a large part
+            return ""
+        return f"; {longest_s:.1f} of {self.elapsed_s:.1f} s were one step of your program"
+
     def elements_of(self, lane: Lane) -> float:
-        """How many elements of batches these workers worked for; at least 1."""
-        return max(1.0, lane.batches * self.elements_per_batch)
+        """How many elements these workers gave, or batches where `unit_of` says so; at least 1."""
+        return max(1.0, lane.batches * self.elements_per_batch if lane.given is None else lane.given)
+
+    def unit_of(self, lane: Lane) -> str:
+        """What is counted of these workers: `element` or `batch`."""
+        return self.unit if lane.given is None else lane.unit
 
     def shares(self, lane: Lane) -> Shares | None:
         """What these workers did with their time; None where they are the consumer itself, or little was measured."""
@@ -348,30 +408,34 @@ class Report:
             )
 
     def _table(self) -> Iterator[str]:
-        """A line for each step that was measured, and one for its workers."""
-        rows = []
-        for lane in self.lanes:
-            for step in sorted(lane.steps, key=lambda step: -step.number):
-                part = share(step.seconds, lane.wall_s)
-                rows.append((step.step, f"{step.elements:,}", size(step.nbytes), ms(step.element_s), part))
-            if lane.wall_s:
-                label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
-                elements = f"{round(lane.batches * self.elements_per_batch):,}"
-                rows.append(
-                    (label, elements, "", ms(lane.rest_s / self.elements_of(lane)), share(lane.rest_s, lane.wall_s))
-                )
-        if not rows:
+        """A line for each step that was measured, with those of the same workers, and one for these workers."""
+        groups = [(lane, rows) for lane in self.lanes if (rows := list(self._rows(lane)))]
+        if not groups:
             return
-        widths = [max(len(row[column]) for row in rows) for column in range(5)]
-        for name, elements, nbytes, each, part in rows:
-            yield (
-                f"  {name:<{widths[0]}}  {elements:>{widths[1]}} elements  {nbytes:>{widths[2]}}  "
-                f"{each:>{widths[3]}} each  {part:>{widths[4]}} of the workers' time"
-            )
-        for lane in self.lanes:
-            if (shares := self.shares(lane)) is not None:
-                where = f" for {lane.label}" if lane.is_serial or len(self.lanes) > 1 else ""
-                yield f"  {lane.who}{where}: {shares}"
+        widths = [max(len(row[column]) for _, rows in groups for row in rows) for column in range(6)]
+        for lane, rows in groups:
+            shares, indent = self.shares(lane), "  "
+            if len(groups) > 1:
+                yield f"  {lane.who} for {lane.label}{'' if shares is None else f': {shares}'}"
+                indent = "    "
+            for name, count, unit, nbytes, each, part in rows:
+                yield (
+                    f"{indent}{name:<{widths[0]}}  {count:>{widths[1]}} {unit:<{widths[2]}}  {nbytes:>{widths[3]}}  "
+                    f"{each:>{widths[4]}} each  {part:>{widths[5]}} of the workers' time"
+                )
+            if len(groups) == 1 and shares is not None:
+                yield f"  {lane.who}{f' for {lane.label}' if lane.is_serial else ''}: {shares}"
+
+    def _rows(self, lane: Lane) -> Iterator[tuple[str, str, str, str, str, str]]:
+        """What the table says of the steps that some workers run: name, count, unit, bytes, time, share."""
+        for step in sorted(lane.steps, key=lambda step: -step.number):
+            part = share(step.seconds, lane.wall_s)
+            count = f"{step.elements:,}"
+            yield step.step, count, many(step.unit), size(step.nbytes), ms(step.element_s), part
+        if lane.wall_s:
+            label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
+            elements, part = self.elements_of(lane), share(lane.rest_s, lane.wall_s)
+            yield label, f"{round(elements):,}", many(self.unit_of(lane)), "", ms(lane.rest_s / elements), part
 
 
 def _workers(count: int) -> str:

@@ -30,3 +30,13 @@ def ms(seconds: float) -> str:
 def share(part: float, whole: float) -> str:
     """A part of a whole, in percent."""
     return f"{part / whole:.0%}" if whole else "0%"
+
+
+def many(unit: str) -> str:
+    """The plural of what is counted: `elements`, `batches`."""
+    return {"element": "elements", "batch": "batches"}[unit]
+
+
+def an(unit: str) -> str:
+    """One of what is counted: `an element`, `a batch`."""
+    return {"element": "an element", "batch": "a batch"}[unit]
