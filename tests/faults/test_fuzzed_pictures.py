@@ -161,16 +161,17 @@ def test_pictures_that_cannot_be_decoded_are_set_aside_and_run_again_when_repair
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_raise_names_a_file_of_the_first_batch_that_cannot_be_decoded(
-    folder: Folder, tmp_path: Path, executor: Any
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any
 ) -> None:
-    options = {"workers": EXECUTORS[executor], "quarantine": tmp_path / "bad.jsonl"}
-    with classified(folder).loader(executor, **options) as loader, pytest.raises(ps.SourceError) as caught:
+    monkeypatch.chdir(tmp_path)  # where a quarantine file would be
+    workers = EXECUTORS[executor]
+    with classified(folder).loader(executor, workers=workers) as loader, pytest.raises(ps.SourceError) as caught:
         list(loader)
     first = next(cut for cut in cuts() if folder.bad.intersection(cut))
     assert any(
         f"{folder.files[index]} (element {index}): " in str(caught.value) for index in folder.bad.intersection(first)
     )
-    assert not (tmp_path / "bad.jsonl").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_check_lists_exactly_the_pictures_that_cannot_be_decoded(folder: Folder) -> None:
