@@ -216,14 +216,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"workers=0 is below 1\. Without workers, on the caller's thread: executor='inline'\.",
     ),
     "workers below 0": (lambda: ps.range(3).loader(workers=-1), ValueError, r"workers=-1 is below 1\."),
-    "quarantine of nothing": (
-        lambda: ps.range(3).loader(quarantine="bad.jsonl"),
-        ValueError,
-        (
-            r"quarantine='bad\.jsonl' takes what is left out, but on_error='raise' leaves nothing out: it ends "
-            r"with the first element that fails\. Use on_error='replace' or 'skip'\."
-        ),
-    ),
     "workers of float": (lambda: ps.range(3).loader(workers=2.0), TypeError, r"workers=2\.0 is not an integer\."),
     "workers of inline": (
         lambda: ps.range(3).loader("inline", workers=2),

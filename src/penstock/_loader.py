@@ -48,8 +48,6 @@ POSITION_LIMIT = 1 << 40
 """Beyond the batches of any epoch whose length is not known."""
 CURSOR_COUNT = 64
 """Positions whose cursors are kept."""
-QUARANTINE = "penstock-quarantine.jsonl"
-"""Where elements that fail are written, if nobody says where."""
 CLOSE_WAIT_S = 5.0
 """How long `close` waits for workers that are in the middle of something."""
 
@@ -67,7 +65,7 @@ class LoaderOptions:
     on_error: OnError = "raise"
     shard: tuple[int, int] = (0, 1)
     max_errors: int | float | None = None
-    quarantine: str | os.PathLike[str] = QUARANTINE
+    quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "inline", "threads", "processes"):
@@ -112,11 +110,6 @@ class LoaderOptions:
                 )
         if not isinstance(self.quarantine, (str, os.PathLike)):
             raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
-        if self.on_error == "raise" and self.quarantine != QUARANTINE:
-            raise ArgumentError(
-                f"quarantine={str(self.quarantine)!r} takes what is left out, but on_error='raise' leaves nothing out: "
-                "it ends with the first element that fails. Use on_error='replace' or 'skip'."
-            )
 
     def make_quarantine(self, node: Node, plan: Node) -> Quarantine | None:
         """Makes what takes elements that fail; None where the first is an error.
