@@ -34,7 +34,8 @@ def settle():
     ends_at = time.monotonic() + 10
     while True:
         gc.collect()
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith('penstock')]
+        # One without an identity was struck before it began: Python keeps it among those that are about to.
+        threads = [each for each in threading.enumerate() if each.name.startswith('penstock') and each.ident]
         if not threads and not child_processes():
             return ''
         if time.monotonic() > ends_at:

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.limits
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 OVERHEAD_NBYTES = 8 * MIB
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "100000"}
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "50000"}
+"""Frames, of 60 kB, go back to the system when they are freed: what the C library keeps is looked at below."""
 INLINE = ("shuffled frames", "shard of mapped batches", "padded_batch", "generator and map")
 """Plans of which less is projected where nobody but the consumer works; of the others the formula is the same."""
 ROWS = [(name, executor) for name in PLANS for executor in ("threads", "processes")]
