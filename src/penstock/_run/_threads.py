@@ -68,7 +68,7 @@ class ThreadsExecutor(Executor):
         try:
             for thread in self._threads:
                 thread.start()
-        except RuntimeError:  # the system allows no more threads
+        except BaseException:  # the system allows no more threads, or Ctrl-C: nobody else would stop those that run
             self.request_stop()
             raise
 
