@@ -19,20 +19,19 @@ processes.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0, Pillow 13.
 
-Result of 2026-11-21 (two cores of an AMD EPYC, Python 3.11.7, OpenCV 5.0; medians of three rounds and their spread):
+Result of 2026-11-21, medians and their spread: of `torch`, `inline` and `threads` alone, two rounds, and of all, three
+rounds, beside which other programs ran now and then:
 
-    pillow      1,188 (1,142 to 1,227) samples/s, one thread
-    torch       2,369 (2,351 to 2,445)
-    inline      9,318 (9,271 to 9,753)
-    threads     7,906 (7,675 to 9,162)
-    bilinear   11,728 (11,599 to 13,367), on threads
-    processes  18,163 (16,826 to 18,619)
+    torch       2,333 (2,324 to 2,343)            1,672 (1,192 to 2,441)
+    inline     11,968 (11,111 to 12,824)         12,180 (9,720 to 12,487)
+    threads    11,470 (11,216 to 11,725)          9,881 (9,798 to 10,548)
+    bilinear                                     12,177 (10,210 to 14,058), on threads
+    processes                                    19,506 (11,489 to 21,637)
 
-`threads` is 3.34 (3.26 to 3.75) times `torch`, where 4 was wanted (a run some minutes before gave 4.11, with `torch` at
-1,640), and `processes` 7.6 (7.2 to 7.7). Of the 100 us that an image of 64x64 takes, 45 are OpenCV's, in two calls, and
-most of the rest is Python: two threads side by side are 0.75 of one, for the GIL goes back and forth. So they take
-turns (design/0013), which is 0.85 of `inline` with the trials of the first seconds. On images this small,
-`executor="processes"` is what helps.
+`threads` is 4.92 (4.83 to 5.0) times `torch`, where 4 was wanted; in the other run 5.9 (4.3 to 8.2), with `torch`
+disturbed. Before small images had a margin (`design/0015-margins.md`) it was 3.34 (3.26 to 3.75). Of the 78 us that an
+image of 64x64 takes inline, 39 are OpenCV's and most of the rest is Python, so threads take turns where side by side
+would be slower (`design/0013-turns.md`). On images this small, `executor="processes"` is what helps most.
 
 Not shown: larger images, where the share of Python is smaller, and a consumer that computes meanwhile.
 """

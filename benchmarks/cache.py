@@ -23,10 +23,18 @@ Result of two rounds, samples/s in the first epoch and in those after it, median
     npy                  73,540 (70,127 to 76,952)              26,279 (25,586 to 26,972)
     npy_kept             82,013 (77,195 to 86,831)              25,249 (24,773 to 25,725)
 
-Later epochs are 46 and 23 times the first (wanted 10 and 5), and 5.8 and 4.2 times tf.data's (wanted 1). Of `from_npy`
-they are 0.72 (`npy`) and 0.65 (`npy_kept`) as uint8, where 0.9 was wanted, and 0.92 and 0.96 as float32. What is lost
-as uint8 is some 200 us a batch of 3 MB: `npy` is read on threads, and the plan with its function stays on processes.
-Two rounds of these alone, later, gave 0.76 and 0.84.
+Later epochs were 46 and 23 times the first (wanted 10 and 5), and 5.8 and 4.2 times tf.data's (wanted 1). Of `from_npy`
+they were 0.72 (`npy`) and 0.65 (`npy_kept`) as uint8, where 0.9 was wanted, and 0.92 and 0.96 as float32, for the plan
+with its function stayed on processes, 200 us a batch of 3 MB. Since a loader goes on on threads once its cache has all
+that it asks for (`design/0010-cache.md`), two rounds of all but tf.data, the same day, on a slower machine:
+
+                 uint8                                  float32
+    penstock     830     45,984 (39,850 to 52,118)        727   17,679 (15,462 to 19,895)
+    npy                  50,137 (37,834 to 62,440)              17,860 (17,098 to 18,622)
+    npy_kept             42,338 (32,353 to 52,323)              14,592 (12,195 to 16,988)
+
+55 (48 to 62) and 24 (23 to 26) times the first; 1.11 (1.00 to 1.23) and 1.27 (0.91 to 1.63) of `npy_kept`, 0.94 (0.84
+to 1.05) and 1.00 (0.83 to 1.16) of `npy`. The first of the later epochs has the change in it, some 0.1 s.
 
 Not shown: a cache larger than memory, of which the disk's speed would be the limit for all.
 """
