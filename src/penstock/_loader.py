@@ -174,7 +174,7 @@ class Loader:
         self._identity = identity(node)
         plan = tolerant(node, options.on_error)
         # What `cache` holds needs no worker processes for the functions before it.
-        self._node = plan = settled(plan) if options.executor == "auto" and plan.access == "random" else plan
+        self._node = plan = settled(plan) if options.executor == "auto" else plan
         self._options = options
         self._same_epoch = same_epoch
         self._quarantine = quarantine or options.make_quarantine(node, plan)
@@ -440,8 +440,7 @@ class Loader:
         What is counted begins anew, for it would mix two ways of running.
         """
         old = self._stage
-        is_random = self._node.access == "random"
-        if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads" or not is_random:
+        if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
             return
         plan = settled(self._node)
         if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):

@@ -21,13 +21,16 @@ def delivered(ds, epochs=1):
         return [batch[0].copy() for _ in range(epochs) for batch in loader]
 
 
-def recording_model():
-    """A compiled model, not yet built, and the lists of what its train, test and predict steps were given."""
+def recording_model(layers=None):
+    """A compiled model, of layers or of one that is not yet built, and lists of what its steps were given.
+
+    These are its train, test and predict steps.
+    """
     import keras
 
     class Recording(keras.Sequential):
         def __init__(self):
-            super().__init__([keras.layers.Dense(1)])
+            super().__init__(layers or [keras.layers.Dense(1)])
             self.trained, self.tested, self.predicted = [], [], []
 
         # JAX's steps get the state first; on each backend the data come last.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.adapters.keras_models import arrays, assert_same, at, watching
+from tests.adapters.keras_models import arrays, assert_same, at, recording_model, watching
 
 pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -35,33 +35,6 @@ FORMS = {
 FORMS_BY_NAME = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
-def recording(layers):
-    """A model of these layers, and lists of what its train, test and predict steps were given."""
-    import keras
-
-    class Recording(keras.Sequential):
-        def __init__(self):
-            super().__init__(layers)
-            self.trained, self.tested, self.predicted = [], [], []
-
-        # JAX's steps get the state first; on each backend the data come last.
-        def train_step(self, *args):
-            self.trained.append(args[-1])
-            return super().train_step(*args)
-
-        def test_step(self, *args):
-            self.tested.append(args[-1])
-            return super().test_step(*args)
-
-        def predict_step(self, *args):
-            self.predicted.append(args[-1])
-            return super().predict_step(*args)
-
-    model = Recording()
-    model.compile("sgd", "mse", run_eagerly=True)
-    return model
-
-
 def layers():
     import keras
 
@@ -73,7 +46,7 @@ def layers():
 
 
 def recorder():
-    return recording(layers())
+    return recording_model(layers())
 
 
 def model_of(*inputs, **options):
@@ -173,7 +146,7 @@ def test_a_function_may_make_batches_of_as_many_rows_as_it_likes():
 
     spec = (ps.ArraySpec((None, 2), "float32"), ps.ArraySpec((None,), "float32"))
     ds = ps.range(5).map(make_batch, element_spec=spec)
-    adapter, model = ds.to_keras(), recording([keras.layers.Dense(1)])
+    adapter, model = ds.to_keras(), recording_model([keras.layers.Dense(1)])
     assert (adapter.num_batches, adapter.batch_size, adapter.has_partial_batch) == (5, None, True)
     model.fit(adapter, epochs=1, verbose=0)
     assert_same(arrays(model.trained), [x for x, _ in delivered(ds)])
@@ -206,7 +179,7 @@ def test_a_model_for_one_length_trains_on_batches_that_all_have_it():
 
     spec = (ps.ArraySpec((None,), "float32"), ps.ArraySpec((), "float32"))
     ds = ps.range(10).map(lambda i: (np.full(11, i, np.float32), np.float32(i)), element_spec=spec).padded_batch(4)
-    model = recording([keras.Input((11,)), keras.layers.Dense(1)])
+    model = recording_model([keras.Input((11,)), keras.layers.Dense(1)])
     model.fit(ds.to_keras(), verbose=0)
     assert_same(arrays(model.trained), [x for x, _ in delivered(ds)])
 

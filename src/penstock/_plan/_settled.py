@@ -20,9 +20,11 @@ MOST_ELEMENTS: Final = 1 << 23
 def settled(plan: Node) -> Node:
     """The same plan, where a cache that has all that is asked for needs nothing before it.
 
-    Only of random access: a stream that is kept is another kind of plan, with another state.
+    A stream stays as it is: one that is kept is another kind of plan, with another state.
     """
     whole: dict[int, Whole] = {}
+    if plan.access == "stream":
+        return plan
     for node in walk(plan):
         if isinstance(node, Cache) and node.all is None and node.access == "random" and id(node) not in whole:
             found = node.store.complete(lambda cache=node: _asked(plan, cache))  # type: ignore[misc]

@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
-PROC: Final = Path("/proc")
+from penstock.diagnostics._memory import PROC
+
 LEAST_S: Final = 0.2
 """Of a shorter time nothing is said: the kernel counts what nobody used in hundredths of a second."""
 

@@ -308,7 +308,9 @@ class Report:
     def _cure(self) -> str:
         cure = self._more_workers
         return (
-            f"{cure}, while other programs have {self._others:.1f} of {_cpus(self.cpu_count)}" if self._others else cure
+            f"{cure}, while other programs have {self._others:.1f} of {_cpus_in_words(self.cpu_count)}"
+            if self._others
+            else cure
         )
 
     @property
@@ -442,5 +444,5 @@ def _workers(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def _cpus(count: int) -> str:
+def _cpus_in_words(count: int) -> str:
     return "the one CPU" if count == 1 else f"the {count} CPUs"

@@ -41,13 +41,18 @@ from penstock.sources.npy import StridedFile
 
 _log = logging.getLogger("penstock")
 _IS_SET: Final = np.uint64(1)
+_LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 # So many times all that was asked for was there before a process looks whether all is there that could be asked for.
 _LOOK_COUNT: Final = 32
 # Marks that lie closer together than this are one read.
 _SPAN_NBYTES: Final = 1 << 16
-
 # Marks that are read at once to find the first that is missing.
 _PIECE_NBYTES: Final = 1 << 20
+
+
+def _believed(files: CacheFiles) -> np.uint64:
+    """What the low half of a mark is that is believed: the present tag, and that it is set."""
+    return np.uint64(files.tag << 1 | 1)
 
 
 def holds_all(files: CacheFiles, asked: Asked = None) -> bool:
@@ -62,7 +67,7 @@ def holds_all(files: CacheFiles, asked: Asked = None) -> bool:
     """
     if not files.length or not files.tag:
         return False
-    width, wanted = mark_nbytes(files.spec), np.uint64(files.tag) << _IS_SET | _IS_SET
+    width, wanted = mark_nbytes(files.spec), _believed(files)
     count = max(1, _PIECE_NBYTES // width)
     among: npt.NDArray[np.bool_] | None = None
     with open(files.paths["index.npy"], "rb", buffering=0) as index:
@@ -73,7 +78,7 @@ def holds_all(files: CacheFiles, asked: Asked = None) -> bool:
             if len(data) < (stop - start) * width:
                 return False
             marks = np.frombuffer(data, "<u8").reshape(stop - start, -1)[:, -1]
-            missing = (marks & np.uint64(0xFFFFFFFF)) != wanted
+            missing = (marks & _LOW_HALF) != wanted
             if missing.any():
                 among = asked() if among is None and asked else among
                 if among is None or among[start:stop][missing].any():
@@ -148,7 +153,7 @@ class OpenCacheFiles(OpenCache):
         """What marks say of elements."""
         mark = marks[:, -1]
         is_set = mark & _IS_SET == _IS_SET
-        tags = (mark & np.uint64(0xFFFFFFFF)) >> _IS_SET
+        tags = (mark & _LOW_HALF) >> _IS_SET
         is_believed = is_set & (tags == self.files.tag) & (self.files.tag != 0)
         if self._has_rest:
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
@@ -203,15 +208,11 @@ class OpenCacheFiles(OpenCache):
         """Writes marks again: with the present tag where they are right, else none at all."""
         marks = marks.copy()
         is_set = marks[:, -1] != 0
-        marks[is_set, -1] = (marks[is_set, -1] & ~np.uint64(0xFFFFFFFF)) | self._tag
+        marks[is_set, -1] = (marks[is_set, -1] & ~_LOW_HALF) | _believed(self.files)
         with suppress(OSError):  # it cannot be written: then each process finds out for itself
             file, offset = self.opened["index.npy"], self.files.index.offset
             for index, mark in zip(indices.tolist(), marks, strict=True):
                 file.write(mark.data.cast("B"), offset + index * mark.nbytes)
-
-    @property
-    def _tag(self) -> np.uint64:
-        return np.uint64(self.files.tag << 1 | 1)
 
     def damaged(self, index: int) -> PenstockError:
         """Of a stream, or of what was materialised."""
@@ -256,7 +257,7 @@ class OpenCacheFiles(OpenCache):
         marks = np.empty((count, mark_nbytes(self._spec) // 8), "<u8")
         for k in range(count):
             marks[k, -1] = self._checksum(index + k, pieces, row + k, rest[k]) << 32
-        marks[:, -1] |= self._tag
+        marks[:, -1] |= _believed(self.files)
         if self._has_rest:
             sizes = np.array([len(each) for each in rest], np.uint64)
             marks[:, 1] = sizes
