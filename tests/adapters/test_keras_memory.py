@@ -8,9 +8,9 @@ pytestmark = pytest.mark.limits
 
 EPOCHS = (80, 120, 160, 200)
 ALLOWED_MIB = 1
-"""Growth in the best of three times 40 epochs, that is 400 batches of 512 KiB: if one in a hundred were kept it would be
-2 MiB in each. The best, for what the C library keeps of freed memory comes in steps, on plain arrays too, which end: in
-8 runs on torch (2026-11) 2.2 to 5.3 MiB from epoch 10 to 120, 0.1 to 1.8 after it."""
+"""Growth in the best of three times 40 epochs, that is 400 batches of 512 KiB: if one in a hundred were kept it would
+be 2 MiB in each. The best, for what the C library keeps of freed memory comes in steps, on plain arrays too, which end:
+in 8 runs on torch (2026-11) 2.2 to 5.3 MiB from epoch 10 to 120, 0.1 to 1.8 after it."""
 
 FIT = """
 import os
