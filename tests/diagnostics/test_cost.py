@@ -5,11 +5,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan import _map
-from penstock._plan._reader import STEP_WORD, Trace
+from penstock._plan import _map, _times
+from penstock._plan._times import SHORT_UNIT_S, Noted, Times, word_count
+from penstock._run import _lower
 from penstock.diagnostics._lanes import StepTime
 
 COUNT = 1024
@@ -21,7 +23,12 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.readings = 0
-        monkeypatch.setattr(_map, "time", SimpleNamespace(perf_counter=self.read))
+        for module in (_map, _times, _lower):
+            clocks = SimpleNamespace(perf_counter=self.read if module is _map else self.time, thread_time=self.time)
+            monkeypatch.setattr(module, "time", clocks)
+
+    def time(self) -> float:
+        return self.now
 
     def read(self) -> float:
         self.readings += 1
@@ -47,15 +54,23 @@ def step_of(clock: Clock, function: Callable[[Any], Any], batch_size: int) -> St
     return step
 
 
-@pytest.mark.parametrize(("call_s", "timed"), [(1e-6, COUNT / 16), (40e-6, COUNT / 16), (60e-6, COUNT)])
-def test_of_short_calls_one_in_sixteen_is_timed_and_stands_for_the_others(
+@pytest.mark.parametrize(
+    ("call_s", "timed"),
+    [
+        (1e-6, 33 + COUNT / 64),  # the first unit, and of the others every 64th call of those that are sampled
+        (40e-6, 33 + COUNT / 16 / 4),  # a unit takes 1.3 ms: one in five or so
+        (60e-6, COUNT),  # all are timed
+        (200e-6, COUNT),  # units are long
+    ],
+)
+def test_of_short_calls_few_are_timed_and_stand_for_the_others(
     monkeypatch: pytest.MonkeyPatch, call_s: float, timed: float
 ) -> None:
     clock = Clock(monkeypatch)
     step = step_of(clock, clock.function(call_s), 33)
-    # Until anything is known, which is after a batch, all are. Each batch of others is timed as a whole.
-    each, batch = (2, 0) if timed == COUNT else (3, 2)
-    assert each * timed <= clock.readings <= each * (timed + 33) + batch * (COUNT / 33 + 1)
+    chunks = 2 * (COUNT / 33 + 1)
+    assert clock.readings <= 3 * timed + chunks
+    assert clock.readings >= 3 * 33 + chunks / 2
     assert step.element_s == pytest.approx(call_s, rel=0.05)
 
 
@@ -70,40 +85,84 @@ def test_one_long_call_among_short_ones_counts_once_whether_it_was_timed_or_not(
 
 
 def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
-    trace = Trace()
-    trace.times = memoryview(array("q", bytes(8 * (STEP_WORD + 2))))
-    trace.note_timed(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)
-    assert trace.times[STEP_WORD + 1] == pytest.approx(32e3, rel=0.01)
-    trace.note_timed(0, 8, 8 * 4e-6, 0, 0.0, 0.0)  # none of these was timed
-    assert trace.times.tolist()[STEP_WORD:] == [40, pytest.approx(40e3, rel=0.01)]
-    trace.note_timed(0, 16, 1e-3, 1, 1e-6, 1e-3)  # a pause while one was put away
-    assert trace.times[STEP_WORD + 1] < 50e3
+    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
+    began = times.begin()
+    times.note_calls(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)
+    times.note_calls(0, 8, 8 * 4e-6, 0, 0.0, 0.0)  # none of these was timed
+    times.end(began, began + 160e-6, 40)
+    assert noted(times).steps == ((40, pytest.approx(40e-6, rel=0.01)),)
+    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
+    began = times.begin()
+    times.note_calls(0, 16, 1e-3, 1, 1e-6, 1e-3)  # a pause while one was put away
+    times.end(began, began + 1e-3, 16)
+    assert noted(times).steps[0][1] < 10e-6
 
 
-def noted(units: list[tuple[float, float]]) -> tuple[int, list[int]]:
-    """How often the CPU is asked, and what is noted, for units that take so long by the clock and by the CPU."""
-    trace, reads = Trace(), 0
-    trace.times = memoryview(array("q", bytes(8 * STEP_WORD)))
+def noted(times: Times) -> Noted:
+    return Noted.of(np.array(times.words))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, units: list[tuple[float, float]], pause_s: float = 0.0) -> tuple[int, Noted]:
+    """How often the CPU is asked, and what is noted, for units of four rows that take so long by the clock and by it.
+
+    Half of each is a step's.
+    """
+    now, cpu, reads = 0.0, 0.0, 0
+
+    def cpu_time() -> float:
+        nonlocal reads
+        reads += 1
+        return cpu
+
+    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=cpu_time))
+    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
     for wall_s, cpu_s in units:
-        is_read = trace.reads_cpu()
-        reads += is_read
-        trace.note_unit(4, wall_s, cpu_s if is_read else None)
-    return reads, trace.times.tolist()
+        began = times.begin()
+        now, cpu = now + wall_s, cpu + cpu_s
+        times.note(0, 4, wall_s / 2)
+        times.end(began, now, 4)
+        now += pause_s
+    return reads, noted(times)
 
 
-def test_of_many_short_units_the_cpu_is_read_for_one_in_eight() -> None:
-    reads, notes = noted([(1e-4, 0.5e-4)] * 800)
-    assert reads == 8 + 99
-    assert notes == [3200, pytest.approx(80e6, rel=1e-3), pytest.approx(40e6, rel=1e-3)]
+@pytest.mark.parametrize("pause_s", [0.0, 1e-4, 1.0])
+def test_of_short_units_one_is_looked_at_every_few_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    count = 800
+    reads, found = run(monkeypatch, [(1e-4, 0.5e-4)] * count, pause_s)
+    looks = count * min(1.0, 1 / (1 + SHORT_UNIT_S / (1e-4 + pause_s)))
+    assert reads == pytest.approx(2 * looks, rel=0.1, abs=4)
+    assert (found.rows, found.steps) == (4 * count, ((4 * count, pytest.approx(40e-3, rel=1e-3)),))
+    assert (found.wall_s, found.cpu_s) == (pytest.approx(80e-3, rel=1e-3), pytest.approx(40e-3, rel=1e-3))
 
 
-def test_among_long_units_nothing_is_guessed() -> None:
+def test_of_long_units_and_those_after_them_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     units = [(1e-4, 1e-4), (8e-3, 1e-5)] * 100  # what is short computes, and what is long waits
-    reads, notes = noted(units)
-    assert reads == 200
-    assert notes[2] == pytest.approx(100 * (1e5 + 1e4), rel=1e-3)
+    reads, found = run(monkeypatch, units, 2 * SHORT_UNIT_S)
+    assert reads == 2 * 200
+    assert found.cpu_s == pytest.approx(100 * (1e-4 + 1e-5), rel=1e-3)
+    assert found.steps == ((800, pytest.approx(100 * 4.05e-3, rel=1e-3)),)
 
 
-def test_a_unit_that_turns_out_long_is_taken_to_have_waited() -> None:
-    _, notes = noted([(1e-4, 1e-4)] * 9 + [(5.0, 0.0)])
-    assert notes[1:] == [pytest.approx(5.0009e9, rel=1e-6), pytest.approx(1.9e6, rel=1e-3)]
+def test_a_unit_that_turns_out_long_is_taken_to_have_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found = run(monkeypatch, [(1e-4, 1e-4)] * 9 + [(5.0, 0.0)])
+    assert found.wall_s == pytest.approx(5.0009)
+    assert found.cpu_s == pytest.approx(9e-4 + SHORT_UNIT_S)
+
+
+def test_what_no_step_explains_of_a_unit_that_turned_out_long_is_shared_as_in_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: now))
+    times = Times(memoryview(array("q", bytes(8 * word_count(2)))))
+    for wall_s, parts in ((1e-4, (2e-5, 8e-5)), (1.0, (0.6, 1e-5)), (1e-4, (2e-5, 8e-5)), (1.0, (1e-4, 1e-4))):
+        began = times.begin()
+        now += wall_s
+        for step, seconds in enumerate(parts):
+            times.note(step, 1, seconds)
+        times.end(began, now, 1)
+    first, second = noted(times).steps
+    assert first == (4, pytest.approx(2 * 2e-5 + 0.6 + 0.2 * 0.4 + 0.2 * 1.0, rel=1e-3))
+    assert second == (4, pytest.approx(2 * 8e-5 + 0.8 * 0.4 + 0.8 * 1.0, rel=1e-3))

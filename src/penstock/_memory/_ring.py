@@ -68,7 +68,7 @@ class Ring:
         self.words = ring_words(self._memory, slot_count)
         """See `ring_words`."""
         self.times = self._layout.times(self._memory)
-        """What each worker notes of its time; see `Trace.times`."""
+        """Where each worker notes its time; see `Times`."""
         self._rows = [self._layout.slot.rows(self._root(slot)) for slot in range(slot_count)]
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
@@ -148,7 +148,7 @@ class Ring:
             self.file.close()
 
     def total_times(self) -> npt.NDArray[np.int64]:
-        """What all workers noted of their time, added up; see `Trace.times`."""
+        """The words of all workers, added up; see `Noted.of`."""
         total: npt.NDArray[np.int64] = np.sum([np.frombuffer(words, np.int64) for words in self.times], axis=0)
         return total
 

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._memory._mapping import PAGE_NBYTES
-from penstock._plan._reader import STEP_WORD, Rows
+from penstock._plan._reader import Rows
+from penstock._plan._times import word_count
 from penstock._spec import Spec
 
 TIMED_COUNT = 16
@@ -76,11 +77,11 @@ class RingLayout:
         self.slot_count = slot_count
         self._header_nbytes = _up(_words_nbytes(slot_count), PAGE_NBYTES)
         self._times_at = self._header_nbytes + slot_count * self.slot.nbytes
-        self._times_count = STEP_WORD + 2 * step_count
+        self._times_count = word_count(step_count)
         self.nbytes = self._times_at + 8 * TIMED_COUNT * self._times_count
 
     def times(self, memory: mmap.mmap) -> "list[memoryview[int]]":
-        """What each worker notes of its time, see `Trace.times`; workers beyond `TIMED_COUNT` begin again at 0."""
+        """Where each worker notes its time, see `Times`; workers beyond `TIMED_COUNT` begin again at 0."""
         words = memoryview(memory)[self._times_at : self.nbytes].cast("q")
         return [words[start : start + self._times_count] for start in range(0, len(words), self._times_count)]
 

@@ -306,8 +306,9 @@ class Map(OneToOne):
         gather.run()
         structure, trace = source.spec.structure, reader.trace.words
         trace[0], trace[1] = reader.number + 1, epoch
-        due, every = reader.trace.turn(reader.number, len(chunk))
-        timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter() if every > 1 else 0.0
+        times, count = reader.trace.times, len(chunk)
+        due, every = (count, 1) if times is None else times.turn(reader.number, count)
+        timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter()
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index
             element = structure.unflatten(self._given(box.leaf_values(place)))
@@ -317,19 +318,15 @@ class Map(OneToOne):
                 ended = time.perf_counter()
                 out.put(row, leaves)
                 call_s += ended - began
-                if every > 1:
-                    put_s += time.perf_counter() - ended
+                put_s += time.perf_counter() - ended
                 timed += 1
                 due += every
             else:
                 leaves = self._run(element, rng, globals_, epoch, index)
                 out.put(row, leaves)
             del element, leaves  # or the scratch memory looks as if the function had kept it
-        if every > 1:
-            seconds = time.perf_counter() - started
-            reader.trace.note_timed(reader.number, len(chunk), seconds, timed, call_s, put_s)
-        else:
-            reader.trace.note(reader.number, len(chunk), call_s)
+        if times is not None:
+            times.note_calls(reader.number, count, time.perf_counter() - started, timed, call_s, put_s)
 
     def _given(self, leaves: Leaves) -> Leaves:
         """What the function gets: its own to change, unless it is only to judge."""

@@ -21,22 +21,13 @@ from penstock._errors import PenstockError, SpecError
 from penstock._plan._node import Indices, Leaves, Node, walk
 from penstock._plan._source import Openable, Read, Source
 from penstock._plan._text import origins
+from penstock._plan._times import Times
 from penstock._random import seeded_globals
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 
 T = TypeVar("T")
 
-STEP_WORD = 3
-"""In a worker's times, the words of the first step: elements and nanoseconds. Those before are about units."""
-SHORT_CALL_NS = 50_000
-TIMED_EVERY = 16
-"""Of calls of a function that are shorter, one in so many is timed."""
-LONG_FACTOR = 4
-"""Where calls took so many times what those that were timed explain, another one of them was long."""
-SHORT_UNIT_S = 1e-3
-CPU_EVERY = 8
-"""Once so many units in a row were shorter, the CPU's time is read for one in so many."""
 CHUNK_NBYTES = 1 << 20
 """Scratch memory of a step is about this much: it stays in the core's cache, and calls are amortised."""
 
@@ -171,8 +162,6 @@ class Gather:
             readers, began = self._readers[source], time.perf_counter()
             try:
                 source.gather(reads)
-                self._note(reads, readers, time.perf_counter() - began, counted)
-                counted.update(readers)
             except Exception as error:
                 readers[-1].trace.words[0] = readers[-1].number + 1  # for the guard that notes it
                 if isinstance(error, PenstockError):
@@ -183,17 +172,26 @@ class Gather:
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
+            if (times := readers[0].trace.times) is None:  # that of the worker, of which all readers are
+                continue
+            seconds = time.perf_counter() - began
+            if len(reads) == len(self._reads) == 1:
+                times.note(readers[0].number, len(reads[0].indices), seconds)
+            else:
+                _note(times, reads, readers, seconds, counted)
 
-    def _note(self, reads: list[Read], readers: "list[Reader]", seconds: float, counted: "set[Reader]") -> None:
-        """Notes how long a source took, shared among the steps that read it by their elements.
 
-        A step that reads several sources, as a cache does for each leaf, has its elements counted with the first.
-        """
-        total = sum(len(read.indices) for read in reads)
-        for read, reader in zip(reads, readers, strict=True):
-            count = len(read.indices)
-            part_s = seconds * count / total if total else 0.0
-            reader.trace.note(reader.number, 0 if reader in counted else count, part_s)
+def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: float, counted: "set[Reader]") -> None:
+    """Notes how long a source took, shared among the steps that read it by their elements.
+
+    A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
+    added to `counted`.
+    """
+    total = sum(len(read.indices) for read in reads) if len(reads) > 1 else 0
+    for read, reader in zip(reads, readers, strict=True):
+        count = len(read.indices)
+        times.note(reader.number, 0 if reader in counted else count, seconds * count / total if total else seconds)
+    counted.update(readers)
 
 
 @final
@@ -229,7 +227,7 @@ class Trace:
     and the one who runs a unit: see `_tolerate.py`.
     """
 
-    __slots__ = ("_cpu_share", "_short_count", "_timed", "failures", "is_condemned", "takes_any", "times", "words")
+    __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words = memoryview(array("q", bytes(24))) if words is None else words
@@ -240,85 +238,8 @@ class Trace:
         """Whether the one element of this unit is not to be tried: workers died of it."""
         self.takes_any = False
         """Whether who reads a stream wants to see some elements, and may be given others for those that fail."""
-        self.times: memoryview[int] | None = None
-        """Where the worker notes how long units and steps take, if somebody wants to know: its rows, their nanoseconds,
-        those of the CPU, and for each step elements and nanoseconds."""
-        self._cpu_share = 1.0
-        self._timed: dict[int, tuple[float, float]] = {}
-        self._short_count = 0
-
-    def turn(self, step: int, count: int) -> tuple[int, int]:
-        """Which of the next `count` calls of a step's function to time: the place of the first, and one in how many.
-
-        Reading the clock twice takes 0.1 us or more. So where calls took less than `SHORT_CALL_NS` so far, one in
-        `TIMED_EVERY` stands for the others: another place in every chunk, whose first call finds the caches cold.
-        """
-        times = self.times
-        if times is None:
-            return count, 1  # none
-        called, spent_ns = times[STEP_WORD + 2 * step : STEP_WORD + 2 * step + 2]
-        if called < TIMED_EVERY or spent_ns >= called * SHORT_CALL_NS:
-            return 0, 1
-        return -called % TIMED_EVERY, TIMED_EVERY
-
-    def note_timed(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
-        """Notes the time of calls of a function of which some were timed, by how long all of them took together.
-
-        What was timed says how the calls and putting away what they gave share that time. Where it took far longer than
-        what was timed explains, one of the other calls was long. So a call that takes long once in a while counts as
-        the time that it took, whether it was timed or not.
-
-        Args:
-            step: The step's number.
-            count: The calls.
-            seconds: What they took, and putting away what they gave.
-            timed: How many of them were timed; if none, those before them stand for them.
-            call_s: What these took.
-            put_s: What it took to put away what they gave.
-        """
-        if timed:
-            self._timed[step] = call_s / timed, put_s / timed
-        call_s, put_s = self._timed.get(step, (seconds, 0.0))
-        usual_s = (call_s + put_s) * count
-        if seconds > max(LONG_FACTOR * usual_s, SHORT_UNIT_S):
-            self.note(step, count, seconds - put_s * count)
-        else:
-            self.note(step, count, seconds * call_s / (call_s + put_s) if usual_s else seconds)
-
-    def reads_cpu(self) -> bool:
-        """Whether the time of the CPU is to be read for the next unit: not of most that follow many short ones."""
-        return self.times is not None and (self._short_count < CPU_EVERY or self._short_count % CPU_EVERY == 0)
-
-    def note_unit(self, row_count: int, wall_s: float, cpu_s: float | None) -> None:
-        """Notes how long a unit took, by the clock and by the CPU.
-
-        The CPU's time is a system call, 1.5 us in the middle of a run. Units whose time was not read are taken to have
-        had the same share of the CPU as the last whose was.
-
-        Args:
-            row_count: Its rows.
-            wall_s: By the clock.
-            cpu_s: By the CPU; None where it was not read.
-        """
-        times = self.times
-        if times is None:
-            return
-        if cpu_s is None:  # expected to be short; if it is not, it has waited, most likely
-            cpu_s = min(wall_s, SHORT_UNIT_S) * self._cpu_share
-        elif wall_s:
-            self._cpu_share = cpu_s / wall_s
-        self._short_count = self._short_count + 1 if wall_s < SHORT_UNIT_S else 0
-        times[0] += row_count
-        times[1] += int(wall_s * 1e9)
-        times[2] += int(cpu_s * 1e9)
-
-    def note(self, step: int, count: int, seconds: float) -> None:
-        """Notes how long a step, of this number in the order of `walk`, took for some elements."""
-        times = self.times
-        if times is not None:
-            place = STEP_WORD + 2 * step
-            times[place] += count
-            times[place + 1] += int(seconds * 1e9)
+        self.times: Times | None = None
+        """What the worker notes of its time, if somebody wants to know."""
 
     def read(self) -> tuple[int, int, int]:
         """The words, of one moment or of two: the worker may move on meanwhile."""

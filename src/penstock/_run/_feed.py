@@ -30,6 +30,7 @@ from penstock._memory._ring import Ring
 from penstock._memory._shared import Place, SharedFile
 from penstock._plan._reader import Window, place_of
 from penstock._plan._stream import needed
+from penstock._plan._times import Times
 from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
@@ -145,7 +146,7 @@ class Feed(Client):
             return
         if self._reader is None:
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
-            self._reader.trace.times = self.ring.times[0]
+            self._reader.trace.times = Times(self.ring.times[0])
         try:
             run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
         finally:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
-from penstock._plan._reader import STEP_WORD
 from penstock._plan._text import length_text
+from penstock._plan._times import Noted
 from penstock._plan._tolerate import Together
 from penstock.diagnostics._lanes import Lane, PlanStep, StepTime
 
@@ -38,25 +38,24 @@ def lane_of(
         first: The place of `node` in the whole plan.
         takes_turns: Whether they run one at a time.
     """
-    steps = []
-    for number, each in enumerate(walk(node)):
-        count, step_ns = times[STEP_WORD + 2 * number : STEP_WORD + 2 * number + 2].tolist()
-        if count:
-            step = StepTime(each.label, first + number, count, step_ns / 1e9, _element_nbytes(each), unit_of(each))
-            steps.append(step)
-    rows, wall_ns, cpu_ns = times[:STEP_WORD].tolist()
+    noted = Noted.of(times)
+    steps = tuple(
+        StepTime(each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each))
+        for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
+        if count
+    )
     return Lane(
         label=node.label,
         workers=workers,
         is_serial=is_serial,
-        batches=rows / rows_per_batch if rows_per_batch else delivered,
-        wall_s=wall_ns / 1e9,
-        cpu_s=cpu_ns / 1e9,
-        steps=tuple(steps),
+        batches=noted.rows / rows_per_batch if rows_per_batch else delivered,
+        wall_s=noted.wall_s,
+        cpu_s=noted.cpu_s,
+        steps=steps,
         executor=executor,
         first=first,
         takes_turns=takes_turns,
-        given=None if rows_per_batch else rows,
+        given=None if rows_per_batch else noted.rows,
         unit=unit_of(node),
     )
 

@@ -101,8 +101,8 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
         Exception: What the unit raised.
     """
     trace = reader.trace
-    cpu_began = time.thread_time() if trace.reads_cpu() else None
-    began = time.perf_counter()
+    times = trace.times
+    began = time.perf_counter() if times is None else times.begin()
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
     try:
@@ -111,10 +111,10 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
         with contextlib.suppress(IndexError):  # the ring was released
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
-            wall_s = time.perf_counter() - began
-            note_time(words, unit.stop - unit.start, wall_s)
-            cpu_s = None if cpu_began is None else time.thread_time() - cpu_began
-            trace.note_unit(program.rows_done(reader, unit), wall_s, cpu_s)
+            ended = time.perf_counter()
+            note_time(words, unit.stop - unit.start, ended - began)
+            if times is not None:
+                times.end(began, ended, program.rows_done(reader, unit))
 
 
 class Program:

@@ -47,6 +47,7 @@ from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
 from penstock._plan._node import walk
 from penstock._plan._reader import Reader, place_of
+from penstock._plan._times import Times
 from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
 from penstock._run._executor import Client, Executor, clear_own_frames
@@ -168,7 +169,7 @@ class Pipeline:
                 window=self._intake.feed.window() if self._intake else None,
             )
             self._readers.append(reader)
-            reader.trace.times = self._ring.times[(len(self._readers) - 1) % len(self._ring.times)]
+            reader.trace.times = Times(self._ring.times[(len(self._readers) - 1) % len(self._ring.times)])
         try:
             run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
         finally:  # what was set aside before an error is told of, too

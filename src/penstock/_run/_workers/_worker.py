@@ -38,6 +38,7 @@ from penstock._memory._slot import RingLayout, own_words, ring_words
 from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import Trace
+from penstock._plan._times import Times
 from penstock._random import owned_globals
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit, run_unit
@@ -267,13 +268,12 @@ class _Plan:
             self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
             layout = RingLayout(self._value.spec, self._opening.slot_count, self._value.step_count)
             self._slots = layout.slots(self._memories[0])
-            times = layout.times(self._memories[0])
-            trace.times = times[number % len(times)]
+            places = layout.times(self._memories[0])
+            self._times = trace.times = Times(places[number % len(places)])
             window = None
             if isinstance(self._value, Program) and (spans := self._value.spans) is not None:
                 window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
             self._reader = self._value.reader(owned_globals, trace, window)
-            self._times = trace.times
         self.is_loaded = True
 
     @property
@@ -290,6 +290,7 @@ class _Plan:
         """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
         self._go_there()
         if isinstance(self._value, Node):
+            trace.times = None  # those would be another plan's
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
         program: Any = self._value

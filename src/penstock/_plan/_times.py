@@ -1,0 +1,164 @@
+"""How long units and steps take: noted by workers, for next to nothing, and added up by whoever wants a report.
+
+A unit's own time is read off the clock always, and so is that of each read and of each chunk of calls. To keep it, and
+to tell a function from what is around it, costs more than a short unit can pay. So of short units one is *sampled*
+every few milliseconds, and those that follow are taken to have been like it; of long units everything is kept, and what
+took long within a short one. Elements are counted always. See design/0014-cost-of-measuring.md.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+SHORT_UNIT_S: Final = 5e-3
+"""Of units that take less, a worker looks closely at one after so long."""
+SHORT_CALL_S: Final = 50e-6
+"""Calls of functions that take less are sampled too, even within a unit that is."""
+TIMED_EVERY: Final = 16
+"""One in so many, and of very short calls one in four times as many."""
+VERY_SHORT_CALL_S: Final = 10e-6
+LONG_FACTOR: Final = 4
+"""Where calls took so many times what those that were timed explain, another one of them was long."""
+
+# The words: rows; nanoseconds of all short units; then, of long units and of sampled ones each, nanoseconds by the
+# clock and by the CPU. And for each step its elements, and its nanoseconds within long units and within sampled ones.
+_ROWS, _SHORT, _LONG, _SAMPLED, _HEAD = 0, 1, 2, 4, 6
+_STEP: Final = 3
+
+
+def word_count(step_count: int) -> int:
+    """How many words a worker has for its times, in a plan of so many steps."""
+    return _HEAD + _STEP * step_count
+
+
+@final
+class Times:
+    """What one worker notes of one plan, in words that another process may look at; see `Noted.of`.
+
+    Args:
+        words: `word_count` integers, 0 at first.
+    """
+
+    __slots__ = ("_calls", "_cpu_began_s", "_cpu_share", "_due_s", "_noted", "_shares", "is_sampled", "words")
+
+    def __init__(self, words: "memoryview[int]") -> None:
+        self.words = words
+        self.is_sampled = True
+        """Whether the unit that runs is looked at closely."""
+        self._due_s = 0.0
+        self._cpu_began_s = 0.0
+        self._noted: list[tuple[int, float]] = []
+        """The steps of the unit that runs, and how long they took."""
+        self._cpu_share = 1.0
+        self._shares: list[tuple[int, float]] = []
+        """Of the last unit that was looked at closely: the steps, and how much of its time they took."""
+        self._calls: dict[int, tuple[float, float]] = {}
+        """Of functions: how long a call takes, and putting away what it gave, when last timed."""
+
+    def begin(self) -> float:
+        """A unit begins. Returns the time."""
+        now = time.perf_counter()
+        self.is_sampled = now >= self._due_s
+        if self.is_sampled:
+            self._cpu_began_s = time.thread_time()
+        return now
+
+    def end(self, began_s: float, ended_s: float, row_count: int) -> None:
+        """Notes a unit's rows and its time, and, where that is of interest, what it went into."""
+        words, wall_s = self.words, ended_s - began_s
+        words[_ROWS] += row_count
+        is_long = wall_s >= SHORT_UNIT_S
+        if not is_long:
+            words[_SHORT] += int(wall_s * 1e9)
+            if not self.is_sampled:
+                return
+        noted, self._noted = self._noted, []
+        if self.is_sampled:
+            cpu_s = time.thread_time() - self._cpu_began_s
+            if wall_s:
+                self._cpu_share = min(1.0, cpu_s / wall_s)
+                self._shares = [(step, seconds / wall_s) for step, seconds in noted]
+        else:  # it was expected to be short: what made it long was one step, which was noted, or waiting
+            cpu_s = SHORT_UNIT_S * self._cpu_share
+            rest_s = max(0.0, wall_s - sum(seconds for _, seconds in noted))
+            noted += [(step, share * rest_s) for step, share in self._shares]
+        place = _LONG if is_long else _SAMPLED
+        words[place] += int(wall_s * 1e9)
+        words[place + 1] += int(cpu_s * 1e9)
+        for step, seconds in noted:
+            words[_HEAD + _STEP * step + (1 if is_long else 2)] += int(seconds * 1e9)
+        self._due_s = 0.0 if is_long else ended_s + SHORT_UNIT_S
+
+    def note(self, step: int, count: int, seconds: float) -> None:
+        """Notes what a step, of this number in the order of `walk`, gave in this unit, and how long that took."""
+        self.words[_HEAD + _STEP * step] += count
+        if self.is_sampled or seconds >= SHORT_UNIT_S:
+            self._noted.append((step, seconds))
+
+    def turn(self, step: int, count: int) -> tuple[int, int]:
+        """Which of the next `count` calls of a step's function to time: the place of the first, and one in how many.
+
+        Reading the clock twice takes 0.1 us, and several times that where the caches are cold. So a short call that is
+        timed stands for others: another place in every chunk, whose first call finds the caches cold.
+        """
+        if step not in self._calls or (call_s := self._calls[step][0]) >= SHORT_CALL_S:
+            return 0, 1
+        if not self.is_sampled:
+            return count, 1  # none
+        every = TIMED_EVERY if call_s >= VERY_SHORT_CALL_S else 4 * TIMED_EVERY
+        return -self.words[_HEAD + _STEP * step] % every, every
+
+    def note_calls(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
+        """Notes the time of calls of a function of which some were timed, by how long all of them took together.
+
+        What was timed says how the calls and putting away what they gave share that time. Where it took far longer than
+        what was timed explains, one of the other calls was long. So a call that takes long once in a while counts as
+        the time that it took, whether it was timed or not.
+
+        Args:
+            step: The step's number.
+            count: The calls.
+            seconds: What they took, and putting away what they gave.
+            timed: How many of them were timed; if none, those before them stand for them.
+            call_s: What these took.
+            put_s: What it took to put away what they gave.
+        """
+        if timed:
+            self._calls[step] = call_s / timed, put_s / timed
+        if timed == count or not (self.is_sampled or seconds >= SHORT_UNIT_S):
+            self.note(step, count, call_s)
+            return
+        call_s, put_s = self._calls[step]
+        usual_s = (call_s + put_s) * count
+        if seconds > max(LONG_FACTOR * usual_s, SHORT_UNIT_S):
+            self.note(step, count, seconds - put_s * count)
+        else:
+            self.note(step, count, seconds * call_s / (call_s + put_s) if usual_s else seconds)
+
+
+@final
+@dataclass(frozen=True)
+class Noted:
+    """What workers noted, for all their units."""
+
+    rows: int
+    wall_s: float
+    """By the clock."""
+    cpu_s: float
+    """By the CPU."""
+    steps: tuple[tuple[int, float], ...]
+    """Of each step, in the order of `walk`: its elements, and how long it took."""
+
+    @classmethod
+    def of(cls, words: npt.NDArray[np.int64]) -> "Noted":
+        """Adds up the words of one worker, or the sums of those of several: short units were like those sampled."""
+        rows, short_ns, long_ns, long_cpu_ns, sampled_ns, sampled_cpu_ns = words[:_HEAD].tolist()
+        factor = short_ns / sampled_ns if sampled_ns else 0.0
+        steps = tuple(
+            (count, (in_long_ns + factor * in_sampled_ns) / 1e9)
+            for count, in_long_ns, in_sampled_ns in words[_HEAD:].reshape(-1, _STEP).tolist()
+        )
+        return cls(rows, (long_ns + short_ns) / 1e9, (long_cpu_ns + factor * sampled_cpu_ns) / 1e9, steps)
