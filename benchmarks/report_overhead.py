@@ -3,44 +3,46 @@
 Question: workers note how long units, reads and functions take, and the loader counts what its consumer waits, always,
 so that `report()` can be asked for at any time. Is that less than 1 % of the time?
 
-Method: `python benchmarks/report_overhead.py`. A plan runs in a fresh process, on two workers, for hundreds of short
-turns. In some, drawn by chance, the measuring is switched off: this file takes the places for their times from workers,
-also in worker processes, and the counters from the loader. A turn is some 25 ms of batches, or one batch inline, where
-none is filled ahead; two that follow each other are a pair, with and without in an order that is drawn as well, so that
-both see the same machine. "overhead %" is the median over the pairs of what measuring adds to the time, and to the time
-of the CPUs, of which other programs take none (worker processes' is not in it). "no change %" is the same of pairs that
-both measure: what is noise. The consumer does nothing with its batches, so that nothing hides what the workers do.
+Method: `python benchmarks/report_overhead.py`. A plan runs in a fresh process, and is measured and not measured by
+chance. "overhead %" is what measuring adds to the time of the CPU, and "+-" how far off that can be (twice its standard
+error). The consumer does nothing with its batches, so that nothing hides what the workers do.
+
+On two workers the coin is tossed for every unit, in worker processes too: this file takes the place for its times from
+a worker and gives it back, and notes how long the CPU was at the unit. So what is compared had the same machine, where
+turns of some milliseconds, with and without, differ by more than is looked for.
+
+Inline, where no batch is filled ahead, the coin is tossed for every batch, and what the loader counts and looks at is
+switched too: that is all of it, by the clock. Two batches that follow each other are a pair.
 
 - `pairs`: 60 kB rows (3, 50, 50) float64, shuffled, each with the next one, batches of 32, threads.
 - `map`: a function of 20 us over rows of 1 kB, batches of 32, threads.
 - `map on processes`: the same on worker processes.
 - `cheap map`: a function of less than a microsecond, batches of 256, threads: most calls a second.
 - `tiny rows`: rows of 1 kB, shuffled, batches of 256, threads: shortest units.
-- Both of these inline too: where two threads share a GIL, as much as is looked for here is lost and won by chance.
+- Both of these inline too.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
-Result of one round, 2026-11-21, in percent of the time (and "no change", which is how far off a result can be):
+Result of one round, 2026-11-22, in percent ("pairs" of another an hour before, for its file did not stay in memory):
 
-    pairs               0.6 (0.9)     tiny rows           0.5 (-1.8)
-    map                 1.3 (-1.1)    tiny rows, inline   1.4 (0.2)
-    map on processes    1.5 (0.4)     cheap map           1.7 (0.8)
-                                      cheap map, inline   1.2 (0.5)
+    pairs               2.1 +- 0.8        tiny rows           0.7 +- 0.8
+    map                 1.2 +- 0.8        pairs inline        2.4 +- 0.5
+    map on processes    2.0 +- 0.4        tiny rows inline    1.5 +- 1.1
+    cheap map           0.7 +- 1.2        cheap map inline    1.2 +- 0.4
 
-Wanted: less than 1. Plain reads on threads are below; where a batch takes half a millisecond on one thread, or a
-function 2 to 20 us, it is more by up to 0.7, about as much as the machine varies.
-Added up from its parts, each timed in the middle of a run: 4 us for a unit and its batch, which take 420 to 600 us.
+Wanted: less than 1. It is more where a batch takes half a millisecond: 5 to 10 us a unit, of which two thirds are code
+that comes from memory after a batch went through the caches; see design/0014.
 
 Not shown: the line at an epoch's end, which is made only if somebody listens.
 """
 
-import mmap
 import os
+import random
 import tempfile
 import time
-from collections.abc import Callable
-from itertools import chain, islice
-from types import MemberDescriptorType
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,36 +50,78 @@ from _harness import Array, Numbers, Options, Target, npy_file, run, value
 from _memory import warm_pages
 from _pairs import BATCH_SIZE, frames_file
 
-_TURN_S = 0.025
-_PAIR_COUNT = 400
-_INLINE_PAIR_COUNT = 3000
+_RUN_S = 20.0
+_PAIR_COUNT = 8000
 _WARM_UP_S = 1.0
+_WARM_UP_COUNT = 256
+_BLOCK_COUNT = 20
 _ROW_COUNT = 100_000
 _LOOP_COUNT = 800
 
 
-class _Switch:
-    """Whether to measure, as a byte that all processes see. Whatever process it comes to obeys it from then on."""
+class _Units:
+    """Has units run with or without measuring, in every process that it comes to, and notes the time of each.
 
-    def __init__(self) -> None:
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            file.write(bytes([1]))
-        self.__setstate__(file.name)
+    Args:
+        folder: Where each process leaves its times: a file of pairs, whether it measured and seconds of the CPU.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.__setstate__(folder)
 
     def __getstate__(self) -> str:
-        return self.path
+        return self.folder
 
-    def __setstate__(self, path: str) -> None:
-        from penstock._plan._reader import Trace
+    def __setstate__(self, folder: str) -> None:
+        from penstock._run import _lower, _pipeline
+        from penstock._run._workers import _worker
 
-        self.path = path
-        with open(path, "r+b") as file:
-            self.memory = memory = mmap.mmap(file.fileno(), 1)
-        place: Any = Trace.times  # of a worker, for its times; where there is None, nothing is measured
-        if isinstance(place, MemberDescriptorType):
-            Trace.times = property(  # type: ignore[assignment, misc, unused-ignore]
-                lambda trace: place.__get__(trace) if memory[0] else None, place.__set__
-            )
+        self.folder = folder
+        self._run_unit = _lower.run_unit
+        self._coin = random.Random(0)
+        self._times: list[tuple[bool, float]] = []
+        for module in (_pipeline, _worker):
+            module.run_unit = self.run_unit  # type: ignore[attr-defined]
+
+    def run_unit(self, program: Any, reader: Any, unit: Any, out: Any, words: Any) -> None:
+        """In the place of penstock's own."""
+        trace, is_on = reader.trace, self._coin.random() < 0.5
+        place, trace.times = trace.times, reader.trace.times if is_on else None
+        began_s = time.thread_time()
+        try:
+            self._run_unit(program, reader, unit, out, words)
+        finally:
+            took_s = time.thread_time() - began_s
+            trace.times = place
+        self._times.append((is_on, took_s))
+        if len(self._times) == 256:  # threads may both come here: then some are noted twice, which does no harm
+            with open(Path(self.folder) / str(os.getpid()), "ab") as file:
+                file.write(np.array(self._times).tobytes())
+            self._times.clear()
+
+    def times(self) -> Iterator[Array]:
+        """Of each process: of each unit, whether it was measured, and seconds."""
+        for path in Path(self.folder).iterdir():
+            yield np.fromfile(path).reshape(-1, 2)[_WARM_UP_COUNT:]
+
+
+def _added(times: Array) -> Array:
+    """What measuring adds, as a ratio, in each of some blocks of units that ran after one another."""
+
+    def typical(block: Array) -> float:
+        ordered = np.sort(block[:, 1])
+        return float(ordered[len(ordered) // 20 : -len(ordered) // 20].mean())
+
+    blocks = np.array_split(times, _BLOCK_COUNT)
+    return np.array([typical(block[block[:, 0] == 1]) / typical(block[block[:, 0] == 0]) for block in blocks])
+
+
+def _percent(ratios: Array) -> Numbers:
+    """The median of some ratios beyond 1, and twice its standard error."""
+    return {
+        "overhead %": float(100 * np.median(ratios) - 100),
+        "+-": float(2 * 1.25 * 100 * np.std(np.clip(ratios, *np.percentile(ratios, [2, 98]))) / len(ratios) ** 0.5),
+    }
 
 
 class _Silent:
@@ -99,46 +143,38 @@ class _Silent:
         pass
 
 
-def _overheads(loader: Any, switch: _Switch, pair_count: int, turn_count: int = 0) -> Numbers:
-    """Returns what measuring adds to the time and to that of the CPUs, and what nothing adds, in percent.
-
-    Args:
-        loader: What is measured.
-        switch: Whether it measures itself.
-        pair_count: How many pairs of turns.
-        turn_count: Batches in a turn; 0 for as many as take its time.
-    """
+def _by_batch(loader: Any, traces: list[Any], pair_count: int) -> Array:
+    """Returns by what ratio measuring makes a batch longer, for pairs of batches of an inline loader."""
     batches = chain.from_iterable(loader for _ in iter(int, 1))
     counters, peak, silent = loader._counters, loader._peak, _Silent()
 
-    def turn_s(count: int, *, is_on: bool) -> Array:
-        switch.memory[0] = is_on
+    def batch_s(*, is_on: bool) -> float:
+        for trace, times in traces:
+            trace.times = times if is_on else None
         loader._counters, loader._peak = (counters, peak) if is_on else (silent, silent)
-        began_s = np.array([time.perf_counter(), time.process_time()])
-        for _ in islice(batches, count):
-            pass
-        return np.array([time.perf_counter(), time.process_time()]) - began_s
+        began_s = time.perf_counter()
+        next(batches)
+        return time.perf_counter() - began_s
 
-    began_s, count = time.perf_counter(), 0
+    began_s = time.perf_counter()
     while time.perf_counter() < began_s + _WARM_UP_S:
-        turn_s(16, is_on=True)
-        count += 16
-    # So many that those which were filled in the turn before are few.
-    count = turn_count or max(32, round(count * _TURN_S / (time.perf_counter() - began_s)))
-    ratios: dict[bool, list[Array]] = {True: [], False: []}
+        batch_s(is_on=True)
+    ratios = []
     # In an order without a period: a loader announces its reads every so many batches.
-    for is_change, is_later in np.random.default_rng(0).integers(0, 2, (2 * pair_count, 2)).astype(bool).tolist():
-        first_s = turn_s(count, is_on=not (is_change and is_later))
-        second_s = turn_s(count, is_on=not (is_change and not is_later))
-        ratios[is_change].append(second_s / first_s if is_later else first_s / second_s)
-    turn_s(1, is_on=True)
-    changed, same = (100 * np.median(ratios[is_change], axis=0) - 100 for is_change in (True, False))
-    return {
-        "overhead %": float(changed[0]),
-        "no change %": float(same[0]),
-        "overhead, CPU %": float(changed[1]),
-        "no change, CPU %": float(same[1]),
-    }
+    for is_first in np.random.default_rng(0).integers(0, 2, pair_count).astype(bool).tolist():
+        first_s, second_s = batch_s(is_on=is_first), batch_s(is_on=not is_first)
+        ratios.append(first_s / second_s if is_first else second_s / first_s)
+    batch_s(is_on=True)
+    return np.array(ratios)
+
+
+def _by_unit(loader: Any, units: _Units, seconds: float) -> Array:
+    """Returns by what ratio measuring makes a unit longer, for the blocks of each process."""
+    batches = chain.from_iterable(loader for _ in iter(int, 1))
+    began_s = time.perf_counter()
+    while time.perf_counter() < began_s + seconds:
+        next(batches)
+    return np.concatenate([_added(each) for each in units.times()])
 
 
 def _rows() -> Any:
@@ -149,7 +185,7 @@ def _rows() -> Any:
     return ps.from_npy(path)
 
 
-def _pairs(_: _Switch) -> Any:
+def _pairs(_: _Units | None) -> Any:
     import penstock as ps
 
     path = frames_file()
@@ -158,9 +194,9 @@ def _pairs(_: _Switch) -> Any:
     return ps.zip((frames[:-1], frames[1:])).shuffle(seed=1).batch(BATCH_SIZE)
 
 
-def _mapped(switch: _Switch) -> Any:
+def _mapped(units: _Units | None) -> Any:
     def busy(row: Array) -> Array:
-        switch.memory  # noqa: B018  # which so comes to the workers
+        units  # noqa: B018  # which so comes to the workers
         for _ in range(_LOOP_COUNT):
             pass
         return row
@@ -168,29 +204,34 @@ def _mapped(switch: _Switch) -> Any:
     return _rows().map(busy).batch(32)
 
 
-def _cheap(_: _Switch) -> Any:
+def _cheap(_: _Units | None) -> Any:
     return _rows().map(lambda row: row).batch(256)
 
 
-def _tiny(_: _Switch) -> Any:
+def _tiny(_: _Units | None) -> Any:
     return _rows().shuffle(seed=1).batch(256)
 
 
-def _case(plan: Callable[[_Switch], Any], executor: str) -> Callable[[Options], Numbers]:
+def _case(plan: Callable[[_Units | None], Any], executor: str) -> Callable[[Options], Numbers]:
     def measure(options: Options) -> Numbers:
-        switch = _Switch()
-        is_inline = executor == "inline"
-        with plan(switch).loader(executor, workers="auto" if is_inline else 2) as loader:
-            pair_count = (_INLINE_PAIR_COUNT if is_inline else _PAIR_COUNT) // (6 if options.quick else 1)
-            numbers = _overheads(loader, switch, pair_count, 1 if is_inline else 0)
-            report = loader.report()
-        os.unlink(switch.path)
+        part = 6 if options.quick else 1
+        with tempfile.TemporaryDirectory() as folder:
+            if executor == "inline":
+                with plan(None).loader(executor) as loader:
+                    next(iter(loader))
+                    traces = [(reader.trace, reader.trace.times) for reader in loader._pipeline._readers]
+                    ratios = _by_batch(loader, traces, _PAIR_COUNT // part)
+                    report = loader.report()
+            else:
+                units = _Units(folder)
+                with plan(units).loader(executor, workers=2) as loader:
+                    ratios = _by_unit(loader, units, _RUN_S / part)
+                    report = loader.report()
         assert report.lanes, "what was measured is there"
-        return numbers | {
+        steps = [1e6 * step.element_s for step in report.lanes[0].steps if "map" in step.step]
+        return _percent(ratios) | {
             "batch us": 1e6 * report.elapsed_s / report.batches,
-            "function us": max(
-                (1e6 * step.element_s for step in report.lanes[0].steps if "map" in step.step), default=0
-            ),
+            "function us": max(steps, default=0),
         }
 
     return measure
@@ -202,6 +243,7 @@ _CASES = {
     "map on processes": _case(_mapped, "processes"),
     "cheap map": _case(_cheap, "threads"),
     "tiny rows": _case(_tiny, "threads"),
+    "pairs inline": _case(_pairs, "inline"),
     "cheap map inline": _case(_cheap, "inline"),
     "tiny rows inline": _case(_tiny, "inline"),
 }

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock._plan import _map, _times
-from penstock._plan._times import SHORT_UNIT_S, Noted, Times, word_count
+from penstock._plan._times import FIRST_COUNT, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
 from penstock._run import _lower
 from penstock.diagnostics._lanes import StepTime
 
@@ -54,23 +54,14 @@ def step_of(clock: Clock, function: Callable[[Any], Any], batch_size: int) -> St
     return step
 
 
-@pytest.mark.parametrize(
-    ("call_s", "timed"),
-    [
-        (1e-6, 33 + COUNT / 64),  # the first unit, and of the others every 64th call of those that are sampled
-        (40e-6, 33 + COUNT / 16 / 4),  # a unit takes 1.3 ms: one in five or so
-        (60e-6, COUNT),  # all are timed
-        (200e-6, COUNT),  # units are long
-    ],
-)
-def test_of_short_calls_few_are_timed_and_stand_for_the_others(
-    monkeypatch: pytest.MonkeyPatch, call_s: float, timed: float
-) -> None:
+@pytest.mark.parametrize("call_s", [1e-6, 40e-6, 60e-6, 200e-6])
+def test_of_short_calls_few_are_timed_and_stand_for_the_others(monkeypatch: pytest.MonkeyPatch, call_s: float) -> None:
     clock = Clock(monkeypatch)
     step = step_of(clock, clock.function(call_s), 33)
-    chunks = 2 * (COUNT / 33 + 1)
-    assert clock.readings <= 3 * timed + chunks
-    assert clock.readings >= 3 * 33 + chunks / 2
+    if call_s < SHORT_CALL_S:
+        assert 3 * 33 <= clock.readings <= 3 * COUNT / 6  # the first batch, and one in 16 of those that are sampled
+    else:
+        assert clock.readings >= 3 * COUNT
     assert step.element_s == pytest.approx(call_s, rel=0.05)
 
 
@@ -131,7 +122,7 @@ def test_of_short_units_one_is_looked_at_every_few_milliseconds(
 ) -> None:
     count = 800
     reads, found = run(monkeypatch, [(1e-4, 0.5e-4)] * count, pause_s)
-    looks = count * min(1.0, 1 / (1 + SHORT_UNIT_S / (1e-4 + pause_s)))
+    looks = FIRST_COUNT + (count - FIRST_COUNT) / (1 + SHORT_UNIT_S // (1e-4 + pause_s))
     assert reads == pytest.approx(2 * looks, rel=0.1, abs=4)
     assert (found.rows, found.steps) == (4 * count, ((4 * count, pytest.approx(40e-3, rel=1e-3)),))
     assert (found.wall_s, found.cpu_s) == (pytest.approx(80e-3, rel=1e-3), pytest.approx(40e-3, rel=1e-3))
@@ -157,12 +148,29 @@ def test_what_no_step_explains_of_a_unit_that_turned_out_long_is_shared_as_in_ot
     now = 0.0
     monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: now))
     times = Times(memoryview(array("q", bytes(8 * word_count(2)))))
-    for wall_s, parts in ((1e-4, (2e-5, 8e-5)), (1.0, (0.6, 1e-5)), (1e-4, (2e-5, 8e-5)), (1.0, (1e-4, 1e-4))):
+    usual = 1e-4, (2e-5, 8e-5)
+    for wall_s, parts in (*[usual] * FIRST_COUNT, (1.0, (0.6, 1e-5)), usual, (1.0, (1e-4, 1e-4))):
         began = times.begin()
         now += wall_s
         for step, seconds in enumerate(parts):
             times.note(step, 1, seconds)
         times.end(began, now, 1)
     first, second = noted(times).steps
-    assert first == (4, pytest.approx(2 * 2e-5 + 0.6 + 0.2 * 0.4 + 0.2 * 1.0, rel=1e-3))
-    assert second == (4, pytest.approx(2 * 8e-5 + 0.8 * 0.4 + 0.8 * 1.0, rel=1e-3))
+    assert first == (FIRST_COUNT + 3, pytest.approx((FIRST_COUNT + 1) * 2e-5 + 0.6 + 0.2 * 0.4 + 0.2 * 1.0, rel=1e-3))
+    assert second == (FIRST_COUNT + 3, pytest.approx((FIRST_COUNT + 1) * 8e-5 + 0.8 * 0.4 + 0.8 * 1.0, rel=1e-3))
+
+
+def test_a_short_unit_stands_for_those_since_the_last_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: now))
+    times = Times(memoryview(array("q", bytes(8 * word_count(2)))))
+    for number in range(1000):  # the first few make what the others only read, which is not known beforehand
+        parts = (1e-6, 3e-3) if number < FIRST_COUNT else (1e-4, 0.0)
+        began = times.begin()
+        for step, seconds in enumerate(parts):
+            times.note(step, 1, seconds)
+        now += sum(parts)
+        times.end(began, now, 1)
+    first, second = noted(times).steps
+    assert first[1] == pytest.approx(0.0992, rel=0.02)
+    assert second[1] == pytest.approx(FIRST_COUNT * 3e-3, rel=0.02)

@@ -1,9 +1,9 @@
 """How long units and steps take: noted by workers, for next to nothing, and added up by whoever wants a report.
 
-A unit's own time is read off the clock always, and so is that of each read and of each chunk of calls. To keep it, and
-to tell a function from what is around it, costs more than a short unit can pay. So of short units one is *sampled*
-every few milliseconds, and those that follow are taken to have been like it; of long units everything is kept, and what
-took long within a short one. Elements are counted always. See design/0014-cost-of-measuring.md.
+A unit's own time is read off the clock always, and so is that of each read and of each chunk of calls; elements are
+counted always. To know more, such as what the CPU did and what a single call took, costs more than a short unit can
+pay. So of short units one is *sampled* every few milliseconds, and stands for those since the last; of long units
+everything is kept, and what took long within a short one. See design/0014-cost-of-measuring.md.
 """
 
 import time
@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 SHORT_UNIT_S: Final = 5e-3
 """Of units that take less, a worker looks closely at one after so long."""
+FIRST_COUNT: Final = 8
+"""Units that are looked at in any case: the first are often not like the others."""
 SHORT_CALL_S: Final = 50e-6
 """Calls of functions that take less are sampled too, even within a unit that is."""
 TIMED_EVERY: Final = 16
@@ -23,8 +25,8 @@ VERY_SHORT_CALL_S: Final = 10e-6
 LONG_FACTOR: Final = 4
 """Where calls took so many times what those that were timed explain, another one of them was long."""
 
-# The words: rows; nanoseconds of all short units; then, of long units and of sampled ones each, nanoseconds by the
-# clock and by the CPU. And for each step its elements, and its nanoseconds within long units and within sampled ones.
+# The words: rows; nanoseconds of all short units; then, of long units, and of sampled ones and those that they stand
+# for, nanoseconds by the clock and by the CPU. And for each step its elements, and its nanoseconds within both.
 _ROWS, _SHORT, _LONG, _SAMPLED, _HEAD = 0, 1, 2, 4, 6
 _STEP: Final = 3
 
@@ -42,13 +44,28 @@ class Times:
         words: `word_count` integers, 0 at first.
     """
 
-    __slots__ = ("_calls", "_cpu_began_s", "_cpu_share", "_due_s", "_noted", "_shares", "is_sampled", "words")
+    __slots__ = (
+        "_calls",
+        "_count",
+        "_cpu_began_s",
+        "_cpu_share",
+        "_due_s",
+        "_noted",
+        "_shares",
+        "_unseen_s",
+        "is_sampled",
+        "words",
+    )
 
     def __init__(self, words: "memoryview[int]") -> None:
         self.words = words
         self.is_sampled = True
         """Whether the unit that runs is looked at closely."""
+        self._count = 0
+        """Units that were looked at."""
         self._due_s = 0.0
+        self._unseen_s = 0.0
+        """What short units took since the last that was sampled."""
         self._cpu_began_s = 0.0
         self._noted: list[tuple[int, float]] = []
         """The steps of the unit that runs, and how long they took."""
@@ -74,6 +91,7 @@ class Times:
         if not is_long:
             words[_SHORT] += int(wall_s * 1e9)
             if not self.is_sampled:
+                self._unseen_s += wall_s
                 return
         noted, self._noted = self._noted, []
         if self.is_sampled:
@@ -85,12 +103,16 @@ class Times:
             cpu_s = SHORT_UNIT_S * self._cpu_share
             rest_s = max(0.0, wall_s - sum(seconds for _, seconds in noted))
             noted += [(step, share * rest_s) for step, share in self._shares]
-        place = _LONG if is_long else _SAMPLED
-        words[place] += int(wall_s * 1e9)
-        words[place + 1] += int(cpu_s * 1e9)
+        place, factor_ns = _LONG, 1e9
+        if not is_long:
+            place, factor_ns = _SAMPLED, 1e9 * (1 + self._unseen_s / wall_s) if wall_s else 1e9
+            self._unseen_s = 0.0
+        words[place] += int(wall_s * factor_ns)
+        words[place + 1] += int(cpu_s * factor_ns)
         for step, seconds in noted:
-            words[_HEAD + _STEP * step + (1 if is_long else 2)] += int(seconds * 1e9)
-        self._due_s = 0.0 if is_long else ended_s + SHORT_UNIT_S
+            words[_HEAD + _STEP * step + (1 if is_long else 2)] += int(seconds * factor_ns)
+        self._count += 1
+        self._due_s = 0.0 if is_long or self._count < FIRST_COUNT else ended_s + SHORT_UNIT_S
 
     def note(self, step: int, count: int, seconds: float) -> None:
         """Notes what a step, of this number in the order of `walk`, gave in this unit, and how long that took."""
@@ -131,7 +153,7 @@ class Times:
         if timed == count or not (self.is_sampled or seconds >= SHORT_UNIT_S):
             self.note(step, count, call_s)
             return
-        call_s, put_s = self._calls[step]
+        call_s, put_s = self._calls.get(step, (seconds, 0.0))
         usual_s = (call_s + put_s) * count
         if seconds > max(LONG_FACTOR * usual_s, SHORT_UNIT_S):
             self.note(step, count, seconds - put_s * count)
@@ -154,7 +176,7 @@ class Noted:
 
     @classmethod
     def of(cls, words: npt.NDArray[np.int64]) -> "Noted":
-        """Adds up the words of one worker, or the sums of those of several: short units were like those sampled."""
+        """What the words of a worker say, or the sums of several; all stand for the last few short units."""
         rows, short_ns, long_ns, long_cpu_ns, sampled_ns, sampled_cpu_ns = words[:_HEAD].tolist()
         factor = short_ns / sampled_ns if sampled_ns else 0.0
         steps = tuple(
