@@ -190,7 +190,7 @@ def test_a_worker_that_goes_on_after_a_stop_is_the_same(oracle: list[Any]) -> No
     assert len(set(traced.pids())) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_what_a_scheduler_sends_to_everybody_does_not_end_a_worker(oracle: list[Any], number: signal.Signals) -> None:
     traced = Traced()
 

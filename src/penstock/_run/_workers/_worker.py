@@ -12,8 +12,8 @@ Each wait, and what ends it.
 What ends the worker: the parent closes the control socket; or it kills it; or it dies, and then the system
 kills the worker at once, whatever it is doing (Linux), or the next of these waits fails.
 
-SIGINT and SIGTERM are for the parent, which decides. Whoever sends them to a whole group or container would
-otherwise take the workers away from a program that wants to finish its work.
+SIGINT, SIGTERM and the user's signals are for the parent, which decides. Whoever sends them to a whole group or
+container would otherwise take the workers away from a program that wants to finish its work.
 """
 
 import contextlib
@@ -47,8 +47,11 @@ from penstock._run._workers._gil import GilClock
 from penstock._run._workers._parcel import unpack
 from penstock._run._workers._remote_error import dump_error
 
-STACK_SIGNAL: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
-"""Has a worker write its Python stacks to its control socket, whatever it is doing."""
+STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
+"""Has a worker write its Python stacks to its control socket, whatever it is doing. Of the signals that nobody else
+sends: to walk the frames of a thread that runs can end the process (CPython 3.11, once in thousands of times), which
+does no harm to one that is to be replaced."""
+_IGNORED: Final = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 PACKET_NBYTES: Final = 1 << 16
 """The most that a message may have; what is larger goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -107,8 +110,11 @@ def main(number: int, parent: int, control: int, board: int, shared: int, tokens
         os._exit(0)  # it died before that
     for descriptor in (control, board, shared, tokens, bell):
         os.set_inheritable(descriptor, False)  # what a function may start has no business with them
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, _ignore)  # a handler, which is not inherited by what a function may start
+    for ignored in _IGNORED:
+        if hasattr(signal, ignored):
+            signal.signal(
+                getattr(signal, ignored), _ignore
+            )  # a handler, which is not inherited by what a function may start
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
