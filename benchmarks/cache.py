@@ -13,28 +13,20 @@ shuffle holds all 3,000 elements in memory. `npy` is `from_npy` of the same elem
 and reads `.npy` files on two threads.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0,
-TensorFlow 2.21, 2026-11-21.
+TensorFlow 2.21, 2026-11-22. Its disk and its speed vary: the first epochs were half as fast again the day before.
 
 Result of two rounds, samples/s in the first epoch and in those after it, medians and spread:
 
                  uint8                                  float32
-    penstock     1,146   52,930 (52,923 to 52,938)      1,058   24,127 (23,789 to 24,466)
-    tfdata       1,291    9,216 (8,533 to 9,899)          603    5,754 (5,354 to 6,154)
-    npy                  73,540 (70,127 to 76,952)              26,279 (25,586 to 26,972)
-    npy_kept             82,013 (77,195 to 86,831)              25,249 (24,773 to 25,725)
+    penstock     760   55,893 (44,437 to 67,349)        566   20,549 (20,526 to 20,571)
+    tfdata       554    3,189 (2,672 to 3,707)          392    4,684 (4,491 to 4,876)
+    npy                50,680 (45,094 to 56,267)              17,080 (16,519 to 17,642)
+    npy_kept           48,887 (44,179 to 53,594)              17,046 (16,425 to 17,667)
 
-Later epochs were 46 and 23 times the first (wanted 10 and 5), and 5.8 and 4.2 times tf.data's (wanted 1). Of `from_npy`
-they were 0.72 (`npy`) and 0.65 (`npy_kept`) as uint8, where 0.9 was wanted, and 0.92 and 0.96 as float32, for the plan
-with its function stayed on processes, 200 us a batch of 3 MB. Since a loader goes on on threads once its cache has all
-that it asks for (`design/0010-cache.md`), two rounds of all but tf.data, the same day, on a slower machine:
-
-                 uint8                                  float32
-    penstock     830     45,984 (39,850 to 52,118)        727   17,679 (15,462 to 19,895)
-    npy                  50,137 (37,834 to 62,440)              17,860 (17,098 to 18,622)
-    npy_kept             42,338 (32,353 to 52,323)              14,592 (12,195 to 16,988)
-
-55 (48 to 62) and 24 (23 to 26) times the first; 1.11 (1.00 to 1.23) and 1.27 (0.91 to 1.63) of `npy_kept`, 0.94 (0.84
-to 1.05) and 1.00 (0.83 to 1.16) of `npy`. The first of the later epochs has the change in it, some 0.1 s.
+Later epochs were 77 (52 to 102) and 37 (33 to 40) times the first, wanted 10 and 5; 18.6 (12 to 25) and 4.4 (4.2 to
+4.6) times tf.data's, wanted 1; 1.13 (1.01 to 1.26) and 1.21 (1.16 to 1.25) of `npy_kept`, wanted 0.9. On 2026-11-21
+tf.data had 9,216 as uint8, and `cache` was 5.8 times that. Once its cache has all that it asks for, a loader goes on on
+threads (`design/0010-cache.md`); the first of the later epochs has that change in it, some 0.1 s.
 
 Not shown: a cache larger than memory, of which the disk's speed would be the limit for all.
 """
