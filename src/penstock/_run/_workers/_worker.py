@@ -49,7 +49,7 @@ from penstock._run._workers._remote_error import dump_error
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 """Has a worker write its Python stacks to its control socket, whatever it is doing. Of the signals that nobody else
-sends: to walk the frames of a thread that runs can end the process (CPython 3.11, once in thousands of times), which
+sends: a worker that ran got SIGSEGV while its frames were walked (seen once in thousands of times, CPython 3.11). That
 does no harm to one that is to be replaced."""
 _IGNORED: Final = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 PACKET_NBYTES: Final = 1 << 16
