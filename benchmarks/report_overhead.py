@@ -23,7 +23,8 @@ switched too: that is all of it, by the clock. Two batches that follow each othe
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
-Result of one round, 2026-11-22, in percent ("pairs" of another an hour before, for its file did not stay in memory):
+Result of one round, 2026-11-22, in percent ("pairs" of a run some
+minutes before, without the first eight units being looked at in any case, for its file did not stay in memory):
 
     pairs               2.1 +- 0.8        tiny rows           0.7 +- 0.8
     map                 1.2 +- 0.8        pairs inline        2.4 +- 0.5

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -58,10 +58,13 @@ def step_of(clock: Clock, function: Callable[[Any], Any], batch_size: int) -> St
 def test_of_short_calls_few_are_timed_and_stand_for_the_others(monkeypatch: pytest.MonkeyPatch, call_s: float) -> None:
     clock = Clock(monkeypatch)
     step = step_of(clock, clock.function(call_s), 33)
+    # Until anything is known, which is after a batch, all are; then one in 16, of the batches that are looked at. Each
+    # batch is timed as a whole.
+    each, batches = 3, 2 * (COUNT / 33 + 1)
     if call_s < SHORT_CALL_S:
-        assert 3 * 33 <= clock.readings <= 3 * COUNT / 6  # the first batch, and one in 16 of those that are sampled
+        assert each * 33 <= clock.readings <= each * (33 + COUNT / 16) + batches
     else:
-        assert clock.readings >= 3 * COUNT
+        assert each * COUNT <= clock.readings <= each * COUNT + batches
     assert step.element_s == pytest.approx(call_s, rel=0.05)
 
 
@@ -75,29 +78,38 @@ def test_one_long_call_among_short_ones_counts_once_whether_it_was_timed_or_not(
     assert step.seconds == pytest.approx(0.6 + COUNT * 2e-6, rel=0.01)
 
 
-def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
-    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
-    began = times.begin()
-    times.note_calls(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)
-    times.note_calls(0, 8, 8 * 4e-6, 0, 0.0, 0.0)  # none of these was timed
-    times.end(began, began + 160e-6, 40)
-    assert noted(times).steps == ((40, pytest.approx(40e-6, rel=0.01)),)
-    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
-    began = times.begin()
-    times.note_calls(0, 16, 1e-3, 1, 1e-6, 1e-3)  # a pause while one was put away
-    times.end(began, began + 1e-3, 16)
-    assert noted(times).steps[0][1] < 10e-6
+def new_times(step_count: int = 1) -> Times:
+    return Times(memoryview(array("q", bytes(8 * word_count(step_count)))))
 
 
 def noted(times: Times) -> Noted:
     return Noted.of(np.array(times.words))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, units: list[tuple[float, float]], pause_s: float = 0.0) -> tuple[int, Noted]:
-    """How often the CPU is asked, and what is noted, for units of four rows that take so long by the clock and by it.
+def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
+    times = new_times()
+    times.begin(0.0)
+    times.note_calls(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)
+    times.note_calls(0, 8, 8 * 4e-6, 0, 0.0, 0.0)  # none of these was timed
+    times.end(0.0, 160e-6, 40)
+    assert noted(times).steps == ((40, pytest.approx(40e-6, rel=0.01)),)
+    times = new_times()
+    times.begin(0.0)
+    times.note_calls(0, 16, 1e-3, 1, 1e-6, 1e-3)  # a pause while one was put away
+    times.end(0.0, 1e-3, 16)
+    assert noted(times).steps[0][1] < 10e-6
 
-    Half of each is a step's.
-    """
+
+class Unit(NamedTuple):
+    """How long a unit of four rows takes by the clock and by the CPU, and how long its steps do."""
+
+    wall_s: float
+    cpu_s: float
+    steps_s: tuple[float, ...] = ()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, units: list[Unit], pause_s: float = 0.0) -> tuple[int, Noted]:
+    """How often the CPU is asked, and what is noted. Where a unit does not say so, half of it is its one step's."""
     now, cpu, reads = 0.0, 0.0, 0
 
     def cpu_time() -> float:
@@ -105,12 +117,13 @@ def run(monkeypatch: pytest.MonkeyPatch, units: list[tuple[float, float]], pause
         reads += 1
         return cpu
 
-    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=cpu_time))
-    times = Times(memoryview(array("q", bytes(8 * word_count(1)))))
-    for wall_s, cpu_s in units:
-        began = times.begin()
-        now, cpu = now + wall_s, cpu + cpu_s
-        times.note(0, 4, wall_s / 2)
+    monkeypatch.setattr(_times, "time", SimpleNamespace(thread_time=cpu_time))
+    times = new_times(len(units[0].steps_s) or 1)
+    for wall_s, cpu_s, steps_s in units:
+        times.begin(now)
+        began, now, cpu = now, now + wall_s, cpu + cpu_s
+        for step, seconds in enumerate(steps_s or (wall_s / 2,)):
+            times.note(step, 4, seconds)
         times.end(began, now, 4)
         now += pause_s
     return reads, noted(times)
@@ -121,7 +134,7 @@ def test_of_short_units_one_is_looked_at_every_few_milliseconds(
     monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
     count = 800
-    reads, found = run(monkeypatch, [(1e-4, 0.5e-4)] * count, pause_s)
+    reads, found = run(monkeypatch, [Unit(1e-4, 0.5e-4)] * count, pause_s)
     looks = FIRST_COUNT + (count - FIRST_COUNT) / (1 + SHORT_UNIT_S // (1e-4 + pause_s))
     assert reads == pytest.approx(2 * looks, rel=0.1, abs=4)
     assert (found.rows, found.steps) == (4 * count, ((4 * count, pytest.approx(40e-3, rel=1e-3)),))
@@ -129,7 +142,7 @@ def test_of_short_units_one_is_looked_at_every_few_milliseconds(
 
 
 def test_of_long_units_and_those_after_them_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    units = [(1e-4, 1e-4), (8e-3, 1e-5)] * 100  # what is short computes, and what is long waits
+    units = [Unit(1e-4, 1e-4), Unit(8e-3, 1e-5)] * 100  # what is short computes, and what is long waits
     reads, found = run(monkeypatch, units, 2 * SHORT_UNIT_S)
     assert reads == 2 * 200
     assert found.cpu_s == pytest.approx(100 * (1e-4 + 1e-5), rel=1e-3)
@@ -137,7 +150,7 @@ def test_of_long_units_and_those_after_them_nothing_is_guessed(monkeypatch: pyte
 
 
 def test_a_unit_that_turns_out_long_is_taken_to_have_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found = run(monkeypatch, [(1e-4, 1e-4)] * 9 + [(5.0, 0.0)])
+    _, found = run(monkeypatch, [Unit(1e-4, 1e-4)] * 9 + [Unit(5.0, 0.0)])
     assert found.wall_s == pytest.approx(5.0009)
     assert found.cpu_s == pytest.approx(9e-4 + SHORT_UNIT_S)
 
@@ -145,32 +158,21 @@ def test_a_unit_that_turns_out_long_is_taken_to_have_waited(monkeypatch: pytest.
 def test_what_no_step_explains_of_a_unit_that_turned_out_long_is_shared_as_in_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: now))
-    times = Times(memoryview(array("q", bytes(8 * word_count(2)))))
-    usual = 1e-4, (2e-5, 8e-5)
-    for wall_s, parts in (*[usual] * FIRST_COUNT, (1.0, (0.6, 1e-5)), usual, (1.0, (1e-4, 1e-4))):
-        began = times.begin()
-        now += wall_s
-        for step, seconds in enumerate(parts):
-            times.note(step, 1, seconds)
-        times.end(began, now, 1)
-    first, second = noted(times).steps
-    assert first == (FIRST_COUNT + 3, pytest.approx((FIRST_COUNT + 1) * 2e-5 + 0.6 + 0.2 * 0.4 + 0.2 * 1.0, rel=1e-3))
-    assert second == (FIRST_COUNT + 3, pytest.approx((FIRST_COUNT + 1) * 8e-5 + 0.8 * 0.4 + 0.8 * 1.0, rel=1e-3))
+    usual = Unit(1e-4, 1e-4, (2e-5, 8e-5))
+    stalled, waiting = Unit(1.0, 0.0, (0.6, 1e-5)), Unit(1.0, 0.0, (1e-4, 1e-4))
+    _, found = run(monkeypatch, [*[usual] * FIRST_COUNT, stalled, usual, waiting])
+    first, second = found.steps
+    assert first == (
+        4 * (FIRST_COUNT + 3),
+        pytest.approx((FIRST_COUNT + 1) * 2e-5 + 0.6 + 0.2 * 0.4 + 0.2 * 1.0, rel=1e-3),
+    )
+    assert second == (4 * (FIRST_COUNT + 3), pytest.approx((FIRST_COUNT + 1) * 8e-5 + 0.8 * 0.4 + 0.8 * 1.0, rel=1e-3))
 
 
 def test_a_short_unit_stands_for_those_since_the_last_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(_times, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: now))
-    times = Times(memoryview(array("q", bytes(8 * word_count(2)))))
-    for number in range(1000):  # the first few make what the others only read, which is not known beforehand
-        parts = (1e-6, 3e-3) if number < FIRST_COUNT else (1e-4, 0.0)
-        began = times.begin()
-        for step, seconds in enumerate(parts):
-            times.note(step, 1, seconds)
-        now += sum(parts)
-        times.end(began, now, 1)
-    first, second = noted(times).steps
+    # The first few make what the others only read, which is not known beforehand.
+    makes, reads = Unit(3e-3, 3e-3, (1e-6, 3e-3)), Unit(1e-4, 1e-4, (1e-4, 0.0))
+    _, found = run(monkeypatch, [makes] * FIRST_COUNT + [reads] * (1000 - FIRST_COUNT))
+    first, second = found.steps
     assert first[1] == pytest.approx(0.0992, rel=0.02)
     assert second[1] == pytest.approx(FIRST_COUNT * 3e-3, rel=0.02)

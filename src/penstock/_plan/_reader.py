@@ -174,11 +174,7 @@ class Gather:
                 raise
             if (times := readers[0].trace.times) is None:  # that of the worker, of which all readers are
                 continue
-            seconds = time.perf_counter() - began
-            if len(reads) == len(self._reads) == 1:
-                times.note(readers[0].number, len(reads[0].indices), seconds)
-            else:
-                _note(times, reads, readers, seconds, counted)
+            _note(times, reads, readers, time.perf_counter() - began, counted)
 
 
 def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: float, counted: "set[Reader]") -> None:
@@ -187,10 +183,10 @@ def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: flo
     A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
     added to `counted`.
     """
-    total = sum(len(read.indices) for read in reads) if len(reads) > 1 else 0
+    total = sum(len(read.indices) for read in reads)
     for read, reader in zip(reads, readers, strict=True):
         count = len(read.indices)
-        times.note(reader.number, 0 if reader in counted else count, seconds * count / total if total else seconds)
+        times.note(reader.number, 0 if reader in counted else count, seconds * count / total if total else 0.0)
     counted.update(readers)
 
 

@@ -75,13 +75,11 @@ class Times:
         self._calls: dict[int, tuple[float, float]] = {}
         """Of functions: how long a call takes, and putting away what it gave, when last timed."""
 
-    def begin(self) -> float:
-        """A unit begins. Returns the time."""
-        now = time.perf_counter()
-        self.is_sampled = now >= self._due_s
+    def begin(self, began_s: float) -> None:
+        """A unit begins."""
+        self.is_sampled = began_s >= self._due_s
         if self.is_sampled:
             self._cpu_began_s = time.thread_time()
-        return now
 
     def end(self, began_s: float, ended_s: float, row_count: int) -> None:
         """Notes a unit's rows and its time, and, where that is of interest, what it went into."""
@@ -153,7 +151,7 @@ class Times:
         if timed == count or not (self.is_sampled or seconds >= SHORT_UNIT_S):
             self.note(step, count, call_s)
             return
-        call_s, put_s = self._calls.get(step, (seconds, 0.0))
+        call_s, put_s = self._calls[step]
         usual_s = (call_s + put_s) * count
         if seconds > max(LONG_FACTOR * usual_s, SHORT_UNIT_S):
             self.note(step, count, seconds - put_s * count)

@@ -102,7 +102,9 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
     """
     trace = reader.trace
     times = trace.times
-    began = time.perf_counter() if times is None else times.begin()
+    began = time.perf_counter()
+    if times is not None:
+        times.begin(began)
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
     try:

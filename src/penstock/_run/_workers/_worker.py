@@ -51,7 +51,6 @@ STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") el
 """Has a worker write its Python stacks to its control socket, whatever it is doing. Of the signals that nobody else
 sends: a worker that ran got SIGSEGV while its frames were walked (seen once in thousands of times, CPython 3.11). That
 does no harm to one that is to be replaced."""
-_IGNORED: Final = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 PACKET_NBYTES: Final = 1 << 16
 """The most that a message may have; what is larger goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -110,11 +109,8 @@ def main(number: int, parent: int, control: int, board: int, shared: int, tokens
         os._exit(0)  # it died before that
     for descriptor in (control, board, shared, tokens, bell):
         os.set_inheritable(descriptor, False)  # what a function may start has no business with them
-    for ignored in _IGNORED:
-        if hasattr(signal, ignored):
-            signal.signal(
-                getattr(signal, ignored), _ignore
-            )  # a handler, which is not inherited by what a function may start
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(ignored, _ignore)  # a handler, which is not inherited by what a function may start
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
