@@ -7,7 +7,7 @@
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
 #   make clean   removes what these made
 #
-# And while working: `make test-fast` (80 s), `make format`.
+# And while working: `make test-fast` (a minute), `make format`.
 # What is needed is installed into .venv once, and again when pyproject.toml changes.
 
 SHELL := bash

@@ -14,6 +14,8 @@ pages were dropped: one alone varies by a factor of two on a virtual disk. Memor
 imports, children included.
 
 Contenders, as their documentations advise: `floor` is one thread and `np.take` into two buffers made once;
+`bare_threads` is no library, but two threads that `preadv` a pair a call into three slots made once, with no more
+Python than that: what reading without a mapping (which dies with its process when the file shrinks) may give here;
 `memmap_fancy` is `mm[indices]`; `torch_*` is a DataLoader with 0 or 2 (persistent) workers, an element a call
 and default collation, or a batch a call by `__getitems__`; `tf_data` is shuffled indices and a parallel
 `numpy_function`; `grain_threads` batches before `to_iter_dataset`, with one thread that reads up to 16
@@ -54,7 +56,10 @@ host may have cached what the guest dropped).
 """
 
 import gc
+import os
+import queue
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +92,43 @@ def floor(path: Path) -> Epoch:
             np.take(frames, indices, axis=0, out=x[:count], mode="clip")
             np.take(frames, indices + 1, axis=0, out=y[:count], mode="clip")
             yield x[:count], y[:count]
+
+    return epoch
+
+
+def bare_threads(path: Path) -> Epoch:
+    frames = np.load(path, mmap_mode="r")
+    offset, nbytes = frames.offset, frames[0].nbytes
+    slots = np.zeros((3, 2, BATCH_SIZE, *FRAME_SHAPE))
+    views = [[[memoryview(row).cast("B") for row in slot[:, place]] for place in range(BATCH_SIZE)] for slot in slots]
+    descriptor = os.open(path, os.O_RDONLY)
+    rng = np.random.default_rng(1)
+    tasks: list[queue.SimpleQueue[tuple[int, list[int]]]] = [queue.SimpleQueue(), queue.SimpleQueue()]
+    done: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def work(number: int) -> None:
+        while True:
+            slot, indices = tasks[number].get()
+            for place in range(number, len(indices), 2):
+                os.preadv(descriptor, views[slot][place], offset + indices[place] * nbytes)
+            done.put(slot)
+
+    for number in range(2):
+        threading.Thread(target=work, args=(number,), daemon=True).start()
+
+    def epoch() -> Iterator[Batch]:
+        batches = [indices.tolist() for indices in _shuffled_indices(rng)]
+        left = [0, 0, 0]
+        for ahead in range(len(batches) + 2):
+            if ahead < len(batches):
+                left[ahead % 3] = 2
+                for each in tasks:
+                    each.put((ahead % 3, batches[ahead]))
+            if ahead >= 2:
+                slot, count = (ahead - 2) % 3, len(batches[ahead - 2])
+                while left[slot]:
+                    left[done.get()] -= 1
+                yield slots[slot, 0, :count], slots[slot, 1, :count]
 
     return epoch
 
@@ -205,7 +247,13 @@ _OTHERS: dict[str, Callable[[Path], Epoch]] = {
     "grain_threads": grain(0),
     "grain_mp": grain(2),
 }
-_CONTENDERS = {"penstock": penstock, "floor": floor, "memmap_fancy": memmap_fancy, **_OTHERS}
+_CONTENDERS = {
+    "penstock": penstock,
+    "floor": floor,
+    "bare_threads": bare_threads,
+    "memmap_fancy": memmap_fancy,
+    **_OTHERS,
+}
 _CASES = {name: _case(name, contender) for name, contender in _CONTENDERS.items()}
 _CASES["sequential"] = _sequential
 
@@ -221,7 +269,8 @@ def _targets(options: Options) -> list[Target]:
     return [
         best,
         Target("penstock / floor", ratio("penstock", ["floor"]), at_least=1.0),
-        *(Target(f"{name} / floor", ratio(name, ["floor"])) for name in ("memmap_fancy", *_OTHERS)),
+        Target("penstock / bare threads", ratio("penstock", ["bare_threads"])),
+        *(Target(f"{name} / floor", ratio(name, ["floor"])) for name in ("bare_threads", "memmap_fancy", *_OTHERS)),
     ]
 
 

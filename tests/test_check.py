@@ -46,6 +46,7 @@ def keeping(x: Any) -> Any:
     return x.sum()
 
 
+@pytest.mark.slow
 def test_a_dataset_without_fault_is_ok() -> None:
     for dataset in (
         ps.range(100).shuffle(1).batch(8),
@@ -98,6 +99,7 @@ def test_steps_after_which_nothing_can_be_left_out_are_no_obstacle() -> None:
     assert (result.elements, len(result.bad), len(result.misfits)) == (6, 2, 1)
 
 
+@pytest.mark.slow
 def test_a_generator_that_raises_ends_the_pass() -> None:
     def broken() -> Iterator[int]:
         yield from range(5)
@@ -118,6 +120,7 @@ def test_a_dataset_of_which_every_element_fails_is_told() -> None:
     assert "never" in str(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "kind", "is_ok"),
     [

@@ -161,6 +161,7 @@ def test_another_file_is_the_same(tmp_path: Path) -> None:
     assert fingerprint(_module(SCRIPT, tmp_path / "one.py").f) == fingerprint(_module(SCRIPT, tmp_path / "other.py").f)
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_is_the_same(tmp_path: Path, fresh_python: Any) -> None:
     program = SCRIPT + "\nfrom penstock._fingerprint import fingerprint\nprint(fingerprint(f))\n"
     script = tmp_path / "program.py"

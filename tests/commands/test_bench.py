@@ -113,6 +113,7 @@ def test_what_is_said_to_people_has_the_sentence_the_table_and_other_numbers_of_
     assert printed.out.count("(as now)") == 1
 
 
+@pytest.mark.slow
 def test_worker_processes_run_functions_of_a_file(run, leaves_nothing_behind):
     Path("data_of_mine.py").write_text(
         "import penstock as ps\ndef double(x): return 2 * x\ndef make(): return ps.range(64).map(double).batch(8)\n"

@@ -39,12 +39,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_well_is_said_to_be(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("rows.npy", np.arange(12).reshape(4, 3))
     assert main(["check", "rows.npy"]) == 0
     assert "4 elements" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_batches_are_called_batches(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{program}:batched"]) == 0
     assert capsys.readouterr().out.startswith("Checked 3 batches on ")

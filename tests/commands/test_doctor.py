@@ -109,6 +109,7 @@ def test_what_prevents_loaders_is_status_1(found, problem, monkeypatch, capsys):
     assert f"What prevents loaders - {problem}" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_this_machine_can_run_loaders(quick, tmp_path, capsys, leaves_nothing_behind):
     assert cli.main(["doctor", "--json", "--path", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -70,6 +70,7 @@ def test_this_kernel_tells() -> None:
     assert len(found.tasks) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_a_loader_measures_what_its_consumer_takes(executor: str) -> None:

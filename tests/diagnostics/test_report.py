@@ -147,6 +147,7 @@ def test_what_is_not_in_a_step_goes_into_batches() -> None:
     assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_parts_that_begin_later_are_told_too(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
     dataset = ps.range(50).filter(lambda x: x % 2).batch(5)

@@ -101,6 +101,7 @@ def _docstring_examples() -> list:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("path", _pages())
 def test_page_runs(path, fresh_python, tmp_path, monkeypatch):

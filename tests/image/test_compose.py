@@ -230,6 +230,7 @@ def test_opencv_is_imported_when_it_is_needed_and_missed_with_a_cure(fresh_pytho
     assert "pip install 'penstock[image]'" in done.stdout
 
 
+@pytest.mark.slow
 def test_opencv_threads_are_off_unless_the_user_set_their_number(fresh_python):
     import cv2
 

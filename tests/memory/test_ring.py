@@ -207,6 +207,7 @@ def test_no_memory_is_allocated_when_slots_are_reused(wakes: Wakes) -> None:
     assert peak_nbytes < 20_000
 
 
+@pytest.mark.slow
 def test_slots_return_from_any_thread_each_once(wakes: Wakes) -> None:
     ring = make(wakes, slot_count=8)
     interval = sys.getswitchinterval()

@@ -240,6 +240,7 @@ def test_a_function_that_blocks_is_a_deadline_error_in_time() -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_a_slow_batch_is_no_error_while_elements_come() -> None:
     # Each element takes a third of the deadline, a batch almost three times it.
     pause = threading.Event()

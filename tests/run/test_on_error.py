@@ -457,6 +457,7 @@ def test_ctrl_c_is_no_error_of_an_element(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_what_a_function_of_flat_map_raises_is_an_error_that_says_why(load: Any, on_error: str) -> None:
     def twice(x: Any) -> Iterator[Any]:
@@ -479,6 +480,7 @@ def test_what_fails_before_flat_map_is_left_out_with_all_that_would_have_been_ma
     assert [batch.tolist() for batch in loader] == [[0, 1], [10, 11], [20, 21], [40, 41]]
 
 
+@pytest.mark.slow
 def test_a_failure_in_flat_map_says_nothing_of_on_error_to_who_did_not_ask_for_it(load: Any) -> None:
     with pytest.raises(ps.ElementError) as caught:
         list(load(ps.range(5).flat_map(lambda x: [decode(x)]).batch(2)))
@@ -501,6 +503,7 @@ class BrokenRows(ps.Source):
             out[row] = index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_step_above", [False, True])
 @pytest.mark.parametrize("verb", ["flat_map", "zip"])
 def test_rows_that_fail_where_a_stream_is_read_are_told(
@@ -524,6 +527,7 @@ def test_rows_that_fail_where_a_stream_is_read_are_told(
     assert loader.report().set_aside == len(BAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_step_above", [False, True])
 def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, has_step_above: bool) -> None:
     rows = ps.from_source(BrokenRows())

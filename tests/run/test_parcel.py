@@ -116,6 +116,7 @@ def g(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["script", "-c", "standard input"])
 def test_a_program_without_a_main_guard_runs_once(tmp_path, how):
     program = SEND + OWN + "print(send(lambda *functions: [each(5) for each in functions], g, lambda x: f(x)))"
@@ -159,6 +160,7 @@ print(send(everything, 5))
 """
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_script_travels_with_what_is_used_of_it(fresh_python, tmp_path):
     for folder in (tmp_path, tmp_path / "folder", tmp_path / "package"):
         folder.mkdir(exist_ok=True)
@@ -171,6 +173,7 @@ def test_a_module_beside_the_script_travels_with_what_is_used_of_it(fresh_python
     assert result.stdout == "({15}, [])\n", result.stderr
 
 
+@pytest.mark.slow
 def test_a_module_says_what_did_not_come_with_it(fresh_python, tmp_path):
     (tmp_path / "beside.py").write_text(MODULE + "\nf_1 = f\n")
     script = tmp_path / "script.py"
@@ -181,6 +184,7 @@ def test_a_module_says_what_did_not_come_with_it(fresh_python, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_the_user_registered_with_cloudpickle_stays_registered(fresh_python, tmp_path):
     (tmp_path / "beside.py").write_text(MODULE)
     (tmp_path / "other.py").write_text(MODULE)

@@ -40,6 +40,7 @@ class Looked:
         self._states[place] = FREE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [(0, 2), (2, 0)], ids=["one after the other", "where the board begins again"])
 @pytest.mark.parametrize("first", [DONE, TOLD], ids=["done", "told"])
 @pytest.mark.parametrize("second", [DONE, TOLD], ids=["done", "told"])

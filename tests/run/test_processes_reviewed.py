@@ -50,6 +50,7 @@ def test_no_error_of_many_is_lost() -> None:
                 assert next(iter(loader)).tolist() == [index]
 
 
+@pytest.mark.slow
 def test_a_refused_function_leaves_no_workers() -> None:
     def broken(x: Any) -> Any:
         raise ValueError("not yet")
@@ -61,12 +62,14 @@ def test_a_refused_function_leaves_no_workers() -> None:
     assert _pool._registry._pool is None
 
 
+@pytest.mark.slow
 def test_a_refused_limit_leaves_no_workers() -> None:
     with pytest.raises(ps.MemoryLimitError):
         ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1, memory_limit=1)
     assert _pool._registry._pool is None
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_arrays_are_shared_leaves_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     table = np.zeros(1 << 18)
 
@@ -91,6 +94,7 @@ def test_a_system_that_starts_no_process_is_an_error_in_time(monkeypatch: pytest
         ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1)
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
     child, refused = _pool.Child, []
 
@@ -105,6 +109,7 @@ def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pyt
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+@pytest.mark.slow
 def test_a_child_that_a_function_forks_does_no_work_of_the_worker() -> None:
     def forking(x: Any) -> Any:
         if x == 3:
@@ -142,6 +147,7 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
     slow.close()
 
 
+@pytest.mark.slow
 def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seven").write_text("7")
     (tmp_path / "gone").mkdir()
@@ -156,6 +162,7 @@ def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest
             assert [int(x) for x in third] == [7, 8]
 
 
+@pytest.mark.slow
 def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +173,7 @@ def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
         assert [int(x) for x in loader] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_generator_that_a_function_holds_is_told_of() -> None:
     rng = np.random.default_rng(0)
     with ps.range(4).map(lambda x: x + rng.random()).batch(2).loader("processes", workers=1) as loader:

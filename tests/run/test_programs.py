@@ -44,6 +44,7 @@ def run(arguments: list[Any], text: str | None = None, **options: Any) -> subpro
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["script", *(pytest.param(kind, marks=SLOW) for kind in ("-c", "standard input", "-m"))]
 )

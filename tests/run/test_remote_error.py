@@ -453,6 +453,7 @@ def test_bytes_that_are_no_exception_are_an_error_that_says_so() -> None:
         assert str(load_error(data)).startswith("A worker sent an exception that cannot be read here (")
 
 
+@pytest.mark.slow
 def test_error_of_a_script_is_caught_as_the_scripts_own(fresh_python: Any) -> None:
     script = f"""
 import subprocess, sys

@@ -87,6 +87,7 @@ def test_where_it_goes_on_is_where_it_was(tmp_path: Path) -> None:
         assert (loader.get_state()["epoch"], loader.get_state()["position"]) == (3, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ds", "options"),
     [
@@ -146,6 +147,7 @@ def _labels(batch: Any) -> Any:
     return np.concatenate([np.ravel(each[1] if isinstance(each, tuple) else batch[1]) for each in batch])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "without an end"])
 def test_a_plan_that_asks_for_a_part_needs_no_more(name: str, tmp_path: Path) -> None:
     plan = PLANS[name](kept(tmp_path))
@@ -159,6 +161,7 @@ def test_a_plan_that_asks_for_a_part_needs_no_more(name: str, tmp_path: Path) ->
         assert executor_of(loader) == "threads"
 
 
+@pytest.mark.slow
 def test_an_epoch_that_was_left_early_leaves_it_as_it_is(tmp_path: Path) -> None:
     with kept(tmp_path).batch(1).loader(workers=1, prefetch=1) as loader:
         for _ in loader:
@@ -169,6 +172,7 @@ def test_an_epoch_that_was_left_early_leaves_it_as_it_is(tmp_path: Path) -> None
         assert executor_of(loader) == "threads"
 
 
+@pytest.mark.slow
 def test_elements_that_failed_keep_the_function(tmp_path: Path) -> None:
     def function(i: Any) -> Any:
         if i == 7:
@@ -183,6 +187,7 @@ def test_elements_that_failed_keep_the_function(tmp_path: Path) -> None:
         assert loader.report().set_aside == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["no mark", "another life"])
 def test_what_a_cache_does_not_vouch_for_is_made_again(tmp_path: Path, damage: str) -> None:
     ds = kept(tmp_path).batch(4)

@@ -134,6 +134,7 @@ assert not child_processes()
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_cpus_are_those_that_this_process_may_use(fresh_python: Any) -> None:
     done = fresh_python(
         "import os\n"

@@ -130,6 +130,7 @@ class TestSource(SourceTests):
         return written[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_every_executor_gives_the_same(executor, tmp_path):
     write(tmp_path, "ETL8B", (20, 30))

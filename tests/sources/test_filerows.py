@@ -419,6 +419,7 @@ def test_rows_of_many_runs_are_announced_a_bounded_number_of_times(
     assert 0 < len(advised) <= _filerows._MAX_ADVICES
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
 def test_resident_memory_does_not_grow_with_what_is_read(path: Path, fresh_python: Callable[..., object]) -> None:
     saved(path, np.zeros((1, 4096), np.float16))

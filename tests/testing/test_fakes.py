@@ -65,6 +65,7 @@ def read(fake: Any, *elements: int) -> None:
     fake.read_into(np.array(elements), np.empty(len(elements), np.int64))
 
 
+@pytest.mark.slow
 def test_reads_of_all_processes_are_counted(start: Start) -> None:
     source = CountingSource(RangeSource(9))
     read(source, 1, 1, 4)
@@ -74,6 +75,7 @@ def test_reads_of_all_processes_are_counted(start: Start) -> None:
     assert not source.advised
 
 
+@pytest.mark.slow
 def test_times_are_counted_over_all_processes(start: Start) -> None:
     source = FailingSource(RangeSource(9), {3: [OSError("first"), None, OSError("third")], 5: KeyError("ever")})
     with pytest.raises(OSError, match=r"^first$"):
@@ -82,6 +84,7 @@ def test_times_are_counted_over_all_processes(start: Start) -> None:
     read(source, 3)
 
 
+@pytest.mark.slow
 def test_gate_holds_readers_in_other_processes(start: Start) -> None:
     source = GatedSource(RangeSource(9), closed={2})
     held = start(source, 1, 2)
