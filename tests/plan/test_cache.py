@@ -407,6 +407,22 @@ def test_a_stream_with_functions_is_kept_on_every_executor(executor: Any, where:
             assert [element.tolist() for element in loader] == [list(range(number)) for number in range(20)]
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_stream_whose_length_was_said_is_begun_once(executor: Any, where: dict[str, Any], tmp_path: Path) -> None:
+    def words() -> Iterator[Any]:
+        with (tmp_path / "begun").open("a") as begun:
+            begun.write("x")
+        yield from map(ragged, range(20))
+
+    # A loader knows how many there are, and asks for no more.
+    kept = ps.from_generator(words, element_spec=RAGGED, length=20).cache(**where)
+    with kept.loader(executor=executor, workers=1) as loader:
+        for _ in range(3):
+            for number, element in enumerate(loader):
+                assert_same(element, ragged(number))
+    assert (tmp_path / "begun").read_text() == "x"
+
+
 def test_of_a_stream_that_was_not_read_to_its_end_nothing_is_used(tmp_path: Path) -> None:
     stream = Stream(5000)
     elements = iter(ps.from_generator(stream).cache(tmp_path))
@@ -502,6 +518,15 @@ def test_materialize_a_stream_and_go_on(tmp_path: Path) -> None:
     begun = stream.begun
     assert len(ps.from_generator(stream).materialize(tmp_path, executor="threads")) == 30
     assert stream.begun == begun
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("length", [None, 10])
+def test_materialize_a_stream_of_any_length(length: Any, executor: Any, tmp_path: Path) -> None:
+    stream = ps.from_generator(range(10), element_spec=ps.ArraySpec((), "int64"), length=length)
+    kept = stream.batch(4).materialize(tmp_path, executor=executor, workers=1)
+    assert kept.access == "random"
+    assert [batch.tolist() for batch in kept] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_what_cannot_be_kept_whole_is_not_materialized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

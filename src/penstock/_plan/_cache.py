@@ -256,9 +256,13 @@ class Cache(Node):
             return
         recorder = store.recorder()
         try:
-            for leaves in reader.inputs[0].sequence(0):
+            for number, leaves in enumerate(reader.inputs[0].sequence(0), 1):
                 if recorder is not None:
                     recorder.put(leaves)
+                if recorder is not None and number == self.length:
+                    recorder.finish()  # now, for whoever knows how many there are asks for no more
+                    recorder.close()
+                    recorder = None
                 yield leaves
             if recorder is not None:
                 recorder.finish()
