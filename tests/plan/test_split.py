@@ -1,3 +1,4 @@
+import itertools
 import logging
 import math
 from fractions import Fraction
@@ -103,15 +104,30 @@ def test_groups_without_a_seed_go_in_the_order_of_their_first_element():
         lambda ds: ds.windows(4, groups=np.arange(120) // 20).split(51, 51, groups=np.arange(102) // 17 % 2)[0],
         lambda ds: ds.windows(3).batch(4, drop_remainder=True).unbatch(),
         lambda ds: ps.zip({"x": ds.windows(3), "y": ds.windows(3)}).map(lambda e: e["x"] + 0 * e["y"]),
+        lambda ds: ps.mix([ds[:50].windows(3), ds[50:].windows(3)], [3, 2], seed=1),
+        lambda ds: ds.windows(4, groups=np.arange(120) // 7).padded_batch(2),
     ],
     ids=["plain", "shift", "stride", "nested", "batched", "every second", "backwards", "groups", "concatenated",
-         "concatenated unevenly", "interleaved", "split before", "unbatched", "zipped"],
+         "concatenated unevenly", "interleaved", "split before", "unbatched", "zipped", "mixed", "padded"],
 )  # fmt: skip
 @pytest.mark.parametrize("parts", [(0.6, 0.2, 0.2), (0.5, 0.5), (0.1, 0.9), (0.73, 0.04, 0.23)], ids=str)
 def test_parts_of_windows_share_nothing_underneath(windows, parts):
     found = [frames_of(part) for part in windows(ps.range(120)).split(*parts)]
     assert found[0]
     assert sum(map(len, found)) == len(set().union(*found))
+
+
+def test_parts_of_windows_share_nothing_beside_an_endless_dataset():
+    def count():
+        yield from itertools.count(1000)
+
+    def endless():
+        return ps.from_generator(count, element_spec=ps.ArraySpec((), "int64"), length=math.inf).windows(3)
+
+    for join in (ps.interleave, ps.concatenate, lambda datasets: ps.mix(datasets, [1, 1])):
+        found = [frames_of(part) for part in join([ps.range(20).windows(3), endless()]).take(30).split(0.3, 0.4, 0.3)]
+        assert all(found)
+        assert sum(map(len, found)) == len(set().union(*found))
 
 
 def test_later_parts_lose_their_first_windows_and_the_log_says_how_many(caplog):

@@ -19,7 +19,7 @@ from penstock._plan._node import (
     Node,
     OneToOne,
     Reorder,
-    finite_length,
+    clear_within,
     total,
 )
 from penstock._spec import Spec
@@ -126,7 +126,7 @@ class Concatenate(Reorder):
         """As the input that the element is of, and no later than its end: inputs are taken to share nothing."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         source, start = self.sources[number], int(self._starts[number])
-        return start + min(source.clear_after(index - start), finite_length(source))
+        return start + clear_within(source, index - start)
 
 
 @final
@@ -223,14 +223,17 @@ class Interleave(Reorder):
         dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # holds the last of every input
         for need in self.demand(0, dealt):
             source = self.sources[need.input]
-            last = min(source.clear_after(int(need.indices[-1])), finite_length(source)) - 1
+            last = clear_within(source, int(need.indices[-1])) - 1
             clear = max(clear, self._position(need.input, last) + 1)
         return clear
 
     def _position(self, number: int, index: int) -> int:
         """Where element `index` of an input is dealt: after what each input dealt before it."""
         turns = (index + (other < number) for other in range(len(self.sources)))
-        return sum(min(finite_length(node), turn) for node, turn in zip(self.sources, turns, strict=True))
+        return sum(
+            min(node.length, turn) if isinstance(node.length, int) else turn
+            for node, turn in zip(self.sources, turns, strict=True)
+        )
 
 
 def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock._plan._combine import shares
-from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, clear_within
 from penstock._random import permute
 
 if TYPE_CHECKING:
@@ -59,17 +59,15 @@ class Mix(Reorder):
     def _find_length(self) -> Length:
         lengths = [node.length for node in self.sources]
         ends = [
-            self._end(number, length)
+            self._position(number, int(length)) if length != math.inf else math.inf
             for number, (length, count) in enumerate(zip(lengths, self._counts, strict=True))
             if count and length is not None
         ]
         return None if None in lengths else min(ends)
 
-    def _end(self, number: int, length: int | float) -> int | float:
-        """The position at which an input of some length would have to give one more."""
-        if length == math.inf:
-            return math.inf
-        block, given = divmod(int(length), self._counts[number])
+    def _position(self, number: int, index: int) -> int:
+        """Where element `index` of an input is dealt, or would be if there were one."""
+        block, given = divmod(index, self._counts[number])
         dealt, _ = _deal(self._counts, self.seed, block)
         return block * BLOCK_LENGTH + int(np.flatnonzero(dealt == number)[given])
 
@@ -85,6 +83,17 @@ class Mix(Reorder):
             which[mine] = dealt[places]
             theirs[mine] = before[places] + block * counts[dealt[places]]
         return shares(epoch, which, theirs)
+
+    def clear_after(self, index: int) -> int:
+        """Behind the last element of any input that shares data with what that input has dealt so far."""
+        block, place = divmod(index, BLOCK_LENGTH)
+        dealt, _ = _deal(self._counts, self.seed, block)
+        counts = np.bincount(dealt[: place + 1], minlength=len(self.sources)) + block * np.array(self._counts, np.int64)
+        clear = index + 1
+        for number, (source, count) in enumerate(zip(self.sources, counts.tolist(), strict=True)):
+            if count:
+                clear = max(clear, self._position(number, clear_within(source, count - 1) - 1) + 1)
+        return clear
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Deals from the inputs until one has no element left."""

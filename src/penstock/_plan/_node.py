@@ -287,6 +287,12 @@ def finite_length(node: Node) -> int:
     return node.length
 
 
+def clear_within(node: Node, index: int) -> int:
+    """The node's `clear_after`, and no later than its end."""
+    clear = node.clear_after(index)
+    return min(clear, node.length) if isinstance(node.length, int) else clear
+
+
 def total(lengths: Sequence[Length]) -> Length:
     """The sum of lengths: unknown if one is unknown, infinite if one is infinite."""
     return None if None in lengths else sum(length for length in lengths if length is not None)

@@ -180,6 +180,10 @@ class PaddedBatch(Node):
         if members and not self.drop_remainder:
             yield self.padding.stack(self.label, self.source.spec, members, done)
 
+    def clear_after(self, index: int) -> int:
+        """As without padding."""
+        return self._plain.clear_after(index)
+
     @property
     def element_nbytes(self) -> int:
         """An element is no larger, for it would not fit; 0 where batches are padded to their own largest."""
