@@ -29,7 +29,7 @@ from penstock._plan._map import Map, function_name
 from penstock._plan._node import Access, Length, Node, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
-from penstock._plan._shuffle import Repeat, Shuffle, repeats, shuffles_overlaps
+from penstock._plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock._plan._source import SourceNode
 from penstock._plan._split import boundaries, by_groups, require_apart
 from penstock._plan._text import describe, length_text, length_words
@@ -533,10 +533,12 @@ class Dataset:
             self._require_random("split(groups=, seed=)", "Split by range")
         if groups is not None:
             return self._split_groups(parts, np.asarray(groups), seed)
-        if shuffles_overlaps(node):
+        scattering = scatters_overlaps(node)
+        if scattering is not None:
+            groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
             raise ArgumentError(
-                "split() after a shuffle of overlapping windows would make parts that share data. Split first and "
-                "shuffle each part, or give groups=, a label a window."
+                f"split() after {scattering.verb}() of overlapping windows would make parts that share data. Put "
+                f"split() before {scattering.verb}(){groups_cure}."
             )
         ends = boundaries(parts, count)
         if seed is not None:

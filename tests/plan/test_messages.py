@@ -94,9 +94,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.range(9).windows(2).shuffle(reshuffle=False).split(0.5, 0.5),
         ValueError,
         (
-            r"split\(\) after a shuffle of overlapping windows would make parts that share data\. Split "
-            r"first and shuffle "
-            r"each part, or give groups=, a label a window\."
+            r"split\(\) after shuffle\(\) of overlapping windows would make parts that share data\. Put "
+            r"split\(\) before shuffle\(\), or give groups=, a label a window\."
         ),
     ),
     "split groups": (

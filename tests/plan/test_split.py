@@ -165,8 +165,31 @@ def test_overlapping_windows_are_not_dealt_at_random(groups):
 
 
 def test_windows_that_were_shuffled_are_not_split():
-    with pytest.raises(ps.ArgumentError, match="after a shuffle of overlapping windows"):
+    with pytest.raises(ps.ArgumentError, match=r"after shuffle\(\) of overlapping windows"):
         ps.range(8).windows(3).shuffle(1, reshuffle=False).split(0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("verb", "scattered"),
+    [
+        ("interleave", lambda ds: ps.interleave([ds[:20].windows(3), ds[20:].windows(3)], block_length=2)),
+        ("interleave", lambda ds: ps.interleave([ds[:20].windows(3), ds[20:].windows(3)], cycle_length=1).take(20)),
+        ("shuffle", lambda ds: ds.windows(3).shuffle(1, reshuffle=False).materialize("kept")),
+        ("flat_map", lambda ds: ds.windows(3).flat_map(lambda x: [x, x]).materialize("kept")),
+        ("bucket_by_length", lambda ds: ds.windows(3).bucket_by_length(np.sum, [50], [2, 2]).materialize("kept")),
+    ],
+    ids=["blocks", "cycle", "kept", "flat", "buckets"],
+)
+def test_windows_that_may_be_anywhere_are_not_split(verb, scattered, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ds = scattered(ps.range(40))
+    with pytest.raises(ps.ArgumentError, match=rf"after {verb}\(\) of overlapping.* Put split\(\) before {verb}\(\)"):
+        ds.split(0.5, 0.5)
+
+
+def test_what_is_repeated_is_not_split_when_it_is_kept_either(tmp_path):
+    with pytest.raises(ps.ArgumentError, match="after repeat"):
+        ps.range(8).repeat(2).materialize(tmp_path).split(0.5, 0.5)
 
 
 def test_groups_that_cut_through_overlapping_windows_are_refused():

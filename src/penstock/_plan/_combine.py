@@ -162,7 +162,12 @@ class Interleave(Reorder):
     @property
     def access(self) -> Access:
         """Where an element is can be computed for the plain deal; with cycles or blocks it depends on every length."""
-        return super().access if self.cycle is None and self.block == 1 else "stream"
+        return "stream" if self.scatters else super().access
+
+    @property
+    def scatters(self) -> bool:
+        """With cycles or blocks the place of an element depends on every length."""
+        return self.cycle is not None or self.block != 1
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Deals from the inputs that take part, each of which has a place; as tf.data does."""

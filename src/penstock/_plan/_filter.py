@@ -131,6 +131,11 @@ class FlatMap(Sequential):
         """What a function makes are elements."""
         return 1
 
+    @property
+    def scatters(self) -> bool:
+        """A function makes as many elements as it likes."""
+        return True
+
     @cached_property
     def _probed(self) -> Spec:
         sources = OpenSources(self.source)

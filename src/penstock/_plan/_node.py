@@ -195,6 +195,11 @@ class Node(ABC):
         """Whether elements may share data with their neighbours, as windows do."""
         return any(node.overlaps for node in self.inputs)
 
+    @property
+    def scatters(self) -> bool:
+        """Whether nobody can say which element of its inputs an element is, or is made of."""
+        return False
+
     def clear_after(self, index: int) -> int:
         """The first index above `index` whose element shares no data with elements up to `index`."""
         return max((node.clear_after(index) for node in self.inputs), default=index + 1)

@@ -237,6 +237,11 @@ class BucketByLength(Sequential):
         return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
 
     @property
+    def scatters(self) -> bool:
+        """Elements that follow each other go to different buckets."""
+        return True
+
+    @property
     def batch_size(self) -> int | None:
         """That of all buckets; how often each of them is full is not known ahead."""
         return self.sizes[0] if len(set(self.sizes)) == 1 else None

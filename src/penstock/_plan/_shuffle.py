@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length, walk
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length, makers
 from penstock._plan._reader import copied
 from penstock._random import local_permute, permute
 
@@ -44,6 +44,11 @@ class Shuffle(Reorder):
     def changes_order(self) -> bool:
         """Unless it was told to keep one order."""
         return self.reshuffle or self.source.changes_order
+
+    @property
+    def scatters(self) -> bool:
+        """That is what it is for."""
+        return True
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The image of the positions under the epoch's bijection."""
@@ -140,9 +145,9 @@ class Repeat(Reorder):
 
 def repeats(node: Node) -> bool:
     """Whether the same element comes several times in an epoch, by a repeat."""
-    return any(isinstance(each, Repeat) and each.count != 1 for each in walk(node))
+    return any(isinstance(each, Repeat) and each.count != 1 for each in makers(node))
 
 
-def shuffles_overlaps(node: Node) -> bool:
-    """Whether elements that share data were dealt to anywhere, so that no cut comes between them."""
-    return any(isinstance(each, Shuffle) and each.source.overlaps for each in walk(node))
+def scatters_overlaps(node: Node) -> Node | None:
+    """The step after which elements that share data may be anywhere, so that no cut comes between them; if any."""
+    return next((each for each in makers(node) if each.scatters and any(one.overlaps for one in each.made_by)), None)
