@@ -145,6 +145,13 @@ def test_a_cycle_deals_as_tf_data_does() -> None:
     assert dealt([5, 1, 3, 2], 3, 1) == [0, 100, 200, 1, 201, 2, 300, 202, 3, 301, 4]
 
 
+@pytest.mark.parametrize("dtype", [">i4", np.dtype("u1, >f8", align=True)], ids=["byte order", "padding"])
+def test_what_is_stacked_has_the_dtype_of_its_elements(dtype: Any) -> None:
+    stream = ps.from_generator([np.zeros(2, dtype)] * 5, element_spec=ps.ArraySpec((2,), dtype))
+    for made in (stream.batch(2), stream.windows(2), stream.padded_batch(2), stream.batch(2).unbatch()):
+        assert {element.dtype for element in made} == {np.dtype(dtype)}
+
+
 def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
     ragged = rows(1, 3, 0, 2)
     assert lists(ragged.padded_batch(2, padding_values=9)) == [[[0, 9, 9], [0, 1, 2]], [[9, 9], [0, 1]]]

@@ -1,7 +1,7 @@
 """Stacking elements into batches, and taking batches apart."""
 
 import itertools
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -101,7 +101,7 @@ class Batch(Node):
         source = reader.inputs[0].sequence(epoch)
         while members := [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]:
             if len(members) == self.size or not self.drop_remainder:
-                yield [np.stack(leaf) for leaf in zip(*members, strict=True)]
+                yield stacked(self.source.spec, members)
 
     @property
     def held_nbytes(self) -> int:
@@ -224,6 +224,12 @@ class Unbatch(Node):
     def scratch_nbytes(self) -> int:
         """One element of the input."""
         return self.source.spec.nbytes
+
+
+def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:
+    """Stacks elements of a stream. Of their dtype: by itself NumPy takes the machine's byte order, and no padding."""
+    columns = zip(spec.leaves, zip(*members, strict=True), strict=True)
+    return [np.stack(column, dtype=leaf.dtype if leaf.dtype.itemsize else None) for leaf, column in columns]
 
 
 def require_one_shape(label: str, spec: Spec) -> None:

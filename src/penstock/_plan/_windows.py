@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._plan._batch import require_one_shape
+from penstock._plan._batch import require_one_shape, stacked
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node
 from penstock._plan._reader import copied
 from penstock._spec import Spec
@@ -102,7 +102,7 @@ class Windows(Node):
             kept.append([copied(leaf) for leaf in leaves])
             if number >= self.span and (number - self.span) % self.shift == 0:
                 members = [kept[place] for place in range(0, self.span, self.stride)]
-                yield [np.stack(leaf) for leaf in zip(*members, strict=True)]
+                yield stacked(self.source.spec, members)
 
     @property
     def scratch_nbytes(self) -> int:
