@@ -152,6 +152,22 @@ def test_what_is_stacked_has_the_dtype_of_its_elements(dtype: Any) -> None:
         assert {element.dtype for element in made} == {np.dtype(dtype)}
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_numbers_of_another_byte_order_pass_through_every_step(executor: Any) -> None:
+    data = np.arange(4, dtype=">i4")
+    spec = ps.ArraySpec((), ">i4")
+    for dataset in (ps.from_arrays(data), ps.from_generator(lambda: iter(data), element_spec=spec)):
+        for made in (
+            dataset.filter(lambda x: x >= 0),
+            dataset.map(lambda x: x, element_spec=spec),
+            dataset.flat_map(lambda x: [x], element_spec=spec),
+            dataset.bucket_by_length(lambda x: x, [], [1]).unbatch(),
+        ):
+            assert made.element_spec == spec
+            with made.loader(executor=executor, workers=1) as loader:
+                assert lists(loader) == lists(made) == [0, 1, 2, 3]
+
+
 def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
     ragged = rows(1, 3, 0, 2)
     assert lists(ragged.padded_batch(2, padding_values=9)) == [[[0, 9, 9], [0, 1, 2]], [[9, 9], [0, 1]]]
