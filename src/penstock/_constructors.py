@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from penstock import _tree
 from penstock._dataset import Dataset, caller, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
@@ -353,13 +355,18 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
         >>> sorted(int(x) for x in mixed.take(1024)) == sorted([*np.arange(768), *np.arange(256)])
         True
     """
-    nodes, shares = tuple(_nodes("mix", datasets)), tuple(weights)
+    nodes, shares = tuple(_nodes("mix", datasets)), tuple(map(_plain, weights))
     if len(shares) != len(nodes):
         raise ArgumentError(f"mix() got {len(nodes)} datasets and {len(shares)} weights.")
     for share in shares:
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
             raise ArgumentError(f"mix(weights={list(shares)}): {share!r} is not a number above zero.")
     return Dataset(Mix(nodes, shares, integer("mix", "seed", seed)))
+
+
+def _plain(number: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return number.item() if isinstance(number, (np.integer, np.floating)) else number
 
 
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:

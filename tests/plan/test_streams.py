@@ -194,6 +194,12 @@ def test_a_mix_ends_where_an_input_that_is_exhausted_has_its_turn() -> None:
     assert mixed == lists(ps.mix([ps.range(2000).skip(1000), ps.range(10)], [3, 1], seed=4))
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_weights_of_a_mix_may_be_numpys(dtype: str) -> None:
+    mixed = ps.mix([ps.range(2000)] * 2, np.array([3, 1], dtype))
+    assert lists(mixed) == lists(ps.mix([ps.range(2000)] * 2, [3, 1]))
+
+
 def test_each_epoch_of_a_repeat_is_shuffled_anew_unless_told_otherwise() -> None:
     rounds = np.array(lists(numbers(40).shuffle(1, window=8).repeat(2))).reshape(2, 40)
     assert rounds[0].tolist() != rounds[1].tolist()
