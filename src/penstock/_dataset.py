@@ -618,7 +618,8 @@ class Dataset:
 
         Raises:
             ArgumentError: `size` is below 1.
-            SpecError: When the spec is first needed: shapes do not fit elements, or text has axes to be padded.
+            SpecError: When the spec is first needed: shapes or values do not fit elements, or text has axes to be
+                padded.
             ElementError: While reading, an element is larger than its padded shape.
 
         Example:
@@ -1086,19 +1087,19 @@ def _require_function(verb: str, fn: object) -> None:
 
 
 def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
-    fill = tuple(_tree.flatten(values)[0])
+    fill, value_structure = _tree.flatten(values)
     if shapes is None:
-        return Padding(None, fill, None)
+        return Padding(None, tuple(fill), None, value_structure)
     # A shape is a tuple, and so is structure: leaves are found by what they hold.
     leaves, structure = _tree.flatten_until(shapes, _is_shape)
     for leaf in leaves:
         if not _is_shape(leaf):
             raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")
-    return Padding(tuple(leaves), fill, structure)
+    return Padding(tuple(leaves), tuple(fill), structure, value_structure)
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, tuple) and all(size is None or type(size) is int for size in value)
+    return isinstance(value, tuple) and all(size is None or (type(size) is int and size >= 0) for size in value)
 
 
 def integer(verb: str, name: str, value: Any, least: int | None = None) -> int:

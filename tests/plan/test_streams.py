@@ -13,6 +13,7 @@ from tests.texts import assert_refused
 
 INT64 = ps.ArraySpec((), "int64")
 ROW = ps.ArraySpec((None,), "int64")
+ROW_OF_FLOATS = ps.ArraySpec((None,), "float32")
 
 
 def numbers(*bounds: int, **options: Any) -> ps.Dataset:
@@ -176,6 +177,31 @@ def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
     assert lists(fixed) == [[[0, 0, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]]]
     with pytest.raises(ps.ElementError, match=r"padded_batch\(2\): element 1 is \(3,\), larger than its padded shape"):
         list(ragged.padded_batch(2, padded_shapes=(2,)))
+
+
+def test_padding_values_are_those_of_their_leaves() -> None:
+    pairs = ps.zip({"b": rows(1, 2), "a": rows(2, 1).map(lambda x: x.astype("f4"), element_spec=ROW_OF_FLOATS)})
+    (batch,) = pairs.padded_batch(2, padding_values={"b": 7, "a": 0.5})
+    assert {name: leaf.tolist() for name, leaf in batch.items()} == {"b": [[0, 7], [0, 1]], "a": [[0, 1], [0, 0.5]]}
+    for values in ({"a": 0.5, "b": 7}, (7, 0.5), {}, {"b": 7}):
+        with pytest.raises(ps.SpecError, match="padding_values has another structure than the element"):
+            assert pairs.padded_batch(2, padding_values=values).element_spec
+    with pytest.raises(ps.SpecError, match=r"element\['b'\] is \(None,\) int64, which cannot hold .* 0\.5"):
+        assert pairs.padded_batch(2, padding_values=0.5).element_spec
+    with pytest.raises(ps.ArgumentTypeError, match=r"needs shapes such as \(None, 3\), got -1"):
+        rows(1).padded_batch(2, padded_shapes=(-1,))
+
+
+@pytest.mark.parametrize("value", [math.nan, -1, "text", 256, None])
+def test_a_padding_value_that_the_dtype_cannot_hold_is_refused_where_something_is_padded(value: Any) -> None:
+    spec = ps.ArraySpec((None,), "uint8")
+    stream = ps.from_generator(lambda: [np.zeros(2, "uint8")], element_spec=spec)
+    with pytest.raises(ps.SpecError, match="cannot hold the padding value"):
+        assert stream.padded_batch(2, padding_values=value).element_spec
+    even = ps.from_arrays(np.zeros((2, 3), "uint8"))
+    assert lists(even.padded_batch(2, padding_values=value)) == [[[0, 0, 0]] * 2]
+    with pytest.raises(ps.SpecError, match="cannot hold the padding value"):
+        assert even.padded_batch(2, padded_shapes=(4,), padding_values=value).element_spec
 
 
 def test_buckets_are_given_when_they_are_full_and_the_rest_shortest_first() -> None:

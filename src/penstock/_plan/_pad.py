@@ -35,18 +35,24 @@ class Padding:
     """For each leaf what fills it; or a single one for all."""
     structure: Structure | None
     """How shapes were given, which must be how elements are."""
+    value_structure: Structure
+    """How values were given, if there are several; the same is asked of it."""
 
     def target(self, label: str, spec: Spec) -> list[tuple[int | None, ...]]:
         """The padded shape of each leaf of an element.
 
         Raises:
-            SpecError: Shapes were given in another structure, or with other axes, or text has axes to pad.
+            SpecError: Shapes or values were given in another structure, shapes with other axes, or values of another
+                kind; or text has axes to pad.
         """
+        if not self._is_one_value and self.value_structure != spec.structure:
+            raise SpecError(f"{label}: padding_values has another structure than the element, {spec}.")
         shapes = self.shapes or (None,) * len(spec.leaves)
         if self.shapes is not None and (self.structure != spec.structure or len(shapes) != len(spec.leaves)):
             raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.")
         found = []
-        for place, shape, leaf in zip(_tree.paths(spec.structure), shapes, spec.leaves, strict=True):
+        places = _tree.paths(spec.structure)
+        for number, (place, shape, leaf) in enumerate(zip(places, shapes, spec.leaves, strict=True)):
             wanted = leaf.shape if shape is None else shape
             if len(wanted) != len(leaf.shape):
                 raise SpecError(f"{label}: padded_shapes{place} is {wanted}, but element{place} is {leaf}.")
@@ -57,12 +63,21 @@ class Padding:
                 raise SpecError(f"{label}: padded_shapes{place} is {wanted}, smaller than element{place}, {leaf}.")
             if leaf.dtype.itemsize == 0 and (None in leaf.shape or wanted != leaf.shape):
                 raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
+            is_padded = None in leaf.shape or wanted != leaf.shape
+            if is_padded and not _holds(leaf.dtype, self.value(number)):
+                raise SpecError(
+                    f"{label}: element{place} is {leaf}, which cannot hold the padding value {self.value(number)!r}."
+                )
             found.append(wanted)
         return found
 
+    @property
+    def _is_one_value(self) -> bool:
+        return self.value_structure.num_nodes == self.value_structure.num_leaves == 1
+
     def value(self, number: int) -> Any:
         """What fills a leaf."""
-        return self.values[number if len(self.values) > 1 else 0]
+        return self.values[0 if self._is_one_value else number]
 
     def stack(self, label: str, spec: Spec, members: "Sequence[Sequence[Any]]", first: int) -> Leaves:
         """Stacks elements, given as leaves, padded to one size.
@@ -78,7 +93,9 @@ class Padding:
                 continue
             largest = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
-            place = np.full((len(values), *size), self.value(number), leaf.dtype)
+            place = np.empty((len(values), *size), leaf.dtype)
+            if any(value.shape != size for value in values):
+                place[...] = self.value(number)
             for row, value in enumerate(values):
                 if any(have > want for have, want in zip(value.shape, size, strict=True)):
                     raise ElementError(
@@ -97,6 +114,16 @@ class Padding:
             largest = None if None in shape else (size, *shape)
             leaves.append(ArraySpec((size if is_exact else None, *shape), leaf.dtype, largest))  # type: ignore[arg-type]
         return Spec(tuple(leaves), spec.structure)
+
+
+def _holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether a value can be one of a dtype; among integers and bools, without becoming another."""
+    try:
+        with np.errstate(all="ignore"):
+            held = np.full((), value, dtype)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return dtype.kind not in "iub" or bool(held == value)
 
 
 @final
