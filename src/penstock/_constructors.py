@@ -385,6 +385,8 @@ def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
 
 
 def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> Dataset:
+    if not nodes:
+        raise ArgumentError(f"{verb}() got an empty tree, so there is nothing that has elements.")
     lengths = [node.length for node in nodes]
     if len({length for length in lengths if length not in (None, math.inf)}) > 1:
         pairs = _pairs([length_text(length) for length in lengths], structure)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SpecError
+from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SpecError, type_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
@@ -146,7 +146,13 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     Raises:
         ArgumentTypeError: It is no array, holds Python objects, or has no first axis.
     """
-    array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+    try:
+        array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+    except ValueError as error:
+        raise ArgumentTypeError(
+            f"from_arrays() got {type_of(leaf)} at {place or 'the top'} that is not an array: {error} Rows of "
+            'different lengths come from from_generator(rows, element_spec=penstock.ArraySpec((None,), "int64")).'
+        ) from None
     if array.dtype.hasobject:
         raise ArgumentTypeError(
             f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). Give an array of "
