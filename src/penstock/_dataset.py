@@ -337,7 +337,9 @@ class Dataset:
         is its own.
 
         Args:
-            fn: `fn(element)`; a generator function, or one that returns an iterable or a dataset.
+            fn: `fn(element)`; a generator function, or one that returns an iterable or a dataset. Must depend on the
+                element alone: unlike for `map`, the global `np.random` and `random` are not seeded for it, so what it
+                draws from them is another each time. Draw in a `random_map` before it, or after.
             element_spec: What its elements are; without it, the first is looked at when the spec is first needed.
 
         Raises:
