@@ -102,7 +102,7 @@ class Dataset:
         if not isinstance(length, int):
             cure = "Use take(n) for a part, or .length."
             if length is None:
-                cure = "Say how many there are where it is made: length=."
+                cure = _counting_cure(self._node)
             raise UnknownLengthError(f"This dataset is {length_words(length)}, so it has no len(). {cure}")
         return length
 
@@ -1047,8 +1047,17 @@ class Dataset:
         if not isinstance(self._node.length, int):
             raise ArgumentError(
                 f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. "
-                f"{'Say how many there are where it is made: length=.' if self._node.length is None else cure}"
+                f"{_counting_cure(self._node) if self._node.length is None else cure}"
             )
+
+
+def _counting_cure(node: Node) -> str:
+    """How to learn a length that nobody knows: of a generator it can be said, what a step leaves can be counted."""
+    while (below := next((each for each in node.inputs if each.length is None), None)) is not None:
+        node = below
+    if node.verb == "from_generator":
+        return "Say how many there are where it is made: length=."
+    return f"To have what {node.label} gives counted, put materialize(path) after it."
 
 
 def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:

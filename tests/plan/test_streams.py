@@ -256,6 +256,16 @@ def test_lengths_are_told_where_they_are_known() -> None:
     assert bool(numbers(0))
 
 
+def test_how_to_learn_a_length_depends_on_who_does_not_know_it(tmp_path: Any) -> None:
+    kept = ps.range(10).filter(lambda x: x % 3 == 0)
+    for call in (lambda: len(kept.batch(2)), lambda: kept.map(np.negative).split(0.5, 0.5)):
+        with pytest.raises((TypeError, ValueError), match=r"unknown length.* filter\(<lambda>\) .*materialize\(path\)"):
+            call()
+    assert [lists(part) for part in kept.materialize(tmp_path).split(0.5, 0.5)] == [[0, 3], [6, 9]]
+    with pytest.raises(TypeError, match=r"Say how many there are where it is made: length="):
+        len(numbers(3).batch(2))
+
+
 def test_an_element_is_the_readers_own() -> None:
     buffer = np.zeros(2)
 
