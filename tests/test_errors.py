@@ -340,7 +340,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "len of an endless loader": (
         lambda: len(ps.range(3).repeat().batch(2).loader("inline")),
         TypeError,
-        r"This loader is endless, so it has no len\(\)\.",
+        r"This loader is endless, so it has no len\(\)\. Use take\(n\) for a part\.",
     ),
     "closed": (next_of_closed, RuntimeError, r"This loader is closed\. Make another one: dataset\.loader\(\.\.\.\)\."),
     "iterated twice": (

@@ -32,7 +32,7 @@ from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock._plan._source import SourceNode
 from penstock._plan._split import boundaries, by_groups, require_apart
-from penstock._plan._text import describe, length_text, length_words
+from penstock._plan._text import describe, length_text, length_words, uncounted
 from penstock._plan._windows import Windows, group_bounds
 from penstock._random import permute, seeded_globals
 from penstock._spec import Spec
@@ -100,9 +100,7 @@ class Dataset:
     def __len__(self) -> int:
         length = self._node.length
         if not isinstance(length, int):
-            cure = "Use take(n) for a part, or .length."
-            if length is None:
-                cure = _counting_cure(self._node)
+            cure = uncounted(self._node) if length is None else "Use take(n) for a part, or .length."
             raise UnknownLengthError(f"This dataset is {length_words(length)}, so it has no len(). {cure}")
         return length
 
@@ -1047,17 +1045,8 @@ class Dataset:
         if not isinstance(self._node.length, int):
             raise ArgumentError(
                 f"{verb}() needs a known number of elements, but this is {length_words(self._node.length)}. "
-                f"{_counting_cure(self._node) if self._node.length is None else cure}"
+                f"{uncounted(self._node) if self._node.length is None else cure}"
             )
-
-
-def _counting_cure(node: Node) -> str:
-    """How to learn a length that nobody knows: of a generator it can be said, what a step leaves can be counted."""
-    while (below := next((each for each in node.inputs if each.length is None), None)) is not None:
-        node = below
-    if node.verb == "from_generator":
-        return "Say how many there are where it is made: length=."
-    return f"To have what {node.label} gives counted, put materialize(path) after it."
 
 
 def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Dataset, ...]:

@@ -25,7 +25,7 @@ from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._settled import settled
-from penstock._plan._text import difference, identity, length_text, length_words
+from penstock._plan._text import difference, identity, length_text, length_words, uncounted
 from penstock._plan._tolerate import Guard
 from penstock._plan._windows import Windows
 from penstock._run._cpus import usable_cpu_count
@@ -241,7 +241,13 @@ class Loader:
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         if self._program.batch_count is None:
-            raise UnknownLengthError(f"This loader is {length_words(self._node.length)}, so it has no len().")
+            length = self._node.length
+            cure = "Use take(n) for a part."
+            if self._options.on_error == "skip":
+                cure = "on_error='skip' leaves out what fails, and nobody knows how much; 'replace' keeps the length."
+            elif length is None:
+                cure = uncounted(self._node)
+            raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
         return self._program.batch_count
 
     @property

@@ -249,20 +249,35 @@ def test_lengths_are_told_where_they_are_known() -> None:
     assert known.repeat().length == math.inf
     assert len(ps.zip((known, ps.range(10)))) == 10
     assert ps.zip((numbers(10), ps.range(7))).length is None
-    for unknown in (known.filter(lambda x: True), known.flat_map(lambda x: [x]), numbers(10).batch(2)):
+    for unknown, cure in (
+        (
+            known.filter(lambda x: True),
+            r"filter\(<lambda>\) gives shows .* materialize\(path\) after it counts them; or put what",
+        ),
+        (
+            known.flat_map(lambda x: [x]),
+            r"flat_map\(<lambda>\) gives shows .* materialize\(path\) after it counts them; or put what",
+        ),
+        (numbers(10).filter(bool).batch(2), r"from_generator\(\w+\) gives shows .* from_generator\(length=\)"),
+    ):
         assert unknown.length is None
-        with pytest.raises(TypeError, match=r"unknown length, so it has no len\(\)"):
-            len(unknown)
+        for counted in (unknown, unknown.loader(executor="inline")):
+            with pytest.raises(TypeError, match=rf"unknown length, so it has no len\(\)\. How many elements {cure}"):
+                len(counted)
+    with pytest.raises(TypeError, match=r"on_error='skip' leaves out what fails, .*; 'replace' keeps the length\."):
+        len(ps.range(10).loader(executor="inline", on_error="skip"))
     assert bool(numbers(0))
 
 
 def test_how_to_learn_a_length_depends_on_who_does_not_know_it(tmp_path: Any) -> None:
     kept = ps.range(10).filter(lambda x: x % 3 == 0)
     for call in (lambda: len(kept.batch(2)), lambda: kept.map(np.negative).split(0.5, 0.5)):
-        with pytest.raises((TypeError, ValueError), match=r"unknown length.* filter\(<lambda>\) .*materialize\(path\)"):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"unknown length.* filter\(<lambda>\) .*materialize\(path\) after it"
+        ):
             call()
     assert [lists(part) for part in kept.materialize(tmp_path).split(0.5, 0.5)] == [[0, 3], [6, 9]]
-    with pytest.raises(TypeError, match=r"Say how many there are where it is made: length="):
+    with pytest.raises(TypeError, match=r"say it there, as from_generator\(length=\) does"):
         len(numbers(3).batch(2))
 
 

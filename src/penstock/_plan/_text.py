@@ -60,6 +60,16 @@ def length_words(length: "Length") -> str:
     return "of unknown length" if length is None else length_text(length)
 
 
+def uncounted(node: "Node") -> str:
+    """Returns which step makes the length of a dataset unknown, and what to do, as sentences."""
+    while (below := next((each for each in node.inputs if each.length is None), None)) is not None:
+        node = below
+    cure = "materialize(path) after it counts them; or put what needs a number before it"
+    if not node.inputs:
+        cure = "If you know, say it there, as from_generator(length=) does"
+    return f"How many elements {node.label} gives shows when it has run to its end. {cure}."
+
+
 def identity(node: "Node") -> str:
     """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end."""
     text = _identity(node)
