@@ -69,5 +69,8 @@ def test_an_element_without_arrays_is_refused():
 
 
 def test_indices_that_are_no_integers_are_refused():
-    with pytest.raises(ps.ArgumentTypeError, match="indexed by an integer or a slice"):
-        ps.range(10)[np.array([1, 2])]
+    ds, numbers = ps.range(10), np.array([7, 2])
+    cure = r"penstock\.from_arrays\(numbers\)\.map\(lambda i: dataset\[i\]\)\.$"
+    with pytest.raises(ps.ArgumentTypeError, match=rf"indexed by an integer or a slice, not by an ndarray\. .* {cure}"):
+        ds[numbers]
+    assert [int(x) for x in ps.from_arrays(numbers).map(lambda i: ds[i])] == [7, 2]

@@ -200,8 +200,11 @@ class Dataset:
         try:
             number = operator.index(index)
         except TypeError:
+            several = hasattr(index, "__len__") and not isinstance(index, (str, bytes))
+            cure = " For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
             raise ArgumentTypeError(
-                f"A dataset is indexed by an integer or a slice, not by {index!r}, {type_of(index)}."
+                f"A dataset is indexed by an integer or a slice, not by {type_of(index) if several else repr(index)}"
+                f"{'.' + cure if several else f', {type_of(index)}.'}"
             ) from None
         length = self._node.length
         if isinstance(length, int):

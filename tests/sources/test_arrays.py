@@ -94,14 +94,29 @@ def test_sequence_of_text():
 
 
 def test_sequence_that_answers_with_another_shape_or_structure_is_told():
-    with pytest.raises(ps.SpecError, match=r"^list\[1\] has a leaf of \(3,\) int64, but element 0 is \(2,\) int64"):
+    cure = r"penstock\.range\(len\(items\)\)\.map\(lambda i: items\[i\], .*None.*\)\.$"
+    with pytest.raises(
+        ps.SpecError, match=rf"^list\[1\] has a leaf of \(3,\) int64, but element 0 is \(2,\) int64\. .*{cure}"
+    ):
         list(ps.from_source([np.zeros(2, int), np.zeros(3, int)]))
+    with pytest.raises(ps.SpecError, match=r"has a leaf of \(\) float64, but element 0 is \(\) int64\.$"):
+        list(ps.from_source([1, 2.5]))
     with pytest.raises(
         ps.SpecError, match=r"^list\[1\] has the structure .* but element 0 is \(\(\) int64, \(\) int64\)"
     ):
         list(ps.from_source([(1, 2), 3]))
     with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec\.$"):
         _ = ps.from_source([]).element_spec
+
+
+def test_rows_of_different_lengths_are_told_how_to_be_read():
+    items = [[1], [2, 3]]
+    with pytest.raises(
+        ps.ArgumentTypeError, match=r"^from_arrays\(\) got a list that makes no array at \['x'\]: .*None"
+    ):
+        ps.from_arrays({"x": items})
+    ragged = ps.range(len(items)).map(lambda i: items[i], element_spec=ps.ArraySpec((None,), "int64"))
+    assert ragged.padded_batch(2)[0].tolist() == [[1, 0], [2, 3]]
 
 
 def test_sequence_that_fails_is_told_with_the_cause():

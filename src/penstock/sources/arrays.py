@@ -1,7 +1,7 @@
 """Things in memory as a source: NumPy arrays, and objects that are indexed like a list."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,11 @@ from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
 from penstock._tree import Tree
+
+_RAGGED: Final = (
+    " If axes differ from element to element, say so with None, in a tree like the element: penstock.range(len(items))"
+    ".map(lambda i: items[i], element_spec=penstock.ArraySpec((None,), dtype))."
+)
 
 
 @final
@@ -123,7 +128,8 @@ class SequenceSource(Source):
             for leaf, want, array in zip(map(leaf_of, leaves), spec.leaves, arrays, strict=True):
                 found = spec_of_leaf(leaf)
                 if not want.admits([size or 0 for size in found.shape], found.dtype):
-                    raise SpecError(f"{self.describe(index)} has a leaf of {found}, but element 0 is {spec}.")
+                    cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
+                    raise SpecError(f"{self.describe(index)} has a leaf of {found}, but element 0 is {spec}.{cure}")
                 array[row] = leaf
 
     def _get(self, indices: list[int]) -> Sequence[Any]:
@@ -148,11 +154,10 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     """
     try:
         array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
-    except ValueError as error:
+    except ValueError as error:  # what NumPy says of rows of different lengths
         raise ArgumentTypeError(
-            f"from_arrays() got {type_of(leaf)} at {place or 'the top'} that is not an array: {error} Rows of "
-            'different lengths come from from_generator(rows, element_spec=penstock.ArraySpec((None,), "int64")).'
-        ) from None
+            f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: {error}{_RAGGED}"
+        ) from error
     if array.dtype.hasobject:
         raise ArgumentTypeError(
             f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). Give an array of "
