@@ -90,6 +90,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         OSError,
         r"/nowhere/ds\.npy cannot be read: No such file or directory\.",
     ),
+    "file at home": (
+        lambda: ps.from_npy("~/ds.npy"),
+        OSError,
+        r".*/~/ds\.npy cannot be read: No such file or directory\. .*: give os\.path\.expanduser\(path\)\.",
+    ),
+    "directory at home": (
+        lambda: ps.image_dataset_from_directory("~/pets"),
+        OSError,
+        r"The directory ~/pets cannot be listed: No such file or directory\. .*: give os\.path\.expanduser\(path\)\.",
+    ),
     "source without length": (
         lambda: ps.from_source(5),
         TypeError,

@@ -69,6 +69,13 @@ class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""
 
 
+def home_cure(path: str) -> str:
+    """What to write for a `~` in a path that is not there, as a sentence after a space; empty where there is none."""
+    if "~" not in path.split("/") or "://" in path:
+        return ""
+    return " A ~ is not replaced by your home here: give os.path.expanduser(path)."
+
+
 def type_of(value: object) -> str:
     """The type of a value with its article, for messages: `an int`, `a str`."""
     name = type(value).__name__

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset, integer
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
 from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock._plan._source import SourceNode
 from penstock.sources import _listing, _openfile
@@ -408,7 +408,7 @@ def _class_folders(verb: str, root: str, class_names: Any) -> list[str]:
     try:
         there = sorted(name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name)))
     except OSError as error:
-        raise SourceError(f"The directory {root} cannot be listed: {error.strerror}.") from error
+        raise SourceError(f"The directory {root} cannot be listed: {error.strerror}.{home_cure(root)}") from error
     there = [name for name in there if not name.startswith(".")]
     if class_names is None:
         return there

@@ -305,6 +305,8 @@ def test_files_behind_an_url(tmp_path, monkeypatch):
         ([], ps.ArgumentError, r"from_tfrecord\(\) got no files"),
         ("nowhere-*", ps.SourceError, r"No file fits the pattern nowhere-\*"),
         ("nowhere", ps.SourceError, r"nowhere cannot be read: No such file or directory"),
+        ("~/nowhere-*", ps.SourceError, r"No file fits the pattern ~/nowhere-\*\. .*os\.path\.expanduser\(path\)\.$"),
+        ("~/nowhere", ps.SourceError, r"cannot be read: No such file .*os\.path\.expanduser\(path\)\.$"),
     ],
 )
 def test_wrong_paths_are_refused(paths, error, text):

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -119,7 +119,7 @@ def described(url: str) -> File:
     try:
         return _described(url)
     except (OSError, ValueError) as error:
-        raise SourceError(f"{url} cannot be read: {_reason(error)}.") from error
+        raise SourceError(f"{url} cannot be read: {_reason(error)}.{home_cure(url)}") from error
 
 
 class Chunk(NamedTuple):
@@ -372,7 +372,7 @@ def _matches(path: str) -> list[str]:
             return [os.path.abspath(path)]
         found = [os.path.abspath(each) for each in sorted(glob.glob(path, recursive=True)) if os.path.isfile(each)]
     if not found:
-        raise SourceError(f"No file fits the pattern {path}.")
+        raise SourceError(f"No file fits the pattern {path}.{home_cure(path)}")
     return found
 
 

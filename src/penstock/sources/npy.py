@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self, final
 
 import numpy as np
 
-from penstock._errors import SourceError
+from penstock._errors import SourceError, home_cure
 
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
@@ -180,7 +180,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     except SourceError:
         raise
     except OSError as error:
-        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.") from error
+        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.{home_cure(absolute)}") from error
     shape, dtype, fortran_order = _parse(header, name)
     if dtype.hasobject:
         raise SourceError(
