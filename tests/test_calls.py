@@ -50,6 +50,14 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(3).windows(size=2),
         r"windows\(\) has no argument size=\. Here it is length=\. It takes length, shift, stride, groups\.",
     ),
+    "arrays one by one": (
+        lambda: ps.from_arrays([1], [2]),  # type: ignore[call-arg]
+        r"from_arrays\(\) takes one tuple of them, not 2 arguments: from_arrays\(\(a, b\)\)\.",
+    ),
+    "datasets one by one": (
+        lambda: ps.zip(ps.range(3), ps.range(3), ps.range(3)),  # type: ignore[call-arg]
+        r"zip\(\) takes one tuple of them, not 3 arguments: zip\(\(a, b\)\)\.",
+    ),
     "arguments of a generator": (
         lambda: ps.from_generator(range, args=[3]),
         (

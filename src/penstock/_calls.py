@@ -1,5 +1,7 @@
 """Calls with an argument that the function does not have: what it is called here, and which there are.
 
+So too several arguments where one tuple of them is meant.
+
 Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
 """
 
@@ -50,6 +52,10 @@ _ELSEWHERE: Final = {
 """What to write for other libraries' words that are no argument here."""
 
 
+_SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
+"""First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
+
+
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
     """Returns the function with a better error for a keyword that it does not have; its signature stays.
 
@@ -64,7 +70,7 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             return fn(*args, **kwargs)
         except TypeError:
             # What is raised inside passes, unless the call could not have worked anyway.
-            if kwargs and (text := _unknown_keyword(fn, kwargs, options)):
+            if text := _side_by_side(fn, args) or _unknown_keyword(fn, kwargs, options):
                 raise ArgumentTypeError(text) from None
             raise
 
@@ -81,6 +87,19 @@ def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
         return cls
 
     return decorated
+
+
+def _side_by_side(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
+    """The message about several arguments where one tree or list of them is meant; None elsewhere."""
+    kinds = inspect.Parameter
+    places = [
+        parameter.name
+        for parameter in inspect.signature(fn).parameters.values()
+        if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD, kinds.VAR_POSITIONAL)
+    ]
+    if len(args) < 2 or len(places) != 1 or places[0] not in _SEVERAL_IN_ONE:
+        return None
+    return f"{fn.__name__}() takes one tuple of them, not {len(args)} arguments: {fn.__name__}((a, b))."
 
 
 def _unknown_keyword(fn: Callable[..., Any], kwargs: dict[str, Any], options: Collection[str]) -> str | None:
