@@ -95,11 +95,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         OSError,
         r".*/~/ds\.npy cannot be read: No such file or directory\. .*: give os\.path\.expanduser\(path\)\.",
     ),
-    "directory at home": (
-        lambda: ps.image_dataset_from_directory("~/pets"),
-        OSError,
-        r"The directory ~/pets cannot be listed: No such file or directory\. .*: give os\.path\.expanduser\(path\)\.",
-    ),
     "source without length": (
         lambda: ps.from_source(5),
         TypeError,

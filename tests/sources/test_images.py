@@ -454,6 +454,10 @@ def test_mistakes_with_named_files_are_said_at_the_call(
 def test_a_pattern_that_fits_nothing_is_said_at_the_call(tmp_path: Path) -> None:
     with pytest.raises(ps.SourceError, match="No file fits the pattern"):
         ps.from_image_files(tmp_path / "*.png")
+    with pytest.raises(
+        ps.SourceError, match=r"The directory ~/pets cannot be listed: .* os\.path\.expanduser\(path\)\.$"
+    ):
+        ps.image_dataset_from_directory("~/pets")
 
 
 def test_the_list_of_files_goes_to_workers_in_shared_memory() -> None:
