@@ -109,6 +109,24 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
         _ = ps.from_source([]).element_spec
 
 
+@pytest.mark.parametrize(
+    ("attributes", "cure"),
+    [
+        ({"to_numpy"}, r"Give numbers or text: to_numpy\('float32'\), to_numpy\('U'\)\.$"),
+        ({"to_numpy", "columns"}, r"Of a table give its columns: \{'x': table\['x'\]\.to_numpy\(\), .*\}\.$"),
+    ],
+)
+def test_tables_are_told_how_they_are_given(attributes, cure):
+    class Table:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([["x"]], object)
+
+    for name in attributes:
+        setattr(Table, name, None)
+    with pytest.raises(ps.ArgumentTypeError, match=rf"got Python objects at \['x'\] \(dtype object\)\. {cure}"):
+        ps.from_arrays({"x": Table()})
+
+
 def test_rows_of_different_lengths_are_told_how_to_be_read():
     items = [[1], [2, 3]]
     with pytest.raises(

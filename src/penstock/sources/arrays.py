@@ -159,9 +159,16 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: {error}{_RAGGED}"
         ) from error
     if array.dtype.hasobject:
+        cure = (
+            "Give an array of numbers or text, such as array.astype('U') or array.astype('float32'), or use "
+            "from_source()."
+        )
+        if hasattr(leaf, "columns"):
+            cure = "Of a table give its columns: {'x': table['x'].to_numpy(), 'name': table['name'].to_numpy('U')}."
+        elif hasattr(leaf, "to_numpy"):  # pandas has no text in astype
+            cure = "Give numbers or text: to_numpy('float32'), to_numpy('U')."
         raise ArgumentTypeError(
-            f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). Give an array of "
-            "numbers or text, such as array.astype('U') or array.astype('float32'), or use from_source()."
+            f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). {cure}"
         )
     if array.ndim == 0:
         raise ArgumentTypeError(
