@@ -68,6 +68,15 @@ def test_an_element_without_arrays_is_refused():
         ps.range(3).map(lambda i: ())[0]
 
 
+def test_an_element_that_refuses_to_be_an_array_is_named():
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    with pytest.raises(ps.SpecError, match=r"^map\(.*\) .* a Tensor that is not an array: Can't call .* element 0"):
+        ps.range(3).map(lambda i: Tensor())[0]
+
+
 def test_indices_that_are_no_integers_are_refused():
     ds, numbers = ps.range(10), np.array([7, 2])
     cure = r"penstock\.from_arrays\(numbers\)\.map\(lambda i: dataset\[i\]\)\.$"

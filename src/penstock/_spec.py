@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import SpecError, type_of
+from penstock._errors import PenstockError, SpecError, type_of
 from penstock._tree import Structure, Tree
 
 Shape = tuple[int | None, ...]
@@ -210,13 +210,16 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
     Lists and numbers become arrays as `np.asarray` makes them (int64, float64, bool); nothing is cast.
 
     Raises:
-        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object).
+        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object), or not at all.
     """
     if isinstance(value, (str, bytes)):
         return value
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except PenstockError:
+        raise
+    # Tensors refuse with other types: one with a gradient, on a GPU, of bfloat16.
+    except (ValueError, TypeError, RuntimeError) as error:
         raise SpecError(f"{type_of(value)} that is not an array: {error}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
