@@ -202,3 +202,13 @@ def test_a_batch_stays_as_it_is_in_a_forked_child(executor: Any) -> None:
     for descriptor in (out, mine, go, signal):
         os.close(descriptor)
     loader.close()
+
+
+def test_a_batch_kept_until_modules_are_taken_apart_rings_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = _pool._Doorbell()
+    monkeypatch.setattr(_pool, "contextlib", None)
+    monkeypatch.setattr(_pool, "os", None)
+    for _ in range(70_000):  # more than a pipe holds
+        bell.ring()
+    monkeypatch.undo()
+    assert os.read(bell.descriptor, 1) == b"\0"

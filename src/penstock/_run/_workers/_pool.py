@@ -69,9 +69,12 @@ class _Doorbell:
         os.set_blocking(self.descriptor, False)
         os.set_blocking(self._button, False)
 
-    def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it was rung often enough
-            os.write(self._button, b"\0")
+    def ring(self, write: Callable[[int, bytes], int] = os.write) -> None:
+        # Held by a default and not by a module: a batch that the program kept rings as modules are taken apart.
+        try:  # noqa: SIM105
+            write(self._button, b"\0")
+        except BlockingIOError:  # it was rung often enough
+            pass
 
     def answer(self) -> None:
         with contextlib.suppress(BlockingIOError):
