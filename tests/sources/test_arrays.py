@@ -13,13 +13,6 @@ def test_array_is_not_copied():
     assert ds[2].tolist() == [7, 7]
 
 
-def test_rows_of_different_lengths_are_no_array():
-    with pytest.raises(ps.ArgumentTypeError, match=r"got a list at \['x'\] that is not an array: .* element_spec="):
-        ps.from_arrays({"x": [[1], [1, 2]]})
-    rows = ps.from_generator([[1], [1, 2]], element_spec=ps.ArraySpec((None,), "int64"))
-    assert [row.tolist() for row in rows] == [[1], [1, 2]]
-
-
 @pytest.mark.parametrize("make", [ps.from_arrays, ps.from_npy])
 def test_a_tree_without_leaves_is_no_dataset(make):
     for tree in ((), {}, {"x": ()}):
