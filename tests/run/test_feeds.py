@@ -3,13 +3,14 @@
 import itertools
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._memory._ring import Ring
 from penstock.testing import LethalFunction
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
@@ -303,3 +304,53 @@ def test_a_worker_that_dies_at_a_function_of_a_stream_costs_nothing() -> None:
     lethal = LethalFunction({37: ["kill", None]})
     with stream(range(100)).map(lethal, element_spec=INT64).batch(4).loader("processes", workers=2) as loader:
         assert lists(loader) == batches_of(4, 100)
+
+
+def _worded(i: Any) -> dict[str, Any]:
+    return {"raw": b"x" + bytes(i % 3), "text": "é" * (i % 4), "row": np.full(i % 5, i, "int16"), "i": np.int8(i)}
+
+
+_WORDED = {
+    "raw": ps.ArraySpec((), "S"),
+    "text": ps.ArraySpec((), "U"),
+    "row": ps.ArraySpec((None,), "int16"),
+    "i": ps.ArraySpec((), "int8"),
+}
+
+
+@EVERY_EXECUTOR
+@pytest.mark.parametrize("leaves", ["all", "text alone"])
+def test_what_workers_hand_to_a_filter_is_what_functions_made(executor: str, leaves: str) -> None:
+    names = list(_WORDED) if leaves == "all" else ["raw", "text", "i"]
+
+    def made(i: Any) -> dict[str, Any]:
+        return {name: leaf for name, leaf in _worded(i).items() if name in names}
+
+    kept = ps.range(50).map(made, element_spec={name: _WORDED[name] for name in names}).filter(lambda e: e["i"] % 7)
+    with kept.loader(executor) as loader:
+        for _ in range(2):
+            elements = list(loader)
+            assert [int(element["i"]) for element in elements] == [i for i in range(50) if i % 7]
+            for element in elements:
+                want = made(int(element["i"]))
+                assert {name: np.asarray(element[name]).tolist() for name in names[2:]} == {
+                    name: np.asarray(want[name]).tolist() for name in names[2:]
+                }
+                assert (element["raw"], element["text"]) == (want["raw"], want["text"])
+
+
+@pytest.mark.parametrize("spec", [ps.ArraySpec((None,), "int16"), ps.ArraySpec((), "U"), ps.ArraySpec((), "int16")])
+def test_elements_are_handed_to_a_filter_some_at_a_time(monkeypatch: pytest.MonkeyPatch, spec: ps.ArraySpec) -> None:
+    taken = []
+
+    def counted(ring: Ring, slot: int, hand_out: Callable[..., Any] = Ring.hand_out) -> Any:
+        taken.append(slot)
+        return hand_out(ring, slot)
+
+    def made(i: Any) -> Any:
+        return str(i) if spec.dtype.kind == "U" else np.full(3, i, "int16") if spec.shape else np.int16(i)
+
+    monkeypatch.setattr(Ring, "hand_out", counted)
+    with ps.range(96).map(made, element_spec=spec).filter(lambda _: True).loader("inline") as loader:
+        assert len(list(loader)) == 96
+    assert len(taken) <= 96 + 96 // 16 + 1  # the loader's own elements, and what they were handed over in

@@ -159,7 +159,7 @@ class Ring:
 
 
 def _own(leaf: Any, kind: str) -> Any:
-    """A leaf without a place in the slot as the user's own: text of a batch as an array of text."""
-    if isinstance(leaf, np.ndarray) and leaf.dtype == object and kind in "US":
-        return np.array(leaf.tolist(), kind)
+    """A leaf without a place in the slot as its taker's own: text of a batch as an array of text."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+        return np.array(leaf.tolist(), kind) if kind in "US" else leaf.copy()
     return leaf

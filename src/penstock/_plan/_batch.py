@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from penstock._plan._reader import Gather, Reader, Rows
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Batch(Node):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
@@ -58,10 +57,12 @@ class Batch(Node):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        spec = self.source.spec
-        require_one_shape(self.label, spec)
-        is_exact = self.remainder == 0 and self.source.length is not None
-        return spec.stacked(self.size, exact=is_exact or self.drop_remainder)
+        require_one_shape(self.label, self.source.spec)
+        return self.source.spec.stacked(self.size, exact=self._is_exact)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.drop_remainder or (self.remainder == 0 and self.source.length is not None)
 
     @property
     def batch_size(self) -> int:
@@ -121,6 +122,27 @@ class Batch(Node):
     def clear_after(self, index: int) -> int:
         """The first batch all of whose elements are clear of this one's."""
         return max(index + 1, -(-self.source.clear_after((index + 1) * self.size - 1) // self.size))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bundle(Batch):
+    """A batch in which ragged leaves and text lie side by side, as an array of Python objects.
+
+    Nobody sees one: it is how workers hand over some elements at a time to a step that takes them one by one. As arrays
+    of NumPy, bytes would lose the zeros at their ends.
+    """
+
+    def _find_spec(self) -> Spec:
+        spec = self.source.spec
+        objects = ArraySpec((self.size if self._is_exact else None,), _OBJECTS, (self.size,))
+        stacked = spec.stacked(self.size, exact=self._is_exact)
+        leaves = zip(spec.leaves, stacked.leaves, strict=True)
+        return Spec(tuple(objects if is_object(leaf) else many for leaf, many in leaves), spec.structure)
+
+
+_OBJECTS: Final = np.dtype("V")
+"""Of leaves that have no place in a slot, and no dtype that matters."""
 
 
 @final
@@ -230,6 +252,11 @@ def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:
     """Stacks elements of a stream. Of their dtype: by itself NumPy takes the machine's byte order, and no padding."""
     columns = zip(spec.leaves, zip(*members, strict=True), strict=True)
     return [np.stack(column, dtype=leaf.dtype if leaf.dtype.itemsize else None) for leaf, column in columns]
+
+
+def is_object(leaf: ArraySpec) -> bool:
+    """Whether it is a Python object where it waits: an array of any size, or one text."""
+    return leaf.max_shape is None or (leaf.shape == () and leaf.dtype.itemsize == 0)
 
 
 def require_one_shape(label: str, spec: Spec) -> None:

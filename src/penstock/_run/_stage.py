@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 
 from penstock._memory._budget import Budget, budget
 from penstock._memory._shared import SharedFile
-from penstock._plan._batch import Batch
+from penstock._plan._batch import Batch, Bundle, is_object
 from penstock._plan._combine import Interleave
 from penstock._plan._filter import FlatMap
 from penstock._plan._map import Map
@@ -43,6 +43,8 @@ SPAN_COUNT = 1024
 STAGE_NBYTES = 1 << 20
 """A batch of a stage is about so large, and no more than `STAGE_COUNT` elements."""
 STAGE_COUNT = 32
+OBJECT_COUNT = 16
+"""So many elements are a batch of a stage if nobody knows how large one is; and fewer batches wait."""
 
 
 @final
@@ -305,12 +307,18 @@ class _Parallel:
         quarantine: Quarantine | None,
     ) -> None:
         self.node = node
-        self._size = size = max(1, min(STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
-        self._is_stacked = size > 1 and not any(None in leaf.shape for leaf in node.spec.leaves)
+        leaves = node.spec.leaves
+        has_objects = any(map(is_object, leaves))
+        most = OBJECT_COUNT if has_objects else STAGE_COUNT
+        self._size = size = max(1, min(most, STAGE_NBYTES // max(1, node.spec.nbytes)))
+        self._is_stacked = size > 1 and all(is_object(leaf) or None not in leaf.shape for leaf in leaves)
         self._structure = node.spec.structure
         self._timeout_s = timeout_s
-        plan = Batch(node, size, drop_remainder=False) if self._is_stacked else node
-        prefetch = 4 if self._is_stacked else max(4, size)  # elements, of which as many are made ahead
+        kind = Bundle if has_objects else Batch
+        plan = kind(node, size, drop_remainder=False) if self._is_stacked else node
+        prefetch = 2 if has_objects else 4
+        if not self._is_stacked:
+            prefetch = max(4, size)  # elements, of which as many are made ahead
         self._stage = Stage(
             plan,
             executor,
