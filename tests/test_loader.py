@@ -1,9 +1,11 @@
 """Epochs, positions, states: what iterating a loader means."""
 
+import copy
 import itertools
 import json
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -269,6 +271,17 @@ def test_a_state_saved_by_another_thread_is_of_one_moment(executor: Any) -> None
         done.set()
         thread.join()
         assert all(position < 2 for _, position in seen)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", ["inline", "threads", "processes"])
+def test_a_copy_is_refused_and_harms_nothing(kind: Any, make: Callable[[Any], Any]) -> None:
+    with dataset().loader(kind) as loader:
+        batches = iter(loader)
+        first = next(batches).tolist()
+        with pytest.raises(ps.TravelError, match=r"is neither copied nor pickled.*dataset\.loader\(\.\.\.\)"):
+            make({"train": loader} if make is not copy.copy else loader)
+        assert [first, *(batch.tolist() for batch in batches)] == epoch(0)
 
 
 def test_a_call_from_within_a_call_is_refused(executor: Any) -> None:

@@ -17,6 +17,7 @@ from penstock._errors import (
     LoaderError,
     SourceError,
     StateError,
+    TravelError,
     UnknownLengthError,
     type_of,
 )
@@ -536,6 +537,13 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        # A copy of what it holds would share this one's workers, and close this one's descriptors.
+        raise TravelError(
+            "A Loader runs in the process that made it, and is neither copied nor pickled: its workers and its memory "
+            "are its own. Copy or send the dataset, and make another loader of that: dataset.loader(...)."
+        )
 
 
 @final
