@@ -197,6 +197,10 @@ for size, message in ((6, "does not divide"), (20, None), (16, None)):
         ds.take(22).batch(size).to_jax(sharding=by_rows).close()
     except ps.SpecError as error:
         print(size, error)
+try:
+    ps.range(12).to_jax(sharding=by_rows).close()
+except ps.SpecError as error:
+    print(error)
 
 with ps.from_arrays(np.zeros((96, 64, 64), np.float32)).batch(4).to_jax(device=devices[1], workers=1) as adapter:
     for _ in range(3):
@@ -212,10 +216,11 @@ def test_shardings_over_devices_of_this_process(fresh_python):
         SEVERAL_DEVICES, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     )
     assert done.returncode == 0, done.stderr
-    indivisible, short, also_short = done.stdout.splitlines()
+    indivisible, short, also_short, unbatched = done.stdout.splitlines()
     assert indivisible.startswith("6 element['x'] is (None, 2) float32, which the sharding does not divide: ")
     for line in (short, also_short):
         assert re.search(r"a short batch has [26] rows, and the sharding makes 4 parts\. Use batch\(\d+, drop_", line)
+    assert re.match(r"element is \(\) int64, which has fewer axes than the sharding names: .*Put batch\(\)", unbatched)
 
 
 # Several processes.

@@ -259,6 +259,12 @@ def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[i
             raise SpecError(f"element{place} is {leaf}: without a size it cannot be shared out to devices.")
         try:
             part_shape = sharding.shard_shape(shape)
+        except IndexError:
+            raise SpecError(
+                f"element{place} is {leaf}, which has fewer axes than the sharding names: {sharding}. Put batch() "
+                "last, which adds the first axis: dataset.batch(32).to_jax(...), or give that leaf a sharding of its "
+                "own, in a tree like the element."
+            ) from None
         except ValueError as error:
             raise SpecError(f"element{place} is {leaf}, which the sharding does not divide: {error}") from None
         if not leaf.varies or part_shape[0] == shape[0]:
