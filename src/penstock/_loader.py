@@ -22,6 +22,7 @@ from penstock._errors import (
     type_of,
 )
 from penstock._memory._budget import overhead_nbytes
+from penstock._plan._batch import Batch
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
@@ -383,7 +384,7 @@ class Loader:
         pipeline = self._pipeline  # another thread may be putting another one there
         return Report(
             batches=counters.batches,
-            elements_per_batch=self._node.batch_size or 1,
+            elements_per_batch=self._elements_per_batch(),
             longest_use_s=counters.longest_use_s,
             unit="element" if self._node.batch_size else "batch",
             elapsed_s=counters.wait_s + counters.use_s,
@@ -412,6 +413,15 @@ class Loader:
             overhead_nbytes=self._overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
         )
+
+    def _elements_per_batch(self) -> int:
+        """Elements of a batch that is handed out: this shard's rows of a full one; 1 where nobody knows."""
+        size = self._node.batch_size or 1
+        # Where the data are fewer than a batch, none is full.
+        for each in walk(self._node):
+            if isinstance(each, Batch) and each.length == 1:
+                size = min(size, each.remainder or size)
+        return size // self._options.shard[1] or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"

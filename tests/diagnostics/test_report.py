@@ -347,6 +347,8 @@ COUNTED: dict[str, tuple[Any, int, str]] = {
     "map to one number": (PAIRS.batch(8).map(lambda x: x.sum()), 1, "batches"),
     "filter of batches": (PAIRS.batch(8).filter(lambda x: True), 8, "elements"),
     "stream": (ps.from_generator(numbers).batch(8), 8, "elements"),
+    "fewer than a batch": (PAIRS.batch(100).repeat(3), 80, "elements"),
+    "one batch of several": (PAIRS.batch(72).take(1).repeat(3), 72, "elements"),
 }
 
 
@@ -361,6 +363,16 @@ def test_elements_are_counted_or_batches_are_said(kind: str) -> None:
     assert f" {unit}/s; waited" in said.sentence
     rows = [line for line in str(said).splitlines() if line.lstrip().startswith(("into batches", "batch(8), read in"))]
     assert f" {unit} " in rows[0]
+
+
+def test_a_shard_counts_its_own_elements() -> None:
+    with PAIRS.batch(8).loader("inline", shard=(1, 4)) as loader:
+        assert sum(len(batch) for batch in loader) == 20
+        said = loader.report()
+    assert said.elements_per_batch == 2
+    assert said.elements_per_s == pytest.approx(9 * 2 / said.elapsed_s)
+    (row,) = (line for line in str(said).splitlines() if line.lstrip().startswith("into batches"))
+    assert row.split()[:4] == ["into", "batches", "20", "elements"]
 
 
 def test_what_is_read_in_one_place_counts_what_it_gave() -> None:

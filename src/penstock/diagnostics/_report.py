@@ -128,7 +128,8 @@ class Report:
     batches: int
     """Batches handed out."""
     elements_per_batch: int
-    """Elements in a full batch; 1 where the dataset is not batched, and where nobody knows: see `unit`."""
+    """Elements in a full batch, of one of several shards in its part; 1 where the dataset is not batched, and where
+    nobody knows: see `unit`."""
     elapsed_s: float
     """Time that the consumer spent between the first batch and the last, waiting or working."""
     wait_s: float
