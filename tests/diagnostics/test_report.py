@@ -216,7 +216,7 @@ def test_one_long_step_of_the_consumer_is_said() -> None:
 
 def test_the_steps_of_a_group_of_workers_stand_below_it() -> None:
     feed = replace(lane(40, 40, is_serial=True, workers=1), label="from_generator(lines)", given=170)
-    said = replace(report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35), first_batch_s=0.0)
+    said = replace(report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35), first_batch_s=0.0, batches=10)
     lines = str(said).splitlines()[1:5]
     assert [line[:30].rstrip() for line in lines] == [
         "  2 threads for batch(16): 75%",
@@ -301,6 +301,20 @@ def test_a_slow_generator_is_named() -> None:
     with ps.from_generator(lines).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
         assert sum(map(len, loader)) == 64
         assert "lines), read in one place, is the limit, " in loader.report().limit
+
+
+def test_after_one_batch_nothing_is_said_of_the_limit() -> None:
+    with ps.range(16).batch(8).loader("inline") as loader:
+        next(iter(loader))
+        said = loader.report()
+    assert said.limit == "what the limit is shows from the second batch on"
+    assert said.sentence.startswith("1 batch (inline, 0 workers); what the limit is shows from the second batch on; ")
+
+
+def test_the_rate_of_a_later_epoch_counts_its_first_batch_whose_time_is_counted() -> None:
+    first = report(lane(100, 100), use_ms=10, wait_ms=40)
+    later = replace(first, first_batch_s=0.0, batches=10)
+    assert first.elements_per_s == later.elements_per_s == pytest.approx(10 * 16 / 0.5)
 
 
 def test_each_epoch_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:

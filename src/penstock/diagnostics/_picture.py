@@ -175,14 +175,17 @@ class _Item:
 
 def _consumer(report: "Report") -> _Item:
     texts: list[tuple[Style, str]] = [("who", "your program")]
-    if report.batches:
+    if report.batches and report.elapsed_s:
         texts.append(("fact", f"{ms(report.use_s)} a batch, {report.elements_per_s:,.0f} {many(report.unit)}/s"))
         texts.append(("fact", f"waits {report.wait_share:.0%} of the time for data"))
     else:
-        texts.append(("fact", "no batch was handed out yet"))
+        texts.append(("fact", report.limit if report.batches else "no batch was handed out yet"))
     inputs = [] if report.plan is None else [_item(report, report.plan)]
     return _Item(
-        "consumer", texts, inputs, is_limit=bool(report.batches) and report.slowest is None and not report.is_idle
+        "consumer",
+        texts,
+        inputs,
+        is_limit=bool(report.batches and report.elapsed_s) and report.slowest is None and not report.is_idle,
     )
 
 

@@ -188,12 +188,17 @@ class Report:
     @property
     def elements_per_s(self) -> float:
         """Elements a second, as the consumer saw it."""
-        return (self.batches - 1) * self.elements_per_batch / self.elapsed_s if self.elapsed_s else 0.0
+        return self._timed * self.elements_per_batch / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def _timed(self) -> int:
+        """Of how many batches `elapsed_s` is the time: all but the first of a loader, which is told apart."""
+        return self.batches - 1 if self.first_batch_s else self.batches
 
     @property
     def use_s(self) -> float:
         """How long the consumer worked on a batch, on average."""
-        return max(0.0, self.elapsed_s - self.wait_s) / max(1, self.batches - 1)
+        return max(0.0, self.elapsed_s - self.wait_s) / max(1, self._timed)
 
     def what_if(self, *, workers: int) -> WhatIf:
         """Says what another number of workers would do, from what these measured.
@@ -224,10 +229,10 @@ class Report:
         """How long a batch would take so many workers."""
         cpus, other_cpu_s = self._cpus, self._other_cpu_s
         said_s = seconds_per_batch(self.lanes, workers, cpus, self.use_s, other_cpu_s)
-        if not self.workers or self.batches < 2 or self.wait_share < IDLE_SHARE:
+        if not self.workers or not self._timed or self.wait_share < IDLE_SHARE:
             return said_s  # inline, the consumer does the work itself; and one that does not wait says nothing of it
         said_now_s = seconds_per_batch(self.lanes, self.workers, cpus, self.use_s, other_cpu_s)
-        now_s = self.elapsed_s / (self.batches - 1)
+        now_s = self.elapsed_s / self._timed
         return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
 
     @property
@@ -277,7 +282,7 @@ class Report:
         done = [lane]
         if lane.executor == "processes" and not lane.is_serial:  # of a pool, which does all such work
             done = [each for each in self.lanes if each.executor == "processes" and not each.is_serial and each.batches]
-        steps = max(1, self.batches - 1)
+        steps = max(1, self._timed)
         work_s = sum(each.wall_s / each.batches for each in done)
         if work_s >= BUSY_SHARE * lane.at_once * self.elapsed_s / steps:
             return True
@@ -287,8 +292,10 @@ class Report:
     @property
     def limit(self) -> str:
         """What the pipeline is as fast as, and what would help: a part of a sentence."""
+        if not self.elapsed_s:
+            return "what the limit is shows from the second batch on"
         if self.is_idle:
-            wait_s = self.wait_s / max(1, self.batches - 1)
+            wait_s = self.wait_s / max(1, self._timed)
             return (
                 f"no step is the limit, for all workers are mostly idle: handing elements over takes {ms(wait_s)} a "
                 "batch, and more workers would not help"
@@ -349,10 +356,14 @@ class Report:
         limit = f" of {self.memory_limit / MIB:,.0f}" if self.memory_limit else ""
         shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
         first = f"; first batch after {self.first_batch_s * 1e3:.0f} ms" if self.first_batch_s else ""
+        count = f"{self.batches:,} batch{'' if self.batches == 1 else 'es'}"
+        if self.elapsed_s:
+            count += (
+                f", {self.elements_per_s:,.0f} {many(self.unit)}/s; waited {self.wait_share:.0%} of the time for data"
+            )
         return (
-            f"{self.batches:,} batches, {self.elements_per_s:,.0f} {many(self.unit)}/s; waited "
-            f"{self.wait_share:.0%} of the time for data ({self.executor}, {_workers(self.workers)}); "
-            f"{self.limit}{self._one_step}{first}; memory {self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
+            f"{count} ({self.executor}, {_workers(self.workers)}); {self.limit}{self._one_step}{first}; memory "
+            f"{self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
             f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
         )
 
@@ -375,7 +386,7 @@ class Report:
 
     def shares(self, lane: Lane) -> Shares | None:
         """What these workers did with their time; None where they are the consumer itself, or little was measured."""
-        return lane.shares(self.elapsed_s / max(1, self.batches - 1))
+        return lane.shares(self.elapsed_s / max(1, self._timed))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Draws the plan with the times on it, from the sources down to your program, and writes it.
