@@ -51,6 +51,21 @@ def test_several_inputs_and_outputs_and_weights_reach_the_model():
     np.testing.assert_allclose(found["mae"], (off * weights).sum() / weights.sum(), rtol=1e-4)
 
 
+def test_losses_of_several_outputs_are_means_of_samples_with_a_short_batch_too():
+    import keras
+
+    x = np.arange(20, dtype=np.float32).reshape(10, 2) / 10
+    y = {"a": x[:, :1] ** 2, "b": np.ones((10, 1), np.float32)}
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in y})
+    model.compile("sgd", {"a": "mse", "b": "mse"})
+    ds = ps.from_arrays((x, y)).batch(4)
+    means = {f"{name}_loss": np.mean((made - y[name]) ** 2) for name, made in model.predict(x, verbose=0).items()}
+    for _ in range(2):
+        said = model.evaluate(ds.to_keras(training=False), verbose=0, return_dict=True)
+        assert {name: said[name] for name in means} == pytest.approx(means, rel=1e-4)
+
+
 def test_class_weight_is_what_keras_makes_of_it_for_arrays():
     import keras
 

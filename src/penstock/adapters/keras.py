@@ -216,6 +216,7 @@ class _Pass(Iterator[Tree]):
         self._runs_on = runs_on
         self._reads_ahead = reads_ahead
         self._for_trainer = for_trainer
+        self._rows = _batch_size(spec)
         self._epoch: Iterator[Tree] | None = None
 
     def __next__(self) -> Tree:
@@ -260,11 +261,16 @@ class _Pass(Iterator[Tree]):
     def _made(self, batch: Tree) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
         leaves = flatten_like(self._spec.structure, batch)
-        tensors = self._spec.structure.unflatten(map(self._convert, leaves))
-        if self._weights is None:
-            return tensors
-        x, y = tensors
-        return x, y, self._convert(self._weights.of(leaves[-1]))
+        tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
+        if self._weights is not None:
+            x, y = tensors
+            tensors = x, y, self._convert(self._weights.of(leaves[-1]))
+        if self._for_trainer and type(tensors) is tuple and self._rows not in (None, len(leaves[0])):
+            # A list, which Keras takes as well, so that TensorFlow traces a step of its own for the short batch. As a
+            # tuple it would get one for any number of rows, in which Keras counts a batch as one sample when it
+            # averages the losses of several outputs.
+            return list(tensors)
+        return tensors
 
     def _blank(self) -> Tree:
         """A batch for who looks at shapes and dtypes alone.
