@@ -286,6 +286,19 @@ def test_elements_come_by_index_and_are_writable_tensors():
     assert [element["y"].item() for element in dataset] == list(range(20))
 
 
+@pytest.mark.parametrize("index", [1.5, "a", None, slice(0, 2)])
+def test_what_is_no_integer_is_no_index(index):
+    import torch
+
+    from penstock.adapters.torch import MapDataset
+
+    dataset = MapDataset(ps.range(10))
+    assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == 3
+    assert dataset.__getitems__([]) == []
+    with pytest.raises(ps.ArgumentTypeError, match=r"^An index of a MapDataset is an integer, but \["):
+        dataset[index]
+
+
 def test_several_elements_are_read_at_once():
     source = CountingSource(RangeSource(9))
     dataset = mapped(ps.from_source(source))

@@ -179,9 +179,15 @@ class MapDataset(TorchDataset):
 
         Raises:
             ElementIndexError: An `IndexError`; an index is outside `[-len, len)`.
+            ArgumentTypeError: An index is no integer.
         """
         count = len(self)
-        wanted = np.asarray(indices, np.int64)
+        wanted = np.asarray(indices)
+        if wanted.dtype.kind not in "iu" and wanted.size:
+            raise ArgumentTypeError(
+                f"An index of a MapDataset is an integer, but {list(indices)!r:.100} was asked for."
+            )
+        wanted = wanted.astype(np.int64, copy=False)
         if outside := [index for index in wanted.tolist() if not -count <= index < count]:
             raise ElementIndexError(f"Index {outside[0]} is outside a dataset of {length_text(count)}.")
         reader = self._take_reader()
