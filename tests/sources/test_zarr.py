@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 
@@ -40,3 +42,26 @@ def test_damaged_chunk_is_told_with_its_rows(tmp_path):
     assert ds[0].tolist() == [0, 1]
     with pytest.raises(ps.SourceError, match=r"ds\.zarr\[9\] and 0 more rows: "):
         ds[9]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_array_is_found_from_another_directory(tmp_path, monkeypatch, version, executor):
+    monkeypatch.chdir(tmp_path)
+    array = zarr.open_group("all.zarr", mode="w", zarr_format=version).create_array("a/x", shape=(6,), dtype="i8")
+    array[...] = np.arange(6)
+    ds = ps.from_arrays(array)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where Zarr would find no chunk, and give zeros
+    with ds.batch(4).loader(executor=executor) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(6))
+
+
+def test_array_that_is_gone_or_shorter_is_named(tmp_path):
+    ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(10), (4,)))
+    shutil.rmtree(tmp_path / "ds.zarr")
+    with pytest.raises(ps.SourceError, match=r"ds\.zarr cannot be opened again: .* Put it back\.$"):
+        ds[0]
+    saved(tmp_path / "ds.zarr", np.arange(7), (4,))
+    with pytest.raises(ps.SourceError, match=r"has 7 rows now; it had 10 when .* Make the dataset again\.$"):
+        ds[0]
