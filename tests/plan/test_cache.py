@@ -164,6 +164,27 @@ def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:
     assert numbers(ps.from_npy(tmp_path / "x.npy").cache(tmp_path / "kept")) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("kind", ["h5py", "zarr", "datasets"])
+def test_files_of_other_libraries_are_known_by_path_and_time(kind: str, tmp_path: Path) -> None:
+    library = pytest.importorskip(kind)
+
+    def written(value: int) -> ps.Dataset:
+        path = tmp_path / "data"
+        if kind == "datasets":
+            library.Dataset.from_dict({"x": [value] * 4}).save_to_disk(path)
+            return ps.from_source(library.load_from_disk(path)).map(lambda row: row["x"])
+        if kind == "zarr":
+            library.create_array(store=str(path), shape=(4,), dtype="i8", overwrite=True)[...] = value
+            return ps.from_arrays(library.open_array(str(path), mode="r"))
+        with library.File(path, "w") as file:
+            file["x"] = np.full(4, value)
+            return ps.from_arrays(file["x"])
+
+    for value in (1, 2):
+        kept = written(value).materialize(tmp_path / "kept", executor="inline")
+        assert [int(x) for x in kept] == [value] * 4
+
+
 def test_image_files_are_known_by_path_and_time_and_keep_their_names(tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     for name in ("cats", "dogs"):

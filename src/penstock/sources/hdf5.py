@@ -40,6 +40,14 @@ class Hdf5Source(Handle):
         """File, dataset and row."""
         return f"{self}[{index}]"
 
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The file by path, size and time of its last change, where it is one of this machine, and what is read."""
+        state: tuple[int, ...] = ()
+        if os.path.exists(self.path):
+            status = os.stat(self.path)
+            state = status.st_size, status.st_mtime_ns
+        return {"the file": (self.path, *state), "the rows": (self.name, self.element_spec, self.count)}
+
     def open(self) -> "OpenHdf5Source":
         """Opens the file for reading."""
         return OpenHdf5Source(self)

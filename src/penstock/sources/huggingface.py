@@ -8,6 +8,7 @@ worker process maps the files itself, with `pyarrow` alone: `datasets` takes a s
 tables that were cast, are pickled as they are.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -33,6 +34,11 @@ class MappedTable:
     path: str
     replays: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
     """Names of methods of `pyarrow.Table`, with their arguments."""
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The file by path, size and time of its last change, and what was done to it."""
+        status = os.stat(self.path)
+        return {"the file": (self.path, status.st_size, status.st_mtime_ns), "what was done to it": self.replays}
 
     def open(self) -> pa.Table:
         """Maps the file.

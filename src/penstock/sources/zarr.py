@@ -4,6 +4,7 @@ Where a chunk is not there Zarr gives the fill value. So an array that is gone, 
 directory, would be read as zeros: it is looked at again wherever it is opened, under its absolute path.
 """
 
+import os
 from typing import Any, final
 
 import numpy as np
@@ -30,6 +31,18 @@ class ZarrSource(Source):
 
     def __str__(self) -> str:
         return str(self._array.store_path)
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The array; in a directory, its files by path, size and time of their last change."""
+        store = self._array.store
+        if not isinstance(store, LocalStore):
+            return {"the array": self._array}
+        folder, files = os.path.join(store.root, self._array.path), []
+        for where, _, names in os.walk(folder):
+            for path in (os.path.join(where, name) for name in names):
+                status = os.stat(path)
+                files.append((os.path.relpath(path, folder), status.st_size, status.st_mtime_ns))
+        return {"the array": str(self), "its files": sorted(files)}
 
     def open(self) -> "ZarrSource":
         """Looks whether the array is still there.
