@@ -506,6 +506,15 @@ def test_structure_of_a_class_of_the_user_is_asked_of_the_stream(tmp_path: Path)
     assert_same(kept[3], Pair(np.int64(3), "text"))
 
 
+def test_a_dtype_from_outside_numpy_is_asked_of_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    for _ in range(2):
+        kept = ps.from_generator(lambda: (np.full(2, x, bfloat16) for x in range(5))).cache(tmp_path / "kept")
+        assert [(row.dtype, row.tolist()) for row in kept] == [(np.dtype(bfloat16), [x, x]) for x in range(5)]
+    assert kept.access == "random"
+    assert not caplog.records
+
+
 def test_a_filter_is_random_access_once_it_is_kept(tmp_path: Path) -> None:
     for access in ("stream", "random"):
         kept = ps.range(20).filter(lambda x: x % 3 == 0).cache(tmp_path)

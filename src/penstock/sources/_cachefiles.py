@@ -346,12 +346,18 @@ def _written(spec: Spec) -> dict[str, Any]:
     leaves = [
         [
             list(leaf.shape),
-            repr(np.lib.format.dtype_to_descr(leaf.dtype)),
+            _dtype_text(leaf.dtype),
             None if leaf.max_shape is None else list(leaf.max_shape),
         ]
         for leaf in spec.leaves
     ]
     return {"leaves": leaves, "structure": _skeleton(spec.structure.unflatten(range(len(leaves))))}
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    descr = np.lib.format.dtype_to_descr(dtype)
+    # That of a dtype from outside NumPy, such as bfloat16, says no more than how many bytes it has.
+    return repr(descr) if np.lib.format.descr_to_dtype(descr) == dtype else repr(dtype)
 
 
 def _skeleton(tree: Any) -> Any:
@@ -364,12 +370,12 @@ def _skeleton(tree: Any) -> Any:
 
 def _read(written: dict[str, Any]) -> Spec | None:
     leaves = []
-    for shape, descr, max_shape in written["leaves"]:
-        dtype = np.lib.format.descr_to_dtype(ast.literal_eval(descr))
-        leaves.append(ArraySpec(tuple(shape), dtype, None if max_shape is None else tuple(max_shape)))
     try:
+        for shape, descr, max_shape in written["leaves"]:
+            dtype = np.lib.format.descr_to_dtype(ast.literal_eval(descr))
+            leaves.append(ArraySpec(tuple(shape), dtype, None if max_shape is None else tuple(max_shape)))
         tree = _tree_of(written["structure"])
-    except ValueError:
+    except ValueError:  # a class or a dtype that a text cannot make
         return None
     found, structure = _tree.flatten(tree)
     return Spec(tuple(leaves[number] for number in found), structure)
