@@ -328,6 +328,10 @@ def gives_something_else() -> Iterator[Any]:
     yield "one"
 
 
+def fails_at_once() -> Iterator[Any]:
+    raise OSError("no disk")
+
+
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: ps.from_generator(iter([1])),
@@ -361,6 +365,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ps.from_generator(lambda: [{}]).element_spec, ValueError, r".*no array at all as its first element\..*"),
     (lambda: ps.from_generator(lambda: [object()]).element_spec, ValueError, r".*a leaf that is an object.*"),
     (lambda: ps.from_generator(lambda: 7).element_spec, TypeError, r".* returned an int, which cannot be iterated\..*"),
+    (
+        lambda: ps.from_generator(fails_at_once).element_spec,
+        ps.ElementError,
+        r"from_generator\(fails_at_once\) at test_streams\.py:\d+ failed at element 0 of epoch 0: OSError: no disk",
+    ),
     (
         lambda: list(ps.from_generator(gives_something_else)),
         ValueError,

@@ -100,7 +100,14 @@ class Generate(Node):
         return self.spec if self.data.is_declared else self.__dict__.get("spec")
 
     def _find_spec(self) -> Spec:
-        return Spec.of(self.data.element_spec)
+        try:
+            return Spec.of(self.data.element_spec)
+        except PenstockError:
+            raise
+        except Exception as error:  # of the user's function, which is begun to look at its first element
+            raise ElementError(
+                f"{self.label} at {self.where} failed at element 0 of epoch 0: {type(error).__name__}: {error}"
+            ) from error
 
     def settings(self) -> dict[str, Any]:
         """What it is called, and how long it is if that was said: an epoch's length may differ from run to run."""
