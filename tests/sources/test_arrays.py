@@ -144,3 +144,21 @@ def test_sequence_that_fails_is_told_with_the_cause():
     ) as caught:
         source._get([4, 5, 6, 7, 8])
     assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(ps.ElementError, match=r"^Broken failed on elements \[0\]: OSError: no disk"):
+        ps.from_source(Broken())[0]  # which is read for the spec
+
+
+@pytest.mark.parametrize(
+    ("leaf", "text"),
+    [
+        ([[1], [2, 3]], r"got a list that makes no array at \['x'\]: .*inhomogeneous.*penstock\.range"),
+        (np.ma.array([1, 2], mask=[False, True]), r"got a masked array at \['x'\], .* array\.filled\(0\)"),
+    ],
+)
+def test_what_is_no_array_is_refused_with_the_cure(leaf, text):
+    with pytest.raises(ps.ArgumentTypeError, match=text):
+        ps.from_arrays({"x": leaf})
+
+
+def test_masked_array_without_masked_items_is_an_array():
+    assert list(ps.from_arrays(np.ma.array([1, 2]))) == [1, 2]

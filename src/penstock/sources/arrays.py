@@ -110,7 +110,7 @@ class SequenceSource(Source):
                     f"{self} is empty, so nobody knows what its elements look like. Give it elements, or give "
                     "from_source() a penstock.Source with an element_spec."
                 )
-            leaves, structure = _tree.flatten(self._items[0])
+            leaves, structure = _tree.flatten(self._get([0])[0])
             self._spec = Spec(tuple(spec_of_leaf(leaf_of(leaf)) for leaf in leaves), structure)
         return self._spec.tree
 
@@ -154,10 +154,18 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     """
     try:
         array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
-    except ValueError as error:  # what NumPy says of rows of different lengths
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths; tensors that are elsewhere
+        cure = _RAGGED if isinstance(leaf, (list, tuple)) else " Give what numpy.asarray() takes."
         raise ArgumentTypeError(
-            f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: {error}{_RAGGED}"
+            f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: "
+            f"{str(error).rstrip('.')}.{cure}"
         ) from error
+    if np.ma.is_masked(array):
+        raise ArgumentTypeError(
+            f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: what is masked would "
+            "be delivered as it lies in memory. Fill it, array.filled(0), and give the mask, array.mask, as a leaf of "
+            "its own if it is needed."
+        )
     if array.dtype.hasobject:
         cure = (
             "Give an array of numbers or text, such as array.astype('U') or array.astype('float32'), or use "
