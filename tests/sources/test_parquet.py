@@ -93,6 +93,26 @@ def test_lists_of_vectors(tmp_path):
     assert [ds[i]["x"].tolist() for i in range(3)] == rows
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_lists_of_byte_strings_of_one_size(tmp_path, name):
+    rows = [[b"ab", b"cd"], [b"ef", b"gh"], [b"ij", b"kl"]]
+    content = pa.table(
+        {"any": pa.array(rows, pa.list_(pa.binary(2))), "two": pa.array(rows, pa.list_(pa.binary(2), 2))}
+    )
+    ds = dataset(saved(tmp_path / name, content.slice(1), 1))
+    assert ds.element_spec == {"any": ps.ArraySpec((None, 2), "uint8"), "two": ps.ArraySpec((2, 2), "uint8")}
+    for element, row in zip(ds, rows[1:], strict=True):
+        for leaf in element.values():
+            assert (leaf.dtype, leaf.shape, leaf.tobytes()) == (np.uint8, (2, 2), b"".join(row))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_text_in_views(tmp_path, name):
+    texts = ["short", "a text of more than twelve bytes", ""]
+    ds = dataset(saved(tmp_path / name, pa.table({"x": pa.array(texts, pa.string_view())})))
+    assert [element["x"] for element in ds] == texts
+
+
 def test_columns_are_those_asked_for_in_their_order(tmp_path):
     ds = dataset(saved(tmp_path / "a.parquet", table()), columns=["f8", "u1"])
     assert list(ds[3]) == ["f8", "u1"]
@@ -138,6 +158,8 @@ def test_null_is_an_error_that_names_row_and_column(tmp_path, name):
         pa.array([[1], [2], [3], [4], None]),
         pa.array([b"a", b"b", b"c", b"d", None]),
         pa.array(["a", "b", "c", "d", None]).dictionary_encode(),
+        pa.array([[1], [], [3, 4, 5], [4], [5, 6, None]]),
+        pa.array([[[1, 2]]] * 4 + [[[3, None]]], pa.list_(pa.list_(pa.int8(), 2), 1)),
     ):
         ds = dataset(saved(tmp_path / name, pa.table({"y": np.arange(5), "x": column}), 3))
         assert ds[2]["y"] == 2
@@ -179,6 +201,12 @@ def test_wrong_columns_are_refused(tmp_path):
         ps.from_parquet(tmp_path / "a.parquet", columns="x")
     with pytest.raises(ps.ArgumentError, match=r"needs at least one column"):
         ps.from_parquet(tmp_path / "a.parquet", columns=[])
+    with pytest.raises(ps.ArgumentError, match=r"the column 'x' would come twice, .* Name each once"):
+        ps.from_parquet(tmp_path / "a.parquet", columns=["x", "x"])
+    saved(tmp_path / "b.parquet", pa.table([[1], [2], [3]], names=["x", "y", "x"]))
+    with pytest.raises(ps.ArgumentError, match=r"the column 'x' would come twice"):
+        ps.from_parquet(tmp_path / "b.parquet")
+    assert ps.from_parquet(tmp_path / "b.parquet", columns=["y"])[0] == {"y": 2}
 
 
 def test_other_formats_are_told_apart(tmp_path):

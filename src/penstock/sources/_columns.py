@@ -93,14 +93,15 @@ def column_of(values: Any) -> Column:
             return _Fixed(inner.values.reshape(-1, *shape))
         return inner
     _require_values(values)
-    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+    if kinds.is_string_view(kind):  # which has no take()
+        return _Texts(values.cast(pa.large_string()))
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
         return _Texts(values)
     if kinds.is_binary_view(kind):
         values = values.cast(pa.large_binary())
         kind = values.type
     if kinds.is_fixed_size_binary(kind):
-        content = np.frombuffer(values.buffers()[1] or b"", np.uint8).reshape(-1, kind.byte_width)
-        return _Fixed(content[values.offset : values.offset + len(values)])
+        return _Fixed(_fixed_bytes(values))
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         _, bounds, data = values.buffers()
         dtype = np.int64 if kinds.is_large_binary(kind) else np.int32
@@ -109,8 +110,11 @@ def column_of(values: Any) -> Column:
     if kinds.is_fixed_size_list(kind):
         return _Fixed(_numbers(values))
     if kinds.is_list(kind) or kinds.is_large_list(kind):
-        offsets = values.offsets.to_numpy()
-        return _Lists(_numbers(values.flatten()), offsets - offsets[0])
+        offsets = values.offsets.to_numpy() - values.offsets[0].as_py()
+        try:
+            return _Lists(_numbers(values.flatten()), offsets)
+        except NullError as error:
+            raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1) from None
     return _Fixed(_numbers(values))
 
 
@@ -118,10 +122,22 @@ def _numbers(values: Any) -> npt.NDArray[Any]:
     """An array of the values' spec, for what has a fixed size."""
     _require_values(values)
     if kinds.is_fixed_size_list(values.type):
-        inner = _numbers(values.flatten())
-        return inner.reshape(len(values), values.type.list_size, *inner.shape[1:])
+        size = values.type.list_size
+        try:
+            inner = _numbers(values.flatten())
+        except NullError as error:
+            raise NullError(error.row // size) from None
+        return inner.reshape(len(values), size, *inner.shape[1:])
+    if kinds.is_fixed_size_binary(values.type):
+        return _fixed_bytes(values)
     found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return found
+
+
+def _fixed_bytes(values: Any) -> npt.NDArray[np.uint8]:
+    """Byte strings of one size, shape `(n, size)`."""
+    size, count = values.type.byte_width, len(values)
+    return np.frombuffer(values.buffers()[1] or b"", np.uint8, count * size, values.offset * size).reshape(count, size)
 
 
 def _require_values(values: Any) -> None:

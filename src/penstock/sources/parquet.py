@@ -5,6 +5,7 @@ were read are kept, decoded, for the rows that are asked for next.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -184,6 +185,12 @@ def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> Tabl
         raise ArgumentTypeError(f"{verb}(columns=) is a list of names, got {type_of(columns)}.")
     if unknown := [name for name in columns if name not in names]:
         raise ArgumentError(f"{verb}(columns=): {files[0].url} has no column {unknown[0]!r}; it has {names}.")
+    asked, there = Counter(columns), Counter(names)
+    if twice := [name for name in asked if asked[name] > 1 or there[name] > 1]:
+        raise ArgumentError(
+            f"{verb}(): the column {twice[0]!r} would come twice, and an element is a dict. Name each once with "
+            f"columns=[...]; of columns that have one name in the file none can be read. {files[0].url} has {names}."
+        )
     if not columns:
         raise ArgumentError(f"{verb}() needs at least one column; {files[0].url} has {names}.")
     made = TableSource(kind, files, tuple(columns))
