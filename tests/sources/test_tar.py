@@ -102,6 +102,24 @@ def test_names_of_every_kind(tmp_path):
         ]
 
 
+def test_names_of_any_bytes(tmp_path):
+    members = [("a\nb/0.txt", b"1"), ("\udce9.txt", b"2")]  # a line's end in a folder; é, as Latin-1 has it
+    ds = ps.from_tar(written(tmp_path / "a.tar", members, format=tarfile.GNU_FORMAT))
+    for executor in ("inline", "processes"):
+        with ds.loader(executor=executor) as loader:
+            assert [as_bytes(each) for each in loader] == wanted(members)
+
+
+def test_content_that_lies_elsewhere_or_in_pieces_is_refused_with_the_cure(tmp_path):
+    path = written(tmp_path / "a.tar", [("a.txt", b"1")])
+    with tarfile.open(path, "a") as tar:
+        member = tarfile.TarInfo("b.txt")
+        member.type, member.linkname = tarfile.LNKTYPE, "a.txt"
+        tar.addfile(member)
+    with pytest.raises(ps.SourceError, match=r"member 'b\.txt' that is a hard link to 'a\.txt', .*--hard-dereference"):
+        len(ps.from_tar(path))
+
+
 def test_sample_that_lacks_a_field_is_named(tmp_path):
     path = written(
         tmp_path / "a.tar", [("a.jpg", b"1"), ("a.cls", b"2"), ("b.jpg", b"3"), ("c.cls", b"4"), ("c.jpg", b"")]

@@ -29,7 +29,7 @@ Integers = npt.NDArray[np.int64]
 
 KEY: Final = "__key__"
 """The field that holds a sample's key, as in WebDataset."""
-_MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)")
+_MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 _BLOCK_NBYTES: Final = 512
 _INDEX_THREADS: Final = 8
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
@@ -52,7 +52,7 @@ class _Shard(NamedTuple):
     def key(self, sample: int) -> str:
         """The key of a sample."""
         start = int(self.key_ends[sample - 1]) if sample else 0
-        return self.keys[start : self.key_ends[sample]].tobytes().decode()
+        return self.keys[start : self.key_ends[sample]].tobytes().decode(errors="surrogateescape")
 
 
 class _Index(NamedTuple):
@@ -227,7 +227,14 @@ class _Members:
                         tar.members = []  # type: ignore[attr-defined]  # or it would keep them all, 1 kB each
                         tell(member.offset)
                         found = _MEMBER.fullmatch(member.name)
-                        if found and member.isreg() and not member.issparse():
+                        if found and (member.islnk() or member.issparse()):
+                            raise SourceError(
+                                f"{file.url} has a member {member.name!r} that is "
+                                f"{f'a hard link to {member.linkname!r}' if member.islnk() else 'sparse'}, so its "
+                                "content is not there in one piece. Write the file again: tar --hard-dereference, and "
+                                "without --sparse."
+                            )
+                        if found and member.isreg():
                             yield found[1], found[2].lower(), member.offset_data, member.size
                     at = tar.offset
                     stream.seek(at)
@@ -273,7 +280,7 @@ def _indexed(file: File) -> _recordindex.Arrays:
     if places:
         samples, columns, starts, lengths = np.array(places, np.int64).T
         offsets[samples, columns], sizes[samples, columns] = starts, lengths
-    encoded = [key.encode() for key in keys]
+    encoded = [key.encode(errors="surrogateescape") for key in keys]  # a name may be of any bytes
     return {
         "keys": np.frombuffer(b"".join(encoded), np.uint8),
         "key_ends": np.cumsum([len(each) for each in encoded], dtype=np.int64),
