@@ -89,11 +89,13 @@ def _array_source(leaf: Any, place: str) -> Source:
         from penstock.sources import hdf5
 
         if hdf5.is_dataset(leaf):
+            arrays.require_rows(leaf, leaf, place)
             return hdf5.from_dataset(leaf)
     if "zarr" in sys.modules:
         from penstock.sources import zarr
 
         if zarr.is_array(leaf):
+            arrays.require_rows(leaf, leaf, place)
             return zarr.ZarrSource(leaf)
     array = arrays.as_array(leaf, place)
     return files.from_memmap(array) or arrays.ArraySource(array)

@@ -80,3 +80,13 @@ def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
         file["x"] = ["a", "bcd"]
         with pytest.raises(ps.SpecError, match=r"object holds Python objects, which have no place in a batch"):
             ps.from_arrays(file["x"])
+
+
+def test_dataset_without_a_first_axis_is_refused(tmp_path):
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file["one"], file["none"] = 3.0, h5py.Empty("f4")
+        for name in ("one", "none"):
+            with pytest.raises(
+                ps.ArgumentTypeError, match=rf"got the single value <HDF5 dataset \"{name}\".* first axis"
+            ):
+                ps.from_arrays(file[name])

@@ -96,3 +96,14 @@ def test_name_with_brackets_is_a_name_where_there_is_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (found,) = _openfile.find("test", "a[1]")
     assert found.url == os.path.join(tmp_path, "a[1]")
+
+
+def test_directory_is_refused_with_the_cure(tmp_path):
+    (tmp_path / "[1]").mkdir()
+    (tmp_path / "[1]" / "a").touch()
+    with pytest.raises(
+        ps.SourceError, match=r"\[1\] is a directory\. Name the files in it, as by the pattern"
+    ) as caught:
+        _openfile.find("from_x", tmp_path / "[1]")
+    pattern = str(caught.value).split("'")[1]
+    assert [file.name for file in _openfile.find("from_x", pattern)] == ["a"]

@@ -65,3 +65,9 @@ def test_array_that_is_gone_or_shorter_is_named(tmp_path):
     saved(tmp_path / "ds.zarr", np.arange(7), (4,))
     with pytest.raises(ps.SourceError, match=r"has 7 rows now; it had 10 when .* Make the dataset again\.$"):
         ds[0]
+
+
+def test_array_without_a_first_axis_is_refused(tmp_path):
+    array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(), dtype="f4")
+    with pytest.raises(ps.ArgumentTypeError, match=r"got the single value <Array .*first axis"):
+        ps.from_arrays(array)

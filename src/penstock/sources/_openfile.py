@@ -368,6 +368,9 @@ def _matches(path: str) -> list[str]:
         found = [str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner))]
     else:
         path = path.removeprefix("file://")
+        if os.path.isdir(path):
+            pattern = os.path.join(glob.escape(path), "*")
+            raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {pattern!r}.")
         if not glob.has_magic(path) or os.path.exists(path):
             return [os.path.abspath(path)]
         found = [os.path.abspath(each) for each in sorted(glob.glob(path, recursive=True)) if os.path.isfile(each)]

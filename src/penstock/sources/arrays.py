@@ -178,9 +178,18 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         raise ArgumentTypeError(
             f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). {cure}"
         )
-    if array.ndim == 0:
+    require_rows(array, leaf, place)
+    return array
+
+
+def require_rows(array: Any, leaf: object, place: str) -> None:
+    """Refuses what has no first axis.
+
+    Raises:
+        ArgumentTypeError: It has none.
+    """
+    if not array.shape:  # None where an HDF5 dataset is empty
         raise ArgumentTypeError(
             f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
             "counts elements."
         )
-    return array

@@ -93,7 +93,10 @@ class OpenHdf5Source(Source):
                     self._file = h5py.File(self._source.path, "r")
                     self._data = self._file[self._source.name]
                 except (OSError, KeyError) as error:
-                    raise SourceError(f"{self._source} cannot be opened again: {error}") from error
+                    raise SourceError(
+                        f"{self._source} cannot be opened again: {error}. It has to be in a file on a disk that no "
+                        "other process, and nobody here when workers read it, has open for writing."
+                    ) from error
                 if len(self._data) < len(self):
                     raise SourceError(
                         f"{self._source} has {len(self._data)} rows now; it had {len(self)} when the dataset "
