@@ -570,6 +570,31 @@ def test_what_cannot_be_kept_whole_is_not_materialized(tmp_path: Path, monkeypat
         made.materialize(tmp_path, executor="inline")
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_what_cannot_be_written_is_read_and_the_log_says_so(
+    is_stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> ps.Dataset:
+        plain = ps.from_generator(lambda: iter(np.arange(20))) if is_stream else ps.range(20).map(lambda x: x)
+        return plain.cache(tmp_path / "kept")
+
+    begun = iter(made())
+    assert [next(begun) for _ in range(7)] == list(range(7))
+    begun.close()  # type: ignore[attr-defined]
+    opened = os.open
+
+    def refusing(path: Any, flags: int, *rest: Any, **options: Any) -> int:  # as for a user who is not root
+        if flags & os.O_RDWR and str(path).startswith(str(tmp_path)):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert [int(x) for x in made()] == list(range(20))
+    assert {record.getMessage().split("more elements: ")[1] for record in caplog.records} == {
+        "its files cannot be written. Those that it lacks are made again in each epoch."
+    }
+
+
 def test_windows_that_are_kept_still_share_data(tmp_path: Path) -> None:
     kept = ps.range(10).windows(3).materialize(tmp_path)
     train, test = kept.split(0.5, 0.5)

@@ -359,13 +359,16 @@ class _Descriptor:
 
     def __init__(self, path: str) -> None:
         self.number = -1
+        self._can_write = True
         try:
             self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except PermissionError:  # then nothing is kept, but what is there can be read
+            self._can_write = False
             self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
+            self._can_write = False
             self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, data: memoryview, offset: int) -> None:
@@ -374,9 +377,23 @@ class _Descriptor:
         Raises:
             OSError: There is no room.
         """
+        self._require_write()
         while len(data):
             count = os.pwrite(self.number, data, offset)
             data, offset = data[count:], offset + count
+
+    def truncate(self, nbytes: int) -> None:
+        """Leaves so many bytes.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._require_write()
+        os.truncate(self.number, nbytes)
+
+    def _require_write(self) -> None:
+        if not self._can_write:  # the kernel would call it a bad descriptor, or an invalid argument
+            raise PermissionError(errno.EACCES, "its files cannot be written")
 
     def __del__(self) -> None:
         if self.number >= 0:
@@ -422,7 +439,7 @@ class _Recorder:
         self._count, self._pending = 0, 0
         self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
         for name, file in self._files(cache):
-            os.truncate(cache.opened[name].number, 0 if file is None else file.offset)
+            cache.opened[name].truncate(0 if file is None else file.offset)
 
     def _files(self, cache: OpenCacheFiles) -> Iterator[tuple[str, StridedFile | None]]:
         yield from ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
@@ -454,7 +471,7 @@ class _Recorder:
         self._cache = None
         with suppress(OSError):
             for name, file in self._files(cache):
-                os.truncate(cache.opened[name].number, 0 if file is None else file.offset)
+                cache.opened[name].truncate(0 if file is None else file.offset)
 
     def finish(self) -> None:
         if self._cache is not None:
