@@ -72,8 +72,11 @@ def materialized(node: Node, path: Any, key: str | None, progress: Told | None, 
     """Keeps all that a plan gives, now.
 
     Raises:
+        ArgumentTypeError: There is no path.
         SourceError: Not all of it could be kept.
     """
+    if path is None:
+        raise ArgumentTypeError("materialize() needs the path of a directory, got None. cache() keeps in memory.")
     step = cached(node, path, None, key, "materialize")
     if step.all:
         return step

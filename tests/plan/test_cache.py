@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -593,6 +594,27 @@ def test_what_cannot_be_written_is_read_and_the_log_says_so(
     assert {record.getMessage().split("more elements: ")[1] for record in caplog.records} == {
         "its files cannot be written. Those that it lacks are made again in each epoch."
     }
+
+
+def test_a_cache_that_another_process_makes_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announce = _cachefiles._announce
+
+    def late(path: str, steps: Any) -> None:
+        monkeypatch.setattr(_cachefiles, "_announce", announce)
+        assert numbers(ps.range(4).cache(tmp_path / "kept")) == [0, 1, 2, 3]  # the other process
+        announce(path, steps)
+
+    monkeypatch.setattr(_cachefiles, "_announce", late)
+    assert numbers(ps.range(4).cache(tmp_path / "kept")) == [0, 1, 2, 3]
+
+
+def test_what_was_materialized_and_is_gone_is_named(tmp_path: Path) -> None:
+    kept = ps.range(4).materialize(tmp_path / "kept", executor="inline")
+    shutil.rmtree(tmp_path / "kept")
+    with pytest.raises(ps.SourceError, match=r"The cache in .*kept.* cannot be read: No such file .* make the dataset"):
+        list(kept)
+    with pytest.raises(ps.ArgumentTypeError, match=r"materialize\(\) needs the path of a directory, got None"):
+        ps.range(4).materialize(None)  # type: ignore[arg-type]
 
 
 def test_windows_that_are_kept_still_share_data(tmp_path: Path) -> None:

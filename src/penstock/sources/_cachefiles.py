@@ -298,12 +298,13 @@ def _tidy(path: str) -> None:
 def _announce(path: str, steps: list[Step]) -> None:
     """Says that a cache begins, and why, where there is one of another plan."""
     others = []
-    for file in Path(path).glob("*/cache.json"):
+    for file in Path(path).glob("[!.]*/cache.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             before = [Step(*step) for step in json.loads(file.read_text())["steps"]]
             now = {(number, *part) for number, step in enumerate(steps) for part in step.parts.items()}
             then = {(number, *part) for number, step in enumerate(before) for part in step.parts.items()}
-            others.append((len(now ^ then), file.parent, before))
+            if now != then:  # or another process has made it just now
+                others.append((len(now ^ then), file.parent, before))
     if others:
         _, directory, before = min(others, key=lambda other: (other[0], str(other[1])))
         taken = sum(each.stat().st_blocks * 512 for each in directory.iterdir())

@@ -105,7 +105,13 @@ class OpenCacheFiles(OpenCache):
         self._look_count = 0
         if files.length:
             every = np.arange(self._row_limit)
-            self._state[: self._row_limit] = self._learn(every, self._marks(every))
+            try:
+                self._state[: self._row_limit] = self._learn(every, self._marks(every))
+            except OSError as error:
+                raise SourceError(
+                    f"The cache in {files.place} cannot be read: {error.strerror or error}. It was there when the "
+                    "dataset was made; make the dataset again."
+                ) from error
 
     @property
     def length(self) -> int:
