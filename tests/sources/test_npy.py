@@ -195,6 +195,14 @@ def test_single_value_is_refused(path: Path) -> None:
         saved(path, np.array(1.0))
 
 
+@pytest.mark.parametrize("descr", ["<U0", "|S0", "|V0"])
+def test_values_of_no_bytes_are_refused(path: Path, descr: str) -> None:
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (3,)})
+    with pytest.raises(SourceError, match=r"holds values of no bytes at all \(dtype .*\), .* such as 'U1'"):
+        describe(path)
+
+
 def test_unknown_version_is_refused(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x09\x00" + bytes(100))
     with pytest.raises(SourceError, match=r"version 9\.0 of the \.npy format; versions 1 to 3 are known"):
@@ -210,6 +218,8 @@ def test_unknown_version_is_refused(path: Path) -> None:
         b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}",
         b"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}",
         b"{'descr': '<f4', 'fortran_order': False, 'shape': 2}",
+        b"{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': (2,)}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (4722366482869645213696, 0)}",
         b"[1]",
         b"(" * 5000,
     ],

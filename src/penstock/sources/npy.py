@@ -188,6 +188,11 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
             f"code the file contains, and their places in the file are not known. Save elements of one fixed "
             f"size: np.save({name!r}, np.stack(list(objects))), or strings as dtype 'U' or 'S'."
         )
+    if not dtype.itemsize:
+        raise SourceError(
+            f"{name} holds values of no bytes at all (dtype {dtype}), so there is nothing to read. Save them with a dtype "
+            "that has a size, such as 'U1' for empty text."
+        )
     if not shape:
         raise SourceError(
             f"{name} holds a single value (shape ()), so it has no elements to count. Save it with a first "
@@ -253,8 +258,10 @@ def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool
         fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", header))
         shape, fortran_order = fields["shape"], fields["fortran_order"]
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
-        if not all(type(n) is int and n >= 0 for n in shape) or type(fortran_order) is not bool:
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in shape) or type(fortran_order) is not bool:
             raise ValueError(f"shape {shape!r}, fortran_order {fortran_order!r}")
+        if dtype.subdtype is not None:  # np.save writes its axes into the shape
+            raise ValueError(f"dtype {dtype}")
     except (SyntaxError, ValueError, TypeError, KeyError, IndexError, RecursionError, MemoryError) as error:
         raise SourceError(
             f"{name} has a header that is not one of a .npy: {header.strip()[:120]!r}. The file is damaged; "
