@@ -68,7 +68,7 @@ def from_arrays(tree: Tree) -> Dataset:
         tree: A tree of arrays with first axes of the same length.
 
     Raises:
-        ArgumentTypeError: A leaf has no first axis, or holds Python objects.
+        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, or holds Python objects.
         ArgumentError: Leaves have different lengths; all are listed.
 
     Example:
