@@ -96,7 +96,7 @@ def from_tar(
 
     Raises:
         SourceError: A file is not there, compressed, damaged or cut off, or holds hard links or sparse members; when
-                it is read: a sample lacks a field.
+            it is read: a sample lacks a field.
 
     Example:
         >>> import io, tarfile

@@ -190,8 +190,8 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
         )
     if not dtype.itemsize:
         raise SourceError(
-            f"{name} holds values of no bytes at all (dtype {dtype}), so there is nothing to read. Save them with a dtype "
-            "that has a size, such as 'U1' for empty text."
+            f"{name} holds values of no bytes at all (dtype {dtype}), so there is nothing to read. Save them with a "
+            "dtype that has a size, such as 'U1' for empty text."
         )
     if not shape:
         raise SourceError(
