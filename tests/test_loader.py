@@ -273,6 +273,7 @@ def test_a_state_saved_by_another_thread_is_of_one_moment(executor: Any) -> None
         assert all(position < 2 for _, position in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
 @pytest.mark.parametrize("kind", ["inline", "threads", "processes"])
 def test_a_copy_is_refused_and_harms_nothing(kind: Any, make: Callable[[Any], Any]) -> None:

@@ -73,6 +73,7 @@ def test_an_array_that_a_function_refers_to_is_there_once_for_all_workers(fresh_
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_function_may_return_the_same_buffer_each_time() -> None:
     class Buffered:
         def __init__(self) -> None:

@@ -86,6 +86,14 @@ def noted(times: Times) -> Noted:
     return Noted.of(np.array(times.words))
 
 
+def test_long_putting_away_is_timed_each_time_for_it_varies_as_calls_do() -> None:
+    times = Times(memoryview(bytearray(8 * word_count(1))).cast("q"))
+    times.note_calls(0, 4, 8e-3, timed=4, call_s=4e-6, put_s=4 * SHORT_CALL_S)
+    assert times.turn(0, 4) == (0, 1)
+    times.note_calls(0, 4, 8e-3, timed=4, call_s=4e-6, put_s=SHORT_CALL_S)
+    assert times.turn(0, 4)[1] > 1
+
+
 def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
     times = new_times()
     times.begin(0.0)

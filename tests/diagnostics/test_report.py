@@ -258,8 +258,8 @@ def slowly(seconds: float) -> Callable[[Any], Any]:
 
 
 KINDS = {
-    "source": ("from_source is the limit, ", 0.002, 0, 0, (0.9, 1)),
-    "map": ("map(work) is the limit, ", 0, 0.002, 0, (0.9, 1)),
+    "source": ("from_source is the limit, ", 0.002, 0, 0, (0.8, 1)),
+    "map": ("map(work) is the limit, ", 0, 0.002, 0, (0.8, 1)),
     "consumer": ("your program is the limit, ", 0, 0.0001, 0.04, (0, 0.15)),
 }
 

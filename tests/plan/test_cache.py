@@ -165,6 +165,7 @@ def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:
     assert numbers(ps.from_npy(tmp_path / "x.npy").cache(tmp_path / "kept")) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h5py", "zarr", "datasets"])
 def test_files_of_other_libraries_are_known_by_path_and_time(kind: str, tmp_path: Path) -> None:
     library = pytest.importorskip(kind)
@@ -429,6 +430,7 @@ def test_a_stream_with_functions_is_kept_on_every_executor(executor: Any, where:
             assert [element.tolist() for element in loader] == [list(range(number)) for number in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_stream_whose_length_was_said_is_begun_once(executor: Any, where: dict[str, Any], tmp_path: Path) -> None:
     def words() -> Iterator[Any]:
@@ -551,6 +553,7 @@ def test_materialize_a_stream_and_go_on(tmp_path: Path) -> None:
     assert stream.begun == begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("length", [None, 10])
 def test_materialize_a_stream_of_any_length(length: Any, executor: Any, tmp_path: Path) -> None:

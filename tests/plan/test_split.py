@@ -169,6 +169,7 @@ def test_windows_that_were_shuffled_are_not_split():
         ps.range(8).windows(3).shuffle(1, reshuffle=False).split(0.5, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "scattered"),
     [

@@ -269,6 +269,7 @@ def test_lengths_are_told_where_they_are_known() -> None:
     assert bool(numbers(0))
 
 
+@pytest.mark.slow
 def test_how_to_learn_a_length_depends_on_who_does_not_know_it(tmp_path: Any) -> None:
     kept = ps.range(10).filter(lambda x: x % 3 == 0)
     for call in (lambda: len(kept.batch(2)), lambda: kept.map(np.negative).split(0.5, 0.5)):

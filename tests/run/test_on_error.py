@@ -165,6 +165,7 @@ def test_replay_runs_exactly_those_again_and_they_are_well_once_mended(load: Any
     assert all(each.element == epochs[0][each.failure["index"]] for each in in_epoch_0)
 
 
+@pytest.mark.slow
 def test_an_epoch_resumes_in_its_middle(load: Any) -> None:
     dataset = ps.range(30).shuffle(seed=2).map(decode).batch(4)
     for on_error in ("replace", "skip"):
@@ -256,6 +257,7 @@ def test_a_filter_that_fails_leaves_out_its_element(load: Any, tmp_path: Path) -
 # How many.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "fails"), [(5, False), (4, True), (0, True), (5 / 30, False), (0.1, True)])
 def test_more_than_max_errors_is_an_error(load: Any, most: Any, fails: bool, tmp_path: Path) -> None:
     loader = load(ps.range(30).map(decode).batch(4), on_error="skip", max_errors=most)

@@ -31,6 +31,7 @@ def executor_of(loader: ps.Loader) -> str:
     return loader.report().executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_the_epoch_after_the_one_that_filled_it_runs_on_threads(tmp_path: Path, on_disk: bool) -> None:
     ds = kept(tmp_path if on_disk else None).shuffle(seed=3).batch(5)
@@ -75,6 +76,7 @@ def test_a_later_run_starts_no_process_and_needs_no_function(tmp_path: Path) -> 
     assert calls == []
 
 
+@pytest.mark.slow
 def test_where_it_goes_on_is_where_it_was(tmp_path: Path) -> None:
     ds = kept(tmp_path).shuffle(seed=1).batch(4)
     with ds.loader(executor="inline") as inline:

@@ -263,6 +263,7 @@ def test_an_error_of_the_device_names_element_and_place(path: Path, monkeypatch:
         taken(rows, [4])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_threads_at_once_get_the_same_bytes(path: Path, way: str) -> None:
     array = numbered((3000, 50))

@@ -102,6 +102,7 @@ def test_names_of_every_kind(tmp_path):
         ]
 
 
+@pytest.mark.slow
 def test_names_of_any_bytes(tmp_path):
     members = [("a\nb/0.txt", b"1"), ("\udce9.txt", b"2")]  # a line's end in a folder; é, as Latin-1 has it
     ds = ps.from_tar(written(tmp_path / "a.tar", members, format=tarfile.GNU_FORMAT))

@@ -262,6 +262,7 @@ def test_more_files_than_may_be_open_at_once(tmp_path, monkeypatch):
         assert sorted(np.concatenate(list(loader))) == list(range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_worker_processes_open_the_files_themselves(tmp_path):
     rows = elements(40)

@@ -44,6 +44,7 @@ def test_damaged_chunk_is_told_with_its_rows(tmp_path):
         ds[9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_array_is_found_from_another_directory(tmp_path, monkeypatch, version, executor):

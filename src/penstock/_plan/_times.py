@@ -18,7 +18,8 @@ SHORT_UNIT_S: Final = 5e-3
 FIRST_COUNT: Final = 8
 """Units that are looked at in any case: the first are often not like the others."""
 SHORT_CALL_S: Final = 50e-6
-"""Calls of functions that take less are sampled too, even within a unit that is."""
+"""Calls of functions that take less, and putting away what they gave with them, are sampled too, even within a unit
+that is."""
 TIMED_EVERY: Final = 16
 """One in so many, and of very short calls one in four times as many."""
 VERY_SHORT_CALL_S: Final = 10e-6
@@ -124,7 +125,7 @@ class Times:
         Reading the clock twice takes 0.1 us, and several times that where the caches are cold. So a short call that is
         timed stands for others: another place in every chunk, whose first call finds the caches cold.
         """
-        if step not in self._calls or (call_s := self._calls[step][0]) >= SHORT_CALL_S:
+        if step not in self._calls or (call_s := sum(self._calls[step])) >= SHORT_CALL_S:
             return 0, 1
         if not self.is_sampled:
             return count, 1  # none
