@@ -175,6 +175,7 @@ class Loader:
         self._peak = Peak()
         self._identity = identity(node)
         plan = tolerant(node, options.on_error)
+        self._has_random_access = node.access == "random"
         # What `cache` holds needs no worker processes for the functions before it.
         self._node = plan = settled(plan) if options.executor == "auto" else plan
         self._options = options
@@ -320,12 +321,28 @@ class Loader:
         cursor = state.get("cursor", [0])
         if not (isinstance(cursor, list) and len(cursor) == 1 and type(cursor[0]) is int and 0 <= cursor[0] < 1 << 62):
             raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
+        self._require_same_batches(position, has_cursor="cursor" in state)
         count = self._program.batch_count
         if count is None and position >= POSITION_LIMIT:
             raise StateError(f"position={position} is no number of batches that anybody reads.")
         if count is not None and position and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
         return epoch, position
+
+    def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
+        """Refuses a place among batches that are others, where elements that fail are left out and where they are not.
+
+        Only `on_error="skip"` makes a plan with random access one of which a cursor is kept.
+        """
+        leaves_out = self._node.access == "stream"
+        if not self._has_random_access or not position or leaves_out == has_cursor:
+            return
+        here, there = ("", "out") if leaves_out else ("out", "")
+        raise StateError(
+            f"The state was saved with{there} on_error='skip', and this loader is with{here} it. That leaves out what "
+            f"fails, so batch {position} is another one. Give both the same on_error, or begin the epoch anew: "
+            "position 0, and no cursor."
+        )
 
     def _note_consumed(self, at: Position, consumed: int) -> None:
         """Keeps how far a stream's input was read at the latest positions, of which an adapter may ask for any."""

@@ -537,3 +537,22 @@ def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, 
     loader = load((dataset.map(lambda x: x + 1) if has_step_above else dataset).batch(4), on_error="skip", max_errors=3)
     with pytest.raises(ps.ElementError, match=r"[45] elements failed, which is more than max_errors=3 allows"):
         list(loader)
+
+
+def test_a_place_among_batches_that_are_others_is_refused(tmp_path: Path) -> None:
+    ds = ps.range(30).map(decode).batch(4)
+    kept: dict[str, Any] = {"executor": "inline", "quarantine": tmp_path / "bad.jsonl"}
+    with ds.loader(on_error="skip", **kept) as skips, ds.loader(on_error="replace", **kept) as replaces:
+        for saved, other, text in (
+            (skips, replaces, "saved with on_error='skip', and this loader is without it"),
+            (replaces, skips, "saved without on_error='skip', and this loader is with it"),
+        ):
+            batches = iter(saved)
+            next(batches)
+            state = saved.get_state()
+            with pytest.raises(ps.StateError, match=text):
+                other.set_state(state)
+            rest = [batch.tolist() for batch in batches]
+            saved.set_state(state)
+            assert [batch.tolist() for batch in saved] == rest
+            other.set_state({name: 0 if name == "position" else state[name] for name in state if name != "cursor"})

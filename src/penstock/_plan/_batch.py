@@ -136,8 +136,7 @@ class Bundle(Batch):
     def _find_spec(self) -> Spec:
         spec = self.source.spec
         objects = ArraySpec((self.size if self._is_exact else None,), _OBJECTS, (self.size,))
-        stacked = spec.stacked(self.size, exact=self._is_exact)
-        leaves = zip(spec.leaves, stacked.leaves, strict=True)
+        leaves = zip(spec.leaves, spec.stacked(self.size, exact=self._is_exact).leaves, strict=True)
         return Spec(tuple(objects if is_object(leaf) else many for leaf, many in leaves), spec.structure)
 
 

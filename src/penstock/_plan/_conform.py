@@ -36,7 +36,11 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         except SpecError as error:
             raise MisfitError(f"a leaf that is {error}") from None
         if isinstance(found, np.ndarray):
-            if isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
+            if (
+                found.dtype != want.dtype
+                and isinstance(leaf, np.generic)
+                and found.dtype == want.dtype.newbyteorder("=")
+            ):
                 found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
             if not want.admits(found.shape, found.dtype):
                 raise MisfitError(f"an array of {spec_of_leaf(found)}")
