@@ -8,10 +8,12 @@ import pytest
 REPORT = """
 import json, sys, threading, time
 began_s = time.perf_counter()
+import numpy
+numpy_s = time.perf_counter() - began_s
 import penstock
 took_s = time.perf_counter() - began_s
 roots = sorted({name.partition(".")[0] for name in sys.modules})
-print(json.dumps({"took_s": took_s, "roots": roots, "threads": threading.active_count()}))
+print(json.dumps({"took_s": took_s, "numpy_s": numpy_s, "roots": roots, "threads": threading.active_count()}))
 """
 
 FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
@@ -38,4 +40,7 @@ def test_import_takes_under_a_quarter_of_a_second(fresh_python, tmp_path):
     # As where it is installed: compiled once. An environment that forbids that would measure the compiler.
     env = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     imported(fresh_python, env)  # compiles and reads from disk what the next ones find warm
-    assert statistics.median(imported(fresh_python, env)["took_s"] for _ in range(5)) < 0.25
+    runs = [imported(fresh_python, env) for _ in range(9)]
+    took_s, numpy_s = (statistics.median(run[name] for run in runs) for name in ("took_s", "numpy_s"))
+    # NumPy's own import takes some 0.075 s where this is measured. Of a machine that is slow just now, no more is asked.
+    assert took_s < 0.25 * max(1.0, numpy_s / 0.075)
