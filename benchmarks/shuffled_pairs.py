@@ -50,6 +50,10 @@ best of them (1.51 to 1.70; wanted 3) and 0.50 of a sequential read (0.46 to 0.5
 announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 to 2.1 is not settled
 (design/0006).
 
+On 2026-11-22, three rounds in a slow hour: penstock 39,671 (39,018 to 40,323), floor 76,606 (72,254 to 79,359),
+`bare_threads` 59,797 (58,859 to 77,246), tf_data 16,555 (15,761 to 16,854). So bare threads reach 0.83 of the
+floor (0.74 to 1.01), and penstock 0.67 of these (0.66 to 0.67), 0.53 of the floor (0.49 to 0.56).
+
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page
 cache, where each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the
 host may have cached what the guest dropped).
