@@ -201,11 +201,11 @@ class Dataset:
             number = operator.index(index)
         except TypeError:
             several = hasattr(index, "__len__") and not isinstance(index, (str, bytes))
-            cure = " For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
-            raise ArgumentTypeError(
-                f"A dataset is indexed by an integer or a slice, not by {type_of(index) if several else repr(index)}"
-                f"{'.' + cure if several else f', {type_of(index)}.'}"
-            ) from None
+            given = f"{index!r}, {type_of(index)}."
+            if several:  # perhaps a million numbers
+                cure = "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
+                given = f"{type_of(index)}. {cure}"
+            raise ArgumentTypeError(f"A dataset is indexed by an integer or a slice, not by {given}") from None
         length = self._node.length
         if isinstance(length, int):
             if not -length <= number < length:

@@ -110,6 +110,16 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
     return tuple(map(described, urls))
 
 
+def stamp(path: str) -> tuple[int, int]:
+    """The size of a file of this machine and the time of its last change, by which it is known again.
+
+    Raises:
+        OSError: It is not there.
+    """
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
 def described(url: str) -> File:
     """Returns a file as it is now.
 

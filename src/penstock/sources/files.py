@@ -12,6 +12,7 @@ from penstock._plan._node import Indices
 from penstock._plan._source import Handle, Read, Source
 from penstock._spec import ArraySpec
 from penstock.sources._filerows import FileRows
+from penstock.sources._openfile import stamp
 from penstock.sources.npy import StridedFile
 
 
@@ -40,9 +41,8 @@ class FileSource(Handle):
     def fingerprint_parts(self) -> dict[str, Any]:
         """The file by path, size and time of its last change, and where in it the rows lie."""
         handle = self.handle
-        status = os.stat(handle.path)
         return {
-            "the file": (handle.path, status.st_size, status.st_mtime_ns),
+            "the file": (handle.path, *stamp(handle.path)),
             "the rows": (handle.offset, handle.shape, handle.dtype, handle.strides),
         }
 

@@ -16,6 +16,7 @@ from penstock._errors import SourceError
 from penstock._plan._node import Indices
 from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec
+from penstock.sources._openfile import stamp
 
 
 @final
@@ -42,10 +43,7 @@ class Hdf5Source(Handle):
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The file by path, size and time of its last change, where it is one of this machine, and what is read."""
-        state: tuple[int, ...] = ()
-        if os.path.exists(self.path):
-            status = os.stat(self.path)
-            state = status.st_size, status.st_mtime_ns
+        state = stamp(self.path) if os.path.exists(self.path) else ()
         return {"the file": (self.path, *state), "the rows": (self.name, self.element_spec, self.count)}
 
     def open(self) -> "OpenHdf5Source":

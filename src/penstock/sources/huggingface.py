@@ -8,7 +8,6 @@ worker process maps the files itself, with `pyarrow` alone: `datasets` takes a s
 tables that were cast, are pickled as they are.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -22,6 +21,7 @@ from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 from penstock.sources._arrow import Column, Leaf, by_chunk
+from penstock.sources._openfile import stamp
 
 _ROW = Leaf(("row",), ArraySpec((), np.dtype(np.uint64)))
 
@@ -37,8 +37,7 @@ class MappedTable:
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The file by path, size and time of its last change, and what was done to it."""
-        status = os.stat(self.path)
-        return {"the file": (self.path, status.st_size, status.st_mtime_ns), "what was done to it": self.replays}
+        return {"the file": (self.path, *stamp(self.path)), "what was done to it": self.replays}
 
     def open(self) -> pa.Table:
         """Maps the file.

@@ -70,10 +70,9 @@ class Labels(NamedTuple):
 def _stamp(path: str) -> tuple[int, int]:
     """A file's size and the time of its last change; of one that is not there, neither."""
     try:
-        status = os.stat(path)
+        return _openfile.stamp(path)
     except OSError:
         return -1, -1
-    return status.st_size, status.st_mtime_ns
 
 
 @final

@@ -16,6 +16,7 @@ from penstock._errors import SourceError
 from penstock._plan._node import Indices
 from penstock._plan._source import Source
 from penstock._spec import ArraySpec
+from penstock.sources._openfile import stamp
 
 
 @final
@@ -37,11 +38,11 @@ class ZarrSource(Source):
         store = self._array.store
         if not isinstance(store, LocalStore):
             return {"the array": self._array}
-        folder, files = os.path.join(store.root, self._array.path), []
+        folder = os.path.join(store.root, self._array.path)
+        files: list[tuple[str, int, int]] = []
         for where, _, names in os.walk(folder):
-            for path in (os.path.join(where, name) for name in names):
-                status = os.stat(path)
-                files.append((os.path.relpath(path, folder), status.st_size, status.st_mtime_ns))
+            paths = [os.path.join(where, name) for name in names]
+            files.extend((os.path.relpath(path, folder), *stamp(path)) for path in paths)
         return {"the array": str(self), "its files": sorted(files)}
 
     def open(self) -> "ZarrSource":
