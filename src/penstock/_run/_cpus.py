@@ -4,23 +4,27 @@ import contextlib
 import os
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from penstock.diagnostics._cgroups import control_groups
 
 
 def usable_cpu_count() -> int:
-    """Returns the CPUs of this process's affinity, no more than its cgroup's quota, at least one."""
+    """Returns the CPUs of this process's affinity, no more than the quota of its control groups, at least one."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, count if quota is None else min(count, round(quota)))
 
 
 def cpu_quota() -> float | None:
-    """Returns the quota of a container, in CPUs: cgroup version 2, else version 1; None where there is no limit."""
-    with contextlib.suppress(OSError, ValueError):
-        limit, period = (_CGROUP / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    with contextlib.suppress(OSError, ValueError):
-        limit = (_CGROUP / "cpu/cpu.cfs_quota_us").read_text()
-        period = (_CGROUP / "cpu/cpu.cfs_period_us").read_text()
-        return None if int(limit) <= 0 else int(limit) / int(period)
+    """Returns the least quota of the control groups around this process, in CPUs; None where there is no limit."""
+    quotas = (_quota(version, folder) for version, folder in control_groups("cpu"))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(version: int, folder: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        if version == 2:
+            limit, period = map(int, (folder / "cpu.max").read_text().split())
+        else:
+            limit, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return limit / period if limit > 0 else None
     return None

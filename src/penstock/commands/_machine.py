@@ -12,17 +12,20 @@ import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
 from penstock._run._choice import HAS_PROCESSES
 from penstock._run._cpus import cpu_quota, usable_cpu_count
+from penstock.diagnostics._cgroups import PROC, control_groups, group_page_cache_nbytes
 from penstock.sources import _aio
 
-_CGROUP: Final = Path("/sys/fs/cgroup")
-_PROC: Final = Path("/proc")
 _NO_LIMIT_NBYTES: Final = 1 << 60
 """What version 1 of cgroups says where there is no limit is above this."""
+_MEMORY_FILES: Final = {
+    2: ("memory.max", "memory.current"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+"""Limit and use, by the version of control groups."""
 
 # What a user may have, by the names of the distributions that bring it, and the extra of ours that installs it.
 FRAMEWORKS: Final = {
@@ -116,37 +119,20 @@ def look() -> Machine:
 
 def _meminfo(name: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        for line in (_PROC / "meminfo").read_text().splitlines():
+        for line in (PROC / "meminfo").read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return None
 
 
 def _cgroups() -> Iterator[tuple[int, int]]:
-    """Yields limit and use of each cgroup around this process that has a limit on memory, of version 2 and 1."""
-    with contextlib.suppress(OSError):
-        for line in (_PROC / "self/cgroup").read_text().splitlines():
-            number, controllers, path = line.split(":", 2)
-            if number == "0":
-                yield from _bounds(_CGROUP, path, "memory.max", "memory.current", "")
-            elif "memory" in controllers.split(","):
-                names = "memory.limit_in_bytes", "memory.usage_in_bytes"
-                yield from _bounds(_CGROUP / "memory", path, *names, "total_")
-
-
-def _bounds(root: Path, path: str, limit_name: str, use_name: str, prefix: str) -> Iterator[tuple[int, int]]:
-    # In a container the path may be that of the host, which is not there; the root is the container's own then.
-    folder = root / path.lstrip("/")
-    for each in (folder, *folder.parents):
+    """Yields limit and use of each control group around this process that has a limit on memory."""
+    for version, folder in control_groups("memory"):
+        limit_name, use_name = _MEMORY_FILES[version]
         with contextlib.suppress(OSError, ValueError):
-            limit = int((each / limit_name).read_text())  # "max" is no number
+            limit = int((folder / limit_name).read_text())  # "max" is no number
             if limit < _NO_LIMIT_NBYTES:
-                stat = dict(line.split() for line in (each / "memory.stat").read_text().splitlines())
-                name = "cache" if prefix else "file"
-                cache = int(stat.get(prefix + name, 0)) - int(stat.get(f"{prefix}shmem", 0))
-                yield limit, int((each / use_name).read_text()) - cache
-        if each == root:
-            return
+                yield limit, int((folder / use_name).read_text()) - group_page_cache_nbytes(version, folder)
 
 
 def _limit(which: int) -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from penstock.diagnostics._memory import PROC
+from penstock.diagnostics._cgroups import PROC
 
 LEAST_S: Final = 0.2
 """Of a shorter time nothing is said: the kernel counts what nobody used in hundredths of a second."""

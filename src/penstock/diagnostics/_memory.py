@@ -7,11 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
-PROC: Final = Path("/proc")
-_CGROUP: Final = Path("/sys/fs/cgroup")
+from penstock.diagnostics._cgroups import PROC, control_groups, group_page_cache_nbytes
+
 INTERVAL_S: Final = 0.5
 """A loader looks no more often than this: reading what the kernel says costs some 100 us."""
 
@@ -91,9 +90,9 @@ def _memory_files_nbytes() -> int:
 
 def page_cache_nbytes() -> int:
     """Pages of files that the kernel keeps for this process's control group, or for all; 0 where that is not known."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = (_CGROUP / "memory.stat").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("file "))
+    for version, folder in control_groups("memory"):
+        with contextlib.suppress(OSError, ValueError):
+            return group_page_cache_nbytes(version, folder)
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = (PROC / "meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:"))
