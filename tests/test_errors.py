@@ -105,6 +105,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"from_source\(\) needs an object with read_into\(\) or \[i\], got a set\.",
     ),
+    "columns as a source": (
+        lambda: ps.from_source({"x": [1, 2]}),
+        TypeError,
+        r"from_source\(\) asks for source\[0\], .*, and a dict takes what is in \[\] for a key\. .* from_arrays\(\{.*",
+    ),
+    "table as a source": (
+        lambda: ps.from_source(type("DataFrame", (list,), {"iloc": None})([1, 2])),
+        TypeError,
+        r"from_source\(\) .* a DataFrame takes what is in \[\] for a key\. .* from_arrays\(\{.*",
+    ),
     "range of float": (lambda: ps.range(2.5), TypeError, rf"range\(2\.5\): {INTEGER} float\."),
     "range of bool": (lambda: ps.range(True), TypeError, rf"range\(True\): {INTEGER} bool\."),
     "range below 0": (

@@ -17,13 +17,10 @@ import numpy as np
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError
 from penstock._loader import Loader, LoaderOptions
-from penstock._plan._batch import Batch, Unbatch
-from penstock._plan._filter import FlatMap
 from penstock._plan._guarding import OnError
 from penstock._plan._index import sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
-from penstock._plan._pad import BucketByLength, PaddedBatch
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._text import length_text, sources_of
 from penstock._plan._tolerate import Failure
@@ -175,15 +172,8 @@ def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: fl
         keeps_input=tuple(functions.keeps_input),
         stays=tuple(str(error) for error in stay_behind(node)),
         remarks=tuple(remarks),
-        are_batches=_are_batches(node),
+        are_batches=node.batch_size != 1,
     )
-
-
-def _are_batches(node: Node) -> bool:
-    """Whether the last step that makes or takes apart batches makes them."""
-    while len(node.inputs) == 1 and not isinstance(node, (Batch, PaddedBatch, BucketByLength, Unbatch, FlatMap)):
-        node = node.inputs[0]
-    return isinstance(node, (Batch, PaddedBatch, BucketByLength))
 
 
 @final

@@ -5,7 +5,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -208,6 +208,11 @@ def from_source(source: Any) -> Dataset:
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
+    if hasattr(source, "iloc") or (isinstance(source, Mapping) and 0 not in source):
+        raise ArgumentTypeError(
+            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a key. "
+            "from_arrays() reads columns by position, one or a tree of them: from_arrays({'name': column, ...})."
+        )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 
 
