@@ -10,6 +10,11 @@ def test_dtype_may_be_anything_numpy_takes():
     assert ps.ArraySpec((), [("a", "i4")]).dtype.names == ("a",)
 
 
+def test_axes_of_a_dtype_are_the_last_of_the_shape():
+    assert ps.ArraySpec((2,), "(3,)i4") == ps.ArraySpec((2, 3), "i4")
+    assert ps.ArraySpec((None,), "(3,4)i4", (2,)).max_shape == (2, 3, 4)
+
+
 def test_nbytes_is_that_of_the_largest():
     assert ps.ArraySpec((3, 50, 50), "float64").nbytes == 60000
     assert ps.ArraySpec((None, 28, 28), "float32", max_shape=(32, 28, 28)).nbytes == 32 * 28 * 28 * 4

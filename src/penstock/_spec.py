@@ -34,13 +34,18 @@ class ArraySpec:
     shape: Shape
     """Sizes of the axes; `None` for an axis that varies."""
     dtype: np.dtype[Any]
-    """The NumPy dtype; anything that `np.dtype` takes is accepted."""
+    """The NumPy dtype; anything that `np.dtype` takes is accepted. Axes of its own become the last of `shape`."""
     max_shape: tuple[int, ...] | None = field(default=None, compare=False)
     """The largest shape there can be. Known for batches, unknown for ragged leaves; not part of equality."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if self.dtype.subdtype is not None:  # as NumPy does where it makes an array of such a dtype
+            dtype, axes = self.dtype.subdtype
+            object.__setattr__(self, "dtype", dtype)
+            object.__setattr__(self, "shape", (*self.shape, *axes))
+            object.__setattr__(self, "max_shape", None if self.max_shape is None else (*self.max_shape, *axes))
         if self.dtype.hasobject:
             raise SpecError(
                 f"{self} holds Python objects, which have no place in a batch. Elements are numbers, records, text or "
