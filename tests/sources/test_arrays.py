@@ -162,3 +162,13 @@ def test_what_is_no_array_is_refused_with_the_cure(leaf, text):
 
 def test_masked_array_without_masked_items_is_an_array():
     assert list(ps.from_arrays(np.ma.array([1, 2]))) == [1, 2]
+
+
+def test_what_has_arrays_by_name_is_refused_with_the_cure(tmp_path):
+    np.savez(tmp_path / "two.npz", x=np.arange(3), y=np.arange(3))
+    with np.load(tmp_path / "two.npz") as archive:
+        with pytest.raises(
+            ps.ArgumentTypeError, match=r"at \['a'\], which has arrays by name: x, y\. .*file\['x'\], .*dict"
+        ):
+            ps.from_arrays({"a": archive})
+        assert ps.from_arrays(dict(archive))[1] == {"x": 1, "y": 1}

@@ -90,3 +90,42 @@ def test_dataset_without_a_first_axis_is_refused(tmp_path):
                 ps.ArgumentTypeError, match=rf"got the single value <HDF5 dataset \"{name}\".* first axis"
             ):
                 ps.from_arrays(file[name])
+
+
+def test_dataset_of_arrays_has_their_axes(tmp_path):
+    array = np.arange(15, dtype="i4").reshape(5, 3)
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file.create_dataset("x", shape=(5,), dtype=np.dtype(("i4", (3,))))[...] = array
+        ds = ps.from_arrays(file["x"])
+    assert ds.element_spec == ps.ArraySpec((3,), "i4")
+    with ds.batch(5).loader(executor="threads") as loader:
+        np.testing.assert_array_equal(next(iter(loader)), array)
+
+
+@pytest.mark.parametrize("other", [np.full(10, 1.5), np.arange(20).reshape(10, 2)])
+def test_rows_that_are_others_now_are_told(tmp_path, other):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays(file["group/x"])
+    saved(tmp_path / "ds.h5", other)
+    with pytest.raises(ps.SourceError, match=r"A row of .*ds\.h5/group/x is .* now; it was \(\) int64 when "):
+        ds[0]
+
+
+def test_what_is_no_dataset_any_more_is_told(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10))) as file:
+        ds = ps.from_arrays(file["group/x"])
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file.create_group("group/x")
+    with pytest.raises(ps.SourceError, match=r"group/x has no rows now\. Make the dataset again\.$"):
+        ds[0]
+
+
+def test_dataset_that_nobody_can_find_again_is_refused(tmp_path):
+    with h5py.File(saved(tmp_path / "ds.h5", np.arange(10)), "a") as file:
+        data = file["group/x"]
+        with pytest.raises(ps.ArgumentTypeError, match=r"which has no name.*create_dataset\('x'"):
+            ps.from_arrays(file.create_dataset(None, data=np.arange(3)))
+        with pytest.raises(ps.ArgumentTypeError, match=r"got a Group at the top, which has arrays by name: x\. "):
+            ps.from_arrays(file["group"])
+    with pytest.raises(ps.ArgumentTypeError, match=r"an HDF5 file that is closed\. Call from_arrays\(\) while"):
+        ps.from_arrays(data)

@@ -68,6 +68,51 @@ def test_array_that_is_gone_or_shorter_is_named(tmp_path):
         ds[0]
 
 
+def test_array_that_is_gone_after_it_was_read_is_not_read_as_zeros(tmp_path):
+    ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(10), (4,)))
+    assert list(ds) == list(range(10))
+    zarr.open_array(tmp_path / "ds.zarr").resize((20,))
+    assert list(ds) == list(range(10))
+    zarr.open_array(tmp_path / "ds.zarr").resize((7,))
+    with pytest.raises(ps.SourceError, match=r"has 7 rows now; it had 10 when"):
+        ds[0]
+    shutil.rmtree(tmp_path / "ds.zarr")
+    with pytest.raises(ps.SourceError, match=r"ds\.zarr cannot be opened again: "):
+        ds[0]
+
+
+def test_array_that_was_made_anew_is_read_as_it_is_now(tmp_path):
+    ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(10), (4,)))
+    assert ds[1] == 1
+    shutil.rmtree(tmp_path / "ds.zarr")
+    saved(tmp_path / "ds.zarr", np.arange(100, 110), (7,))
+    assert list(ds) == list(range(100, 110))
+    shutil.rmtree(tmp_path / "ds.zarr")
+    saved(tmp_path / "ds.zarr", np.ones((10, 2)), (7, 2))
+    with pytest.raises(ps.SourceError, match=r"A row of .*ds\.zarr is \(2,\) float64 now; it was \(\) int64 when"):
+        ds[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_zip_file_is_found_from_another_directory(tmp_path, monkeypatch, executor):
+    monkeypatch.chdir(tmp_path)
+    with zarr.storage.ZipStore("all.zip", mode="w") as store:
+        zarr.create_array(store, name="x", data=np.arange(6), chunks=(2,))
+    with zarr.storage.ZipStore("all.zip", mode="r") as store:
+        ds = ps.from_arrays(zarr.open_group(store, mode="r")["x"])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with ds.batch(4).loader(executor=executor) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(6))
+    (tmp_path / "all.zip").write_bytes(b"PK\3\4 no more")
+    with (
+        pytest.raises(ps.SourceError, match=r"all\.zip/x cannot be opened again: File is not a zip file"),
+        ds.batch(4).loader(executor=executor) as loader,
+    ):
+        next(iter(loader))
+
+
 def test_array_without_a_first_axis_is_refused(tmp_path):
     array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(), dtype="f4")
     with pytest.raises(ps.ArgumentTypeError, match=r"got the single value <Array .*first axis"):

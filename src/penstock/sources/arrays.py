@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SpecError, type_of
+from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SourceError, SpecError, type_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
@@ -150,8 +150,16 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     """Returns a leaf given to `from_arrays` as an array with a first axis.
 
     Raises:
-        ArgumentTypeError: It is no array, holds Python objects, or has no first axis.
+        ArgumentTypeError: It is no array, holds Python objects, or has no first axis; or it has arrays by name,
+            of which NumPy would take the names.
     """
+    if hasattr(leaf, "keys") and not hasattr(leaf, "__array__"):  # a group of HDF5 or Zarr, an archive of np.load
+        names = [str(name) for name in leaf]  # type: ignore[attr-defined]
+        raise ArgumentTypeError(
+            f"from_arrays() got {type_of(leaf)} at {place or 'the top'}, which has arrays by name: "
+            f"{', '.join(names[:8])}{', ...' * (len(names) > 8)}. Give one of them, file[{(names or ['x'])[0]!r}], or "
+            "all in a tree, dict(file)."
+        )
     try:
         array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths; tensors that are elsewhere
@@ -192,4 +200,20 @@ def require_rows(array: Any, leaf: object, place: str) -> None:
         raise ArgumentTypeError(
             f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
             "counts elements."
+        )
+
+
+def require_same_rows(name: object, count: int, element_spec: ArraySpec, now: Any) -> None:
+    """Refuses an array in a file that is not what it was, but for rows that were added.
+
+    Raises:
+        SourceError: It has fewer rows, or others.
+    """
+    if now.shape[0] < count:
+        raise SourceError(
+            f"{name} has {now.shape[0]} rows now; it had {count} when the dataset was made. Make the dataset again."
+        )
+    if (found := ArraySpec(now.shape[1:], now.dtype)) != element_spec:
+        raise SourceError(
+            f"A row of {name} is {found} now; it was {element_spec} when the dataset was made. Make the dataset again."
         )

@@ -12,11 +12,12 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import SourceError
+from penstock._errors import ArgumentTypeError, SourceError
 from penstock._plan._node import Indices
 from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec
 from penstock.sources._openfile import stamp
+from penstock.sources.arrays import require_same_rows
 
 
 @final
@@ -95,11 +96,9 @@ class OpenHdf5Source(Source):
                         f"{self._source} cannot be opened again: {error}. It has to be in a file on a disk that no "
                         "other process, and nobody here when workers read it, has open for writing."
                     ) from error
-                if len(self._data) < len(self):
-                    raise SourceError(
-                        f"{self._source} has {len(self._data)} rows now; it had {len(self)} when the dataset "
-                        "was made. Make the dataset again."
-                    )
+                if not isinstance(self._data, h5py.Dataset) or not self._data.shape:
+                    raise SourceError(f"{self._source} has no rows now. Make the dataset again.")
+                require_same_rows(self._source, len(self), self.element_spec, self._data)
         return self._data
 
     def close(self) -> None:
@@ -109,7 +108,16 @@ class OpenHdf5Source(Source):
 
 
 def from_dataset(data: Any) -> Hdf5Source:
-    """Describes an open `h5py.Dataset` by names."""
+    """Describes an open `h5py.Dataset` by names.
+
+    Raises:
+        ArgumentTypeError: It has no name.
+    """
+    if data.name is None:
+        raise ArgumentTypeError(
+            f"from_arrays() got {data!r}, which has no name, so nobody finds it again in its file. Make it with one: "
+            "file.create_dataset('x', ...)."
+        )
     spec = ArraySpec(data.shape[1:], data.dtype)
     name = data.file.filename
     # Whoever opens it again may be in another directory. What is no path, such as an URL, stays as it is.
@@ -117,5 +125,14 @@ def from_dataset(data: Any) -> Hdf5Source:
 
 
 def is_dataset(leaf: object) -> bool:
-    """Whether a leaf is an `h5py.Dataset`."""
+    """Whether a leaf is an `h5py.Dataset`.
+
+    Raises:
+        ArgumentTypeError: Its file is closed already.
+    """
+    if isinstance(leaf, h5py.Dataset) and not leaf:
+        raise ArgumentTypeError(
+            "from_arrays() got a dataset of an HDF5 file that is closed. Call from_arrays() while it is open; "
+            "afterwards it may be closed."
+        )
     return isinstance(leaf, h5py.Dataset)

@@ -1,88 +1,130 @@
-"""Zarr arrays as a source: the array object itself is a handle, for its store is a name.
+"""Zarr arrays as a source: a store, which for local files is a name, and the array's path in it.
 
 Where a chunk is not there Zarr gives the fill value. So an array that is gone, or that is looked for in another
-directory, would be read as zeros: it is looked at again wherever it is opened, under its absolute path.
+directory, would be read as zeros: it is looked at again wherever it is opened, under its absolute path, and when its
+metadata have changed or gone.
 """
 
 import os
+import zipfile
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ZipStore
 
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Source
+from penstock._plan._source import Handle, Source
 from penstock._spec import ArraySpec
 from penstock.sources._openfile import stamp
+from penstock.sources.arrays import require_same_rows
 
 
 @final
-class ZarrSource(Source):
-    """Rows of a Zarr array. It pickles with its store, which for local files is a path."""
+class ZarrSource(Handle):
+    """Rows of a Zarr array, by its store and its path in it."""
 
     def __init__(self, array: Any) -> None:
-        self._array = _found_from_anywhere(array)
+        store = array.store
+        self._store: Any = store
+        """The store; the absolute path of a Zip file, which a store would open wherever it is unpickled."""
+        if isinstance(store, LocalStore) and not store.root.is_absolute():
+            self._store = LocalStore(store.root.absolute(), read_only=True)
+        elif isinstance(store, ZipStore) and store.read_only:
+            self._store = os.path.abspath(store.path)
+        self._path = array.path
+        self._metadata_name = "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
+        self._count = int(array.shape[0])
         self.element_spec = ArraySpec(array.shape[1:], array.dtype)
 
     def __len__(self) -> int:
-        return int(self._array.shape[0])
+        return self._count
 
     def __str__(self) -> str:
-        return str(self._array.store_path)
+        return str(self._store) + f"/{self._path}" * bool(self._path)
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The array; in a directory, its files by path, size and time of their last change."""
-        store = self._array.store
-        if not isinstance(store, LocalStore):
-            return {"the array": self._array}
-        folder = os.path.join(store.root, self._array.path)
+        if isinstance(self._store, str):
+            return {"the array": str(self), "its file": stamp(self._store)}
+        if not isinstance(self._store, LocalStore):
+            return {"the store": self._store, "the array": self._path}
+        folder = os.path.join(self._store.root, self._path)
         files: list[tuple[str, int, int]] = []
         for where, _, names in os.walk(folder):
             paths = [os.path.join(where, name) for name in names]
             files.extend((os.path.relpath(path, folder), *stamp(path)) for path in paths)
         return {"the array": str(self), "its files": sorted(files)}
 
-    def open(self) -> "ZarrSource":
-        """Looks whether the array is still there.
+    def open(self) -> "OpenZarrSource":
+        """Looks whether the array is still there."""
+        return OpenZarrSource(self)
+
+    def find(self) -> Any:
+        """The array as it is now.
 
         Raises:
-            SourceError: It is gone, or shorter.
+            SourceError: It is gone, shorter, or of other rows.
         """
         try:
-            now = zarr.open_array(self._array.store_path, mode="r")
-        except (OSError, KeyError, ValueError) as error:
+            store = ZipStore(self._store, mode="r") if isinstance(self._store, str) else self._store
+            now = zarr.open_array(store, path=self._path, mode="r")
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise SourceError(f"{self} cannot be opened again: {error}. Put it back.") from error
-        if now.shape[0] < len(self):
-            raise SourceError(
-                f"{self} has {now.shape[0]} rows now; it had {len(self)} when the dataset was made. Make the dataset "
-                "again."
-            )
-        return self
+        require_same_rows(self, len(self), self.element_spec, now)
+        return now
+
+    def version(self) -> tuple[int, int] | None:
+        """What tells whether the array was made anew or resized: of its metadata, where those are a local file."""
+        if isinstance(self._store, LocalStore):
+            with suppress(OSError):
+                return stamp(os.path.join(self._store.root, self._path, self._metadata_name))
+        return None
 
     def describe(self, index: int) -> str:
         """The store and the row."""
         return f"{self}[{index}]"
 
+
+@final
+class OpenZarrSource(Source):
+    """A `ZarrSource` that reads. Looks at each read whether the metadata of the array are still those it knows."""
+
+    def __init__(self, source: ZarrSource) -> None:
+        self._source = source
+        self.element_spec = source.element_spec
+        self._known = source.version(), source.find()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def describe(self, index: int) -> str:
+        """The store and the row."""
+        return self._source.describe(index)
+
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads the rows in one call, so that each chunk is decoded once."""
+        version, array = self._known
+        if (now := self._source.version()) != version:
+            array = self._source.find()
+            self._known = now, array
         rows, places = np.unique(indices, return_inverse=True)
         try:
-            out[...] = self._array.oindex[rows][places]
-        except (OSError, KeyError, ValueError, RuntimeError) as error:  # codecs raise what they like
+            out[...] = array.oindex[rows][places]
+        # Codecs raise what they like, and Zip files what they have of their own.
+        except (OSError, KeyError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
             raise SourceError(f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows: {error}") from error
+
+    def close(self) -> None:
+        """Closes a Zip file, which was opened here."""
+        store = self._known[1].store
+        if isinstance(store, ZipStore):
+            store.close()
 
 
 def is_array(leaf: object) -> bool:
     """Whether a leaf is a `zarr.Array`."""
     return isinstance(leaf, zarr.Array)
-
-
-def _found_from_anywhere(array: Any) -> Any:
-    """The same array; by its absolute path, if its store is a directory."""
-    store = array.store
-    if not isinstance(store, LocalStore) or store.root.is_absolute():
-        return array
-    return zarr.open_array(LocalStore(store.root.absolute(), read_only=True), path=array.path, mode="r")
