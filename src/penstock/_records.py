@@ -46,8 +46,9 @@ def from_tfrecord(
 
     Args:
         paths: A path, a pattern (`"train-*.tfrecord"`), an URL that `fsspec` knows (`s3://`), or a list of these.
-        features: Names and `ArraySpec`s, or TensorFlow's `FixedLenFeature`s; others are not read. `"auto"`: those of
-            the first record, whose bytes are uint8 of shape `(None,)`.
+        features: Names and `ArraySpec`s, or TensorFlow's `FixedLenFeature`s, `FixedLenSequenceFeature`s and
+            `VarLenFeature`s; others are not read. `"auto"`: those of the first record, whose bytes are uint8 of shape
+            `(None,)`.
         defaults: Values of features that records may lack.
         compression: `"auto"` finds it out.
         check_crc: False leaves the checksums alone, and finds no flipped bit.

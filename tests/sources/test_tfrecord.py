@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.sources._features import encoded
+from penstock.sources._wire import field
 from penstock.testing import SourceTests
 
 google_crc32c = pytest.importorskip("google_crc32c")
@@ -98,6 +100,22 @@ def test_dataset_comes_back_to_the_bit(tmp_path):
         for name, leaf in want.items():
             assert got[name].dtype == leaf.dtype
             assert got[name].tobytes() == leaf.tobytes()
+
+
+def test_features_of_no_values_come_back(tmp_path):
+    element = {"n": np.zeros(0, "int64"), "x": np.zeros((0, 3), "f4"), "b": np.zeros((2, 0), "u1")}
+    ps.write_tfrecord(tmp_path / "ds", [element] * 9)
+    ds = ps.from_tfrecord(tmp_path / "ds", features={k: ps.ArraySpec(v.shape, v.dtype) for k, v in element.items()})
+    batch = ds.batch(9)[0]
+    assert {name: leaf.shape for name, leaf in batch.items()} == {"n": (9, 0), "x": (9, 0, 3), "b": (9, 2, 0)}
+
+
+def test_features_are_not_learnt_from_a_sequence(tmp_path):
+    lists = field(2, field(1, field(1, b"steps") + field(2, b"")))  # as in TensorFlow's feature_lists
+    ps.write_tfrecord(tmp_path / "ds", [encoded({"n": np.int64(5)}) + lists])
+    assert ps.from_tfrecord(tmp_path / "ds", features={"n": ps.ArraySpec((), "int64")})[0] == {"n": 5}
+    with pytest.raises(ps.SpecError, match=r"ds record 0 is a tf\.train\.SequenceExample, .* in map\(\)"):
+        ps.from_tfrecord(tmp_path / "ds", features="auto")[0]
 
 
 def test_features_are_learnt_from_the_first_record(tmp_path):
@@ -324,6 +342,11 @@ def test_wrong_paths_are_refused(paths, error, text):
         ({"features": {}}, ps.ArgumentError, r"names no feature"),
         ({"features": {"a": 3}}, ps.ArgumentTypeError, r"feature 'a' is an int, and neither an ArraySpec"),
         ({"features": {"a": ps.ArraySpec((2, None), "f4")}}, ps.SpecError, r"only the first axis can vary"),
+        (
+            {"features": {"a": ps.ArraySpec((None, 0), "f4")}},
+            ps.SpecError,
+            r"no value tells how long the first axis is",
+        ),
         ({"features": SPEC, "defaults": {"lable": 1}}, ps.ArgumentError, r"'lable', which is not among the features"),
         ({"features": SPEC, "defaults": {"label": "a"}}, ps.ArgumentError, r"is another kind"),
         ({"features": SPEC, "defaults": {"x": [1, 2.0]}}, ps.ArgumentError, r"has shape \(2,\), and \(3,\) float32"),
@@ -430,3 +453,24 @@ def test_features_of_any_length_are_what_tensorflow_makes_of_them(tmp_path):
             # Arrays of byte strings lose zeros at the end, as NumPy has it.
             assert out[name][i].tolist() == [each.rstrip(b"\0") if name == "b" else each for each in values.tolist()]
         assert out["d"][i].tolist() == want["d"].numpy().tolist()
+
+
+@pytest.mark.framework
+def test_sequences_are_what_tensorflow_makes_of_them(tmp_path):
+    import tensorflow as tf
+
+    spec = {"v": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True, default_value=7)}
+    lists = [[], [1, 2], [3, 4, 5, 6]]
+    raws = [encoded({"v": np.array(values, np.int64)}) for values in lists] + [encoded({"w": np.int64(1)})]
+    ps.write_tfrecord(tmp_path / "ds", raws)
+    for raw, element in zip(raws, ps.from_tfrecord(tmp_path / "ds", features=spec), strict=True):
+        np.testing.assert_array_equal(element["v"], tf.io.parse_single_example(raw, spec)["v"].numpy())
+    for made_of_others in (
+        tf.io.SparseFeature("i", "v", tf.int64, 10),
+        tf.io.RaggedFeature(tf.int64, "v"),
+        tf.io.RaggedFeature(tf.int64, partitions=[tf.io.RaggedFeature.RowLengths("n")]),
+    ):
+        with pytest.raises(
+            ps.SpecError, match=r"feature 'a' is a .*Feature that is made of other features\. Name each"
+        ):
+            ps.from_tfrecord(tmp_path / "ds", features={"a": made_of_others})

@@ -324,7 +324,7 @@ class _Writer(NamedTuple):
             if len(wrong):
                 k = int(wrong[0])
                 raise self._error(k, f"has {counts[k]:,} integers, and {spec} has {wanted:,}")
-            out[rows] = values.reshape(-1, *out.shape[1:])
+            out[rows] = values.reshape(len(counts), *out.shape[1:])
             return
         inner = _inner_nbytes(spec) // 8
         for k, (row, part) in enumerate(zip(_numbers(rows), np.split(values, np.cumsum(counts)[:-1]), strict=True)):

@@ -51,12 +51,15 @@ def features_of(features: Any, defaults: Mapping[str, Any] | None) -> tuple[Feat
 def _feature(name: str, given: Any, default: Any) -> Feature:
     spec = given if isinstance(given, ArraySpec) else _spec_of_foreign(name, given)
     text = spec.dtype.itemsize == 0
+    if spec.shape[:1] == (None,) and 0 in spec.shape:
+        raise SpecError(f"feature {name!r} cannot be {spec}: no value tells how long the first axis is.")
     if None in spec.shape[1:] or (text and len(spec.shape) > 1):
         raise SpecError(
             f"feature {name!r} cannot be {spec}: only the first axis can vary, and text has one axis at most. Read it "
             "flat, and reshape it in map()."
         )
-    if default is None:
+    is_sequence = hasattr(given, "allow_missing")  # whose own default fills up a batch
+    if default is None and not is_sequence:
         default = getattr(given, "default_value", None)
     if default is None and not isinstance(given, ArraySpec) and None in spec.shape:
         default = ()  # as in TensorFlow, where a list of any size may be absent
@@ -64,14 +67,29 @@ def _feature(name: str, given: Any, default: Any) -> Feature:
 
 
 def _spec_of_foreign(name: str, given: Any) -> ArraySpec:
-    """The spec of a `tf.io.FixedLenFeature`, which has shape and dtype, or a `VarLenFeature`, which has no shape."""
+    """The spec of a feature of `tf.io`.
+
+    A `FixedLenFeature` has shape and dtype, a `FixedLenSequenceFeature` that of one step, a `VarLenFeature` none.
+
+    Raises:
+        ArgumentTypeError: It is no such.
+        SpecError: It is made of several features of the record.
+    """
     dtype = getattr(given, "dtype", None)
     if dtype is None:
         raise ArgumentTypeError(
             f"feature {name!r} is {type_of(given)}, and neither an ArraySpec nor a FixedLenFeature of TensorFlow."
         )
+    values = getattr(given, "value_key", None) or name
+    if values != name or getattr(given, "partitions", ()) or hasattr(given, "index_key"):
+        raise SpecError(
+            f"feature {name!r} is {type_of(given)} that is made of other features. Name each as it is in the record, "
+            f"such as {{{values!r}: tf.io.VarLenFeature(dtype)}}, and put them together in map()."
+        )
     dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    return ArraySpec(tuple(getattr(given, "shape", (None,))), np.dtype("S") if dtype.hasobject else dtype)
+    shape = tuple(getattr(given, "shape", (None,)))
+    shape = (None, *shape) if hasattr(given, "allow_missing") else shape
+    return ArraySpec(shape, np.dtype("S") if dtype.hasobject else dtype)
 
 
 def _default(name: str, spec: ArraySpec, default: Any) -> bytes:

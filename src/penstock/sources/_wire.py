@@ -50,6 +50,15 @@ def walk(view: memoryview, start: int, end: int) -> tuple[dict[bytes, Found], Pa
     return found, payloads
 
 
+def is_sequence(record: bytes) -> bool:
+    """Whether it is a `tf.train.SequenceExample` with lists: its context lies where an Example has its features.
+
+    Raises:
+        DamagedError: It is neither.
+    """
+    return any(number == 2 and wire == 2 for number, wire, *_ in _fields(memoryview(record), 0, len(record)))
+
+
 def _walk_entry(view: memoryview, start: int, end: int, found: dict[bytes, Found], payloads: Payloads) -> None:
     name, value = b"", ABSENT
     for number, wire, at, stop in _fields(view, start, end):

@@ -26,7 +26,7 @@ from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred
 from penstock.sources._openfile import File, OpenFiles
 from penstock.sources._tfframes import HEAD_NBYTES, TAIL_NBYTES, compression_of, first_record, offsets_of
-from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, walk
+from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, is_sequence, walk
 
 Compression = Literal["auto", "gzip", "zlib"] | None
 Integers = npt.NDArray[np.int64]
@@ -138,8 +138,15 @@ class TFRecordSource(Handle):
                 continue
             try:
                 found, _ = walk(memoryview(record), 0, len(record))
+                has_lists = is_sequence(record)
             except DamagedError as error:
                 raise SourceError(f"{file.name} record 0 is no tf.train.Example: {error}.") from error
+            if has_lists:
+                raise SpecError(
+                    f"{file.name} record 0 is a tf.train.SequenceExample, whose lists of features are not read here. "
+                    "Name features of its context with features={...}, or leave features= out and parse the records in "
+                    "map()."
+                )
             features = []
             for name, each in sorted(found.items()):
                 values = each.values
