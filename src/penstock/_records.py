@@ -96,7 +96,7 @@ def from_tar(
         cache_dir: Where to keep what is found out, instead of beside the files.
 
     Raises:
-        SourceError: A file is not there, compressed, damaged or cut off, or holds hard links or sparse members; when
+        SourceError: A file is not there, compressed, damaged or cut off, or holds links or sparse members; when
             it is read: a sample lacks a field.
 
     Example:

@@ -112,13 +112,25 @@ def test_names_of_any_bytes(tmp_path):
 
 
 def test_content_that_lies_elsewhere_or_in_pieces_is_refused_with_the_cure(tmp_path):
-    path = written(tmp_path / "a.tar", [("a.txt", b"1")])
-    with tarfile.open(path, "a") as tar:
-        member = tarfile.TarInfo("b.txt")
-        member.type, member.linkname = tarfile.LNKTYPE, "a.txt"
-        tar.addfile(member)
-    with pytest.raises(ps.SourceError, match=r"member 'b\.txt' that is a hard link to 'a\.txt', .*--hard-dereference"):
-        len(ps.from_tar(path))
+    for kind, text in (tarfile.LNKTYPE, "hard"), (tarfile.SYMTYPE, "symbolic"):
+        path = written(tmp_path / "a.tar", [("a.txt", b"1")])
+        with tarfile.open(path, "a") as tar:
+            member = tarfile.TarInfo("b.txt")
+            member.type, member.linkname = kind, "a.txt"
+            tar.addfile(member)
+        with pytest.raises(ps.SourceError, match=rf"member 'b\.txt' that is a {text} link to 'a\.txt', .*--hard-deref"):
+            len(ps.from_tar(path))
+
+
+def test_what_follows_the_end_is_not_left_out(tmp_path):
+    parts = [written(tmp_path / name, members) for name, members in (("a", samples(2)), ("b", samples(2, first=2)))]
+    (tmp_path / "ab.tar").write_bytes(b"".join(part.read_bytes() for part in parts))
+    at = f"{parts[0].stat().st_size:,}"
+    with pytest.raises(
+        ps.SourceError, match=rf"ab\.tar ends at byte .*, and something follows at byte {at} of .* in a list"
+    ):
+        len(ps.from_tar(tmp_path / "ab.tar"))
+    assert len(ps.from_tar(parts)) == 4
 
 
 def test_sample_that_lacks_a_field_is_named(tmp_path):

@@ -31,6 +31,7 @@ KEY: Final = "__key__"
 """The field that holds a sample's key, as in WebDataset."""
 _MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 _BLOCK_NBYTES: Final = 512
+_PIECE_NBYTES: Final = 1 << 20
 _INDEX_THREADS: Final = 8
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
@@ -227,18 +228,19 @@ class _Members:
                         tar.members = []  # type: ignore[attr-defined]  # or it would keep them all, 1 kB each
                         tell(member.offset)
                         found = _MEMBER.fullmatch(member.name)
-                        if found and (member.islnk() or member.issparse()):
+                        if found and (member.islnk() or member.issym() or member.issparse()):
+                            link = f"a {'hard' if member.islnk() else 'symbolic'} link to {member.linkname!r}"
                             raise SourceError(
                                 f"{file.url} has a member {member.name!r} that is "
-                                f"{f'a hard link to {member.linkname!r}' if member.islnk() else 'sparse'}, so its "
-                                "content is not there in one piece. Write the file again: tar --hard-dereference, and "
-                                "without --sparse."
+                                f"{'sparse' if member.issparse() else link}, so its content is not there in one piece. "
+                                "Write the file again: tar --dereference --hard-dereference, and without --sparse."
                             )
                         if found and member.isreg():
                             yield found[1], found[2].lower(), member.offset_data, member.size
                     at = tar.offset
                     stream.seek(at)
                     end = stream.read(_BLOCK_NBYTES)
+                    more_at = _after_zeros(stream) if not end.strip(b"\0") else None
             except tarfile.TarError as error:
                 raise SourceError(f"{file.url} is damaged or cut off, or no tar file: {error}.") from error
         # At a header that is damaged tarfile stops as if the file ended there.
@@ -248,6 +250,20 @@ class _Members:
             raise SourceError(
                 f"{file.url} is damaged: at byte {at:,} of {file.nbytes:,} there is no header of a member."
             )
+        if more_at is not None:
+            raise SourceError(
+                f"{file.url} ends at byte {at:,} as a tar file does, and something follows at byte {more_at:,} of "
+                f"{file.nbytes:,}, which would be left out. Several tar files were put together to one: give them as "
+                "they were, in a list, or join them with tar --concatenate."
+            )
+
+
+def _after_zeros(stream: Any) -> int | None:
+    """Where a stream holds something else than zeros from here on; None if nowhere."""
+    while piece := stream.read(_PIECE_NBYTES):
+        if piece.strip(b"\0"):
+            return int(stream.tell()) - len(piece.lstrip(b"\0"))
+    return None
 
 
 def _first_fields(files: Sequence[File]) -> list[str]:
