@@ -113,6 +113,16 @@ def test_text_in_views(tmp_path, name):
     assert [element["x"] for element in ds] == texts
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_tensors_whose_axes_lie_in_another_order(tmp_path, name):
+    kind = pa.fixed_shape_tensor(pa.int32(), (2, 3, 4), permutation=[2, 0, 1])
+    values = np.arange(5 * 24, dtype="i4")
+    column = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(pa.array(values), 24))
+    ds = dataset(saved(tmp_path / name, pa.table({"x": column}), 2))
+    assert ds.element_spec == {"x": ps.ArraySpec((4, 2, 3), "int32")}
+    np.testing.assert_array_equal(ds.batch(5)[0]["x"], values.reshape(5, 2, 3, 4).transpose(0, 3, 1, 2))
+
+
 def test_columns_are_those_asked_for_in_their_order(tmp_path):
     ds = dataset(saved(tmp_path / "a.parquet", table()), columns=["f8", "u1"])
     assert list(ds[3]) == ["f8", "u1"]

@@ -35,7 +35,7 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
     if kinds.is_dictionary(kind):
         return spec_of(name, kind.value_type)
     if isinstance(kind, pa.FixedShapeTensorType):
-        return ArraySpec(tuple(kind.shape), spec_of(name, kind.value_type).dtype)
+        return ArraySpec(tuple(kind.shape[axis] for axis in _axes(kind)), spec_of(name, kind.value_type).dtype)
     if isinstance(kind, pa.BaseExtensionType):
         return spec_of(name, kind.storage_type)
     if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
@@ -61,6 +61,11 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
         f"column {name!r} is {kind}, which is no array of numbers, text or bytes. Leave it out with columns=[...], or "
         "write the file with its parts as columns of their own."
     )
+
+
+def _axes(kind: Any) -> list[int]:
+    """The axes of a tensor in the order in which it has them, as numbers of those that lie in memory."""
+    return list(range(len(kind.shape)) if kind.permutation is None else kind.permutation)
 
 
 class Column(ABC):
@@ -90,7 +95,7 @@ def column_of(values: Any) -> Column:
         shape = tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else None
         inner = column_of(values.storage)
         if shape is not None and isinstance(inner, _Fixed):
-            return _Fixed(inner.values.reshape(-1, *shape))
+            return _Fixed(inner.values.reshape(-1, *shape).transpose(0, *(axis + 1 for axis in _axes(kind))))
         return inner
     _require_values(values)
     if kinds.is_string_view(kind):  # which has no take()

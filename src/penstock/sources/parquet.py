@@ -243,7 +243,7 @@ def _told(file: File) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, (SourceError, SpecError)):
             raise
-        raise SourceError(f"{file.url} cannot be read: {error}.") from error
+        raise SourceError(f"{file.url} cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def require_kind(verb: str, kind: Kind, files: tuple[File, ...]) -> None:
