@@ -90,6 +90,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         OSError,
         r"/nowhere/ds\.npy cannot be read: No such file or directory\.",
     ),
+    "file behind an URL": (
+        lambda: ps.from_npy("s3://bucket/ds.npy"),
+        OSError,
+        r".* cannot be read: No such file or directory\. s3://bucket/ds\.npy is an URL, and from_npy\(\) reads .*",
+    ),
     "file at home": (
         lambda: ps.from_npy("~/ds.npy"),
         OSError,
@@ -100,6 +105,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"from_source\(\) needs an object with a length, got an int\.",
     ),
+    "source that is iterated": (
+        lambda: ps.from_source(iter([1])),
+        TypeError,
+        r"from_source\(\) needs an object with a length, got a list_iterator\. .*: from_generator\(fn, \*args\)\.",
+    ),
     "source without elements": (
         lambda: ps.from_source({1, 2}),
         TypeError,
@@ -108,12 +118,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "columns as a source": (
         lambda: ps.from_source({"x": [1, 2]}),
         TypeError,
-        r"from_source\(\) asks for source\[0\], .*, and a dict takes what is in \[\] for a key\. .* from_arrays\(\{.*",
+        r"from_source\(\) asks for source\[0\], .*, and a dict takes what is in \[\] for a name\. .* from_arrays\(\{.*",
     ),
     "table as a source": (
         lambda: ps.from_source(type("DataFrame", (list,), {"iloc": None})([1, 2])),
         TypeError,
-        r"from_source\(\) .* a DataFrame takes what is in \[\] for a key\. .* from_arrays\(\{.*",
+        r"from_source\(\) .* a DataFrame takes what is in \[\] for a name\. .* from_arrays\(\{.*",
     ),
     "range of float": (lambda: ps.range(2.5), TypeError, rf"range\(2\.5\): {INTEGER} float\."),
     "range of bool": (lambda: ps.range(True), TypeError, rf"range\(True\): {INTEGER} bool\."),

@@ -203,15 +203,18 @@ def from_source(source: Any) -> Dataset:
         if huggingface.is_dataset(source):
             return Dataset(SourceNode(huggingface.from_dataset(source), "from_source"))
     if not hasattr(source, "__len__"):
-        raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.")
+        cure = " What is iterated is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
+        raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
-    if hasattr(source, "iloc") or (isinstance(source, Mapping) and 0 not in source):
+    # Of pandas, and of Polars and Arrow.
+    is_table = hasattr(source, "iloc") or (hasattr(source, "columns") and hasattr(source, "__arrow_c_stream__"))
+    if is_table or (isinstance(source, Mapping) and 0 not in source):
         raise ArgumentTypeError(
-            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a key. "
-            "from_arrays() reads columns by position, one or a tree of them: from_arrays({'name': column, ...})."
+            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. Give "
+            "its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
         )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 

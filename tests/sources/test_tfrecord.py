@@ -2,6 +2,7 @@ import gzip
 import itertools
 import os
 import struct
+import zipfile
 import zlib
 
 import numpy as np
@@ -290,6 +291,18 @@ def test_worker_processes_open_the_files_themselves(tmp_path):
         batches = list(loader)
     assert np.concatenate([batch["label"] for batch in batches]).tolist() == [row["label"] for row in rows]
     assert np.concatenate([batch["x"] for batch in batches]).tobytes() == b"".join(row["x"].tobytes() for row in rows)
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_file_in_an_archive(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for content in ("a", "a", "b"):
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            ps.write_tfrecord(tmp_path / content, [content.encode()] * 9)
+            archive.write(tmp_path / content, "ds")
+        url = f"zip://ds::file://{tmp_path}/all.zip"
+        assert [each.tobytes() for each in ps.from_tfrecord(url)] == [content.encode()] * 9
 
 
 @pytest.mark.usefixtures("leaves_nothing_behind")

@@ -8,6 +8,7 @@ descriptor is closed when nobody reads from it any more, so that no read goes to
 """
 
 import glob
+import hashlib
 import io
 import os
 import threading
@@ -413,10 +414,19 @@ def _described(url: str) -> File:
         status = os.stat(url)
         return File(url, status.st_size, str(status.st_mtime_ns))
     system, inner = _file_system(url)
-    size = system.info(inner)["size"]
-    if size is None:
+    info = system.info(inner)
+    if info["size"] is None:
         raise ValueError("its size is not known, and without it there is no random access")
-    return File(url, int(size), str(system.ukey(inner)))
+    return File(url, int(info["size"]), _version(system, inner, info))
+
+
+def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
+    from fsspec.archive import AbstractArchiveFileSystem  # not above: it is an extra, and is there by now
+
+    # The key of a file in an archive is that of the object that reads the archive: another one each time.
+    if isinstance(system, AbstractArchiveFileSystem):
+        return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
+    return str(system.ukey(inner))
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -180,7 +180,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     except SourceError:
         raise
     except OSError as error:
-        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.{home_cure(absolute)}") from error
+        raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.{_cure(os.fspath(path))}") from error
     shape, dtype, fortran_order = _parse(header, name)
     if dtype.hasobject:
         raise SourceError(
@@ -202,6 +202,12 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     described = StridedFile(absolute, offset, shape, dtype, strides, status.st_dev, status.st_ino, status.st_size)
     _check_complete(described, fortran_order, name)
     return described
+
+
+def _cure(path: str) -> str:
+    if "://" in path:
+        return f" {path} is an URL, and from_npy() reads files of this machine: fetch it first."
+    return home_cure(path)
 
 
 def _read_version(file: BinaryIO | Any, name: str) -> int:
