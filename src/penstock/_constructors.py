@@ -68,7 +68,9 @@ def from_arrays(tree: Tree) -> Dataset:
         tree: A tree of arrays with first axes of the same length.
 
     Raises:
-        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, or holds Python objects.
+        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, holds Python objects, or has
+            arrays by name, as a group of HDF5 and what `np.load` gives of an archive.
+        SpecError: Values of an HDF5 or Zarr array are of any size, as text may be.
         ArgumentError: Leaves have different lengths; all are listed.
 
     Example:

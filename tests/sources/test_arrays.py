@@ -152,6 +152,10 @@ def test_sequence_that_fails_is_told_with_the_cause():
     ("leaf", "text"),
     [
         ([[1], [2, 3]], r"got a list that makes no array at \['x'\]: .*inhomogeneous.*penstock\.range"),
+        (
+            np.array(["a", "bc"], np.dtypes.StringDType()),
+            r"dtype StringDType\(\)\)\. .*: np\.array\(array\.tolist\(\)\)",
+        ),
         (np.ma.array([1, 2], mask=[False, True]), r"got a masked array at \['x'\], .* array\.filled\(0\)"),
     ],
 )

@@ -113,6 +113,14 @@ def test_zip_file_is_found_from_another_directory(tmp_path, monkeypatch, executo
         next(iter(loader))
 
 
+def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
+    array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(2,), dtype=str)
+    array[...] = ["a", "bcd"]
+    with pytest.raises(ps.SpecError, match=r"values are of any size .* np\.array\(data\[:\]\.tolist\(\)\) of Zarr\."):
+        ps.from_arrays(array)
+    assert list(ps.from_arrays(np.array(array[:].tolist()))) == ["a", "bcd"]
+
+
 def test_array_without_a_first_axis_is_refused(tmp_path):
     array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(), dtype="f4")
     with pytest.raises(ps.ArgumentTypeError, match=r"got the single value <Array .*first axis"):

@@ -181,6 +181,8 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         )
         if hasattr(leaf, "columns"):
             cure = "Of a table give its columns: {'x': table['x'].to_numpy(), 'name': table['name'].to_numpy('U')}."
+        elif array.dtype.kind == "T":  # which NumPy casts to no dtype without a size
+            cure = "Give text of one size: np.array(array.tolist())."
         elif hasattr(leaf, "to_numpy"):  # pandas has no text in astype
             cure = "Give numbers or text: to_numpy('float32'), to_numpy('U')."
         raise ArgumentTypeError(
@@ -191,15 +193,23 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
 
 
 def require_rows(array: Any, leaf: object, place: str) -> None:
-    """Refuses what has no first axis.
+    """Refuses what has no first axis, or rows of no fixed size.
 
     Raises:
         ArgumentTypeError: It has none.
+        SpecError: It holds Python objects, as HDF5 and Zarr have text.
     """
     if not array.shape:  # None where an HDF5 dataset is empty
         raise ArgumentTypeError(
             f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
             "counts elements."
+        )
+    if array.dtype.hasobject:
+        raise SpecError(
+            f"from_arrays() got {leaf!r} at {place or 'the top'}, whose values are of any size (dtype {array.dtype}) "
+            "and have no place in a batch. Text can be read whole: data.asstr()[:].astype('U') of HDF5, "
+            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: penstock.range(len(data)).map(fn, "
+            "element_spec=penstock.ArraySpec((None,), dtype)), where fn(i) opens the file."
         )
 
 

@@ -73,7 +73,7 @@ class ZarrSource(Handle):
             store = ZipStore(self._store, mode="r") if isinstance(self._store, str) else self._store
             now = zarr.open_array(store, path=self._path, mode="r")
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise SourceError(f"{self} cannot be opened again: {error}. Put it back.") from error
+            raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
         require_same_rows(self, len(self), self.element_spec, now)
         return now
 
