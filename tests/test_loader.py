@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -432,3 +433,10 @@ def test_sources_that_compute_are_shared_by_all_workers() -> None:
         # The first batch, by this many at a time; by then, parts of the next one may have been read by others.
         assert source.read_counts.count(most) >= 64 // most
         assert computes == (64 not in source.read_counts)
+
+
+def test_a_loader_refuses_to_become_an_array_with_the_cure():
+    loader = ps.range(4).batch(2).loader(executor="inline")
+    with pytest.raises(ps.ArgumentTypeError, match=r"A loader is no array: .*for batch in loader\. Keras takes fit\("):
+        np.asarray(loader)
+    assert not hasattr(loader, "shape")

@@ -1,6 +1,6 @@
 """Calls with an argument that the function does not have: what it is called here, and which there are.
 
-So too several arguments where one tuple of them is meant.
+So too several arguments where one tuple of them is meant, and data where an array is taken.
 
 Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
 """
@@ -8,7 +8,7 @@ Words of tf.data, torch and Keras are answered with what is written here instead
 import functools
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from penstock._errors import ArgumentTypeError
 
@@ -54,6 +54,30 @@ _ELSEWHERE: Final = {
 
 _SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
 """First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
+
+
+class NoArray:
+    """A mixin for what reads data as they are needed: it becomes no array, and has no shape.
+
+    NumPy would make one object of it. Keras asks for the shape of what has an `__array__`, and of anything else says no
+    more than that it does not know the type.
+    """
+
+    __slots__ = ()
+
+    _called: ClassVar[str]
+    """What it is called, with its article."""
+    _no_array: ClassVar[str]
+    """Why it is no array, and the cure."""
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuses to become an array: that would be all of the data, loaded one element at a time."""
+        raise ArgumentTypeError(f"{self._called} is no array: {self._no_array}")
+
+    @property
+    def shape(self) -> NoReturn:
+        """No attribute of this, and an AttributeError; Keras asks for it when it is given one as it is."""
+        raise AttributeError(f"{self._called} has no shape: {self._no_array}", name="shape", obj=self)
 
 
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
-from penstock._calls import explained_methods
+from penstock._calls import NoArray, explained_methods
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
@@ -62,15 +62,11 @@ _ELSEWHERE: Final = {
     "zip": "ps.zip((ds, other))",
 }
 """What other libraries' methods are called here."""
-_NO_ARRAY: Final = (
-    "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
-    "np.stack(list(ds)) loads all of it."
-)
 
 
 @final
 @explained_methods(OPTIONS)
-class Dataset:
+class Dataset(NoArray):
     """Elements that can be had by index, and the steps that make them. Immutable; making one reads nothing.
 
     An element is a tree (tuple, dict, named tuple, nested) of NumPy arrays. `ds[i]` and `for x in ds` run
@@ -81,6 +77,11 @@ class Dataset:
     """
 
     __slots__ = ("__weakref__", "_idle_readers", "_node")
+    _called = "A dataset"
+    _no_array = (
+        "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
+        "np.stack(list(ds)) loads all of it."
+    )
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -214,15 +215,6 @@ class Dataset:
         elif number < 0:
             raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_words(length)}.")
         return self._element(number)
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuses to become an array: that would be all of the data, loaded one element at a time."""
-        raise ArgumentTypeError(f"A dataset is no array: {_NO_ARRAY}")
-
-    @property
-    def shape(self) -> NoReturn:
-        """No attribute of a dataset, and an AttributeError; Keras asks for it when it is given one as it is."""
-        raise AttributeError(f"A dataset has no shape: {_NO_ARRAY}", name="shape", obj=self)
 
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, final
 
+from penstock._calls import NoArray
 from penstock._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -145,7 +146,7 @@ OPTIONS = tuple(field.name for field in fields(LoaderOptions))
 
 
 @final
-class Loader:
+class Loader(NoArray):
     """Delivers a dataset's elements, most often batches, filled ahead by workers into memory that is reused.
 
     Iterating it is one epoch, and epochs advance by themselves. After a `break` the next iteration is the
@@ -162,6 +163,12 @@ class Loader:
         [[0, 1], [2, 3], [4]]
         >>> loader.close()
     """
+
+    _called = "A loader"
+    _no_array = (
+        "it delivers batches, one after the other: for batch in loader. Keras takes fit(dataset.to_keras()), with the "
+        "options of loader(), and keeps a loader in that."
+    )
 
     def __init__(
         self,

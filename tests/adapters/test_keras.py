@@ -42,6 +42,45 @@ def test_an_adapter_is_not_iterated_and_says_what_is():
         next(iter(ps.range(9).batch(3).to_keras()))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [lambda ds: ds, lambda ds: ds.loader(), lambda ds: ds.to_torch(), lambda ds: ds.to_jax()],
+    ids=["dataset", "loader", "to_torch", "to_jax"],
+)
+def test_fit_of_what_is_not_an_adapter_for_keras_says_what_is(make):
+    with pytest.raises(AttributeError, match=r"has no shape: .* Keras takes fit\((ds|dataset)\.to_keras\(\)\)"):
+        compiled_model().fit(make(numbered()), verbose=0)
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_to_measure_on_the_adapter_that_is_trained_on_is_refused_before_it_costs_an_epoch(steps):
+    adapter, model = numbered().to_keras(), compiled_model()
+    with pytest.raises(ps.ArgumentError, match=r"would take .* an epoch from training\. .*to_keras\(training=False\)"):
+        model.fit(adapter, validation_data=adapter, epochs=2, steps_per_epoch=steps, verbose=0)
+    assert at(adapter) == (0, 0)
+
+
+def test_so_is_a_callback_that_measures_on_it():
+    import keras
+
+    class Measuring(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.evaluate(adapter, verbose=0)
+
+    adapter = numbered().to_keras()
+    with pytest.raises(ps.ArgumentError, match=r"would take .* an epoch from training"):
+        compiled_model().fit(adapter, epochs=2, verbose=0, callbacks=[Measuring()])
+    assert at(adapter) == (1, 0)
+
+
+def test_an_adapter_of_epoch_0_alone_may_be_trained_and_measured_on():
+    ds = numbered()
+    adapter, model = ds.to_keras(training=False), recording_model()
+    model.fit(adapter, validation_data=adapter, epochs=2, verbose=0)
+    assert_same(arrays(model.trained), delivered(ds) * 2)
+    assert_same(arrays(model.tested), delivered(ds) * 2)
+
+
 def test_a_second_fit_goes_on_with_new_epochs_whatever_keras_calls_them():
     ds = numbered()
     adapter, model = ds.to_keras(), recording_model()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, final
 
+from penstock._calls import NoArray
 from penstock._errors import LoaderError
 from penstock._loader import Loader
 from penstock._tree import Tree
@@ -21,12 +22,18 @@ from penstock._tree import Tree
 Moving = TypeVar("Moving")
 
 
-class EpochAdapter(ABC):
+class EpochAdapter(NoArray, ABC):
     """A loader whose batches arrive as a framework's own arrays.
 
     Args:
         loader: What delivers the batches. The adapter is the one that iterates it.
     """
+
+    _called = "What to_torch() or to_jax() makes"
+    _no_array = (
+        "it delivers batches, one after the other: for batch in adapter. Keras takes fit(dataset.to_keras()), on torch "
+        "and JAX, too."
+    )
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader

@@ -102,10 +102,12 @@ class KerasAdapter(DataAdapter):
         """Batches in an epoch; None where Keras is to go by the steps that `fit` was given.
 
         Raises:
-            ArgumentError: Keras asks for a `fit` that would never end, or that was given what Keras would drop.
+            ArgumentError: Keras asks for a `fit` that would never end, that was given what Keras would drop, or that
+                trains on this and measures on it, too.
         """
         frame = sys._getframe(1)
         _require_nothing_dropped(frame)
+        _require_own_data(frame, self)
         if _counts_steps(frame):
             return None
         length = self.loader.length
@@ -412,6 +414,33 @@ def _require_nothing_dropped(frame: Any) -> None:
     for name, cure in cures.items():
         if frame.f_locals.get(name) is not None:
             raise ArgumentError(f"Keras does not use {name}= when its data come from to_keras(). {cure}.")
+
+
+def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
+    """Refuses to measure on the adapter that a `fit` trains on, which would take each time an epoch from training.
+
+    So it is where `fit` gets it twice, before it begins, and where a callback evaluates on it.
+
+    Args:
+        frame: Of `EpochIterator.__init__`, or another one, which has nothing to say.
+        adapter: Whose batches it asks for.
+
+    Raises:
+        ArgumentError: Says what to give instead.
+    """
+    if adapter.loader._same_epoch or frame.f_code.co_name != "__init__" or _asking(frame) is None:
+        return
+    measures = False
+    while (frame := frame.f_back) is not None:
+        verb = frame.f_code.co_name
+        measures = measures or verb in ("evaluate", "predict")
+        if verb == "fit" and frame.f_locals.get("x") is adapter:
+            if measures or frame.f_locals.get("validation_data") is adapter:
+                raise ArgumentError(
+                    "fit() trains on this adapter, and to measure on it, too, would take each time an epoch from "
+                    "training. Make another one of the dataset to measure on: dataset.to_keras(training=False)."
+                )
+            return
 
 
 def _tell_cause(error: Exception) -> None:
