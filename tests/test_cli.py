@@ -1,5 +1,10 @@
 """The command line: what it prints, what it refuses, and its exit statuses."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -155,6 +160,40 @@ def test_the_first_backend_that_is_installed_is_taken(demo, monkeypatch):
     from penstock.demos import backend
 
     assert backend.choose_backend() == "jax"
+
+
+@pytest.mark.slow
+def test_who_reads_only_the_first_line_gets_no_complaint_about_the_others(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((9, 4)))
+    command = [sys.executable, "-m", "penstock", "inspect", "a.npy"]
+    for unbuffered in ("", "1"):  # it is noticed at the first line after, or at the end
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as run:
+            run.stdout.close()
+            assert (run.stderr.read(), run.wait(timeout=60)) == ("", 141)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("json_", [False, True])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
+def test_names_that_the_terminal_cannot_show_are_no_error(encoding, json_, tmp_path):
+    name = os.fsdecode("ä".encode() + b"\xff.npy")  # no text in any encoding, as old archives have it
+    np.save(tmp_path / name, np.zeros((9, 4)))
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "inspect", name, *(["--json"] if json_ else [])],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (run.stderr, run.returncode) == (b"", 0)
+    if json_:
+        assert json.loads(run.stdout)["path"] == name
+    else:
+        assert b"\\udcff.npy is a NumPy array" in run.stdout
 
 
 def test_ctrl_c_is_status_130_and_no_traceback(demo, monkeypatch):

@@ -1,7 +1,11 @@
 """The command `penstock`. Importing this brings no framework; the demo brings its own when it runs."""
 
 import argparse
+import codecs
+import contextlib
 import importlib.util
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -36,20 +40,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status.
 
     0: done. 1: it could not be done, and why is on stderr; or what a command looked at is not as it should be, and why
-    is in what it prints. 2: the command line makes no sense. 130: Ctrl-C.
+    is in what it prints. 2: the command line makes no sense. 130: Ctrl-C. 141: nobody reads on, as with `| head`.
     """
+    _let_anything_be_printed()
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.command == "demo" and options.name != "frames" and options.data is not None:
         parser.error(f"--data is for the film; `penstock demo {options.name}` makes its own data")
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        if sys.stdout is not None:  # nobody has a stdout after `>&-`
+            sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing is left behind.", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # What is still in the buffer goes nowhere, or Python would complain of it at the end.
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 141
     except (penstock.PenstockError, OSError) as error:
         print(f"penstock {options.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _let_anything_be_printed() -> None:
+    """Has what the terminal lacks, and what no encoding has, as bytes in the name of a file, printed by its number.
+
+    UTF-8 of a locale that says nothing passes such bytes on as they are, which is left so.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+        out.reconfigure(errors="backslashreplace")
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     plan = _prepared(dataset, batch_size, is_shuffled=options.shuffle)
     measured = measure(plan, options.seconds, options.executor, options.workers)
     if options.json:
-        print(json.dumps({"target": options.target, "code": code, **measured.as_json()}, indent=2, ensure_ascii=False))
+        print(json.dumps({"target": options.target, "code": code, **measured.as_json()}, indent=2))
     else:
         print(measured)
     if options.picture is not None:

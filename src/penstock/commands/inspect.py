@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         PenstockError: There is no such path, it cannot be read, or no picture can be made.
     """
     inspected = look(Path(options.path), options.elements)
-    print(json.dumps(inspected.as_json(), indent=2, ensure_ascii=False) if options.json else inspected)
+    print(json.dumps(inspected.as_json(), indent=2) if options.json else inspected)
     if options.picture is not None and inspected.dataset is not None:
         _draw(inspected.dataset, options.picture)
     return 1 if inspected.problem else 0
