@@ -94,6 +94,20 @@ def test_waiting_for_a_cpu_is_not_waiting_for_a_disk() -> None:
     assert found[1] == pytest.approx(16 / (0.060 / 4 + 0.020))  # what was lost in between stays lost
 
 
+def test_cpus_that_are_idle_are_not_said_to_be_busy() -> None:
+    # Two workers share 10 ms of work on a batch that takes 18 ms: what is between them and the consumer is not theirs.
+    said = report(lane(10, 9), use_ms=1, wait_ms=17, cpu_count=2)
+    assert said.limit.endswith(
+        "on 2 workers; more workers would not help, for most of the time goes into what is done one at a time, such as "
+        "handing elements over"
+    )
+
+
+def test_inline_it_is_said_how_many_workers_there_would_be() -> None:
+    said = report(lane(99, 99, step_ms=98, workers=1), use_ms=1, wait_ms=99, workers=0, cpu_count=2)
+    assert said.limit.endswith("inline; 2 workers would give 323 elements/s")
+
+
 def test_workers_share_the_cpus_with_other_programs() -> None:
     # Two workers get 1 of 2 CPUs, and could run twice as long as they do: so two threads of others could, too.
     busy = replace(lane(200, 100, step_ms=199), delay_s=1.0)
@@ -105,7 +119,7 @@ def test_workers_share_the_cpus_with_other_programs() -> None:
 
 @pytest.mark.parametrize("cpus", [None, 1.9, 2.2])
 def test_other_programs_that_take_little_are_not_spoken_of(cpus: float | None) -> None:
-    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=90, cpu_count=2), cpus=cpus)
+    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=50, cpu_count=2), cpus=cpus)
     assert "other programs" not in str(said)
     assert said.limit.endswith("for all 2 CPUs are busy")
 

@@ -17,6 +17,8 @@ IDLE_SHARE = 0.03
 """A consumer that waits less than this share of its time does not wait."""
 BUSY_SHARE = 0.4
 """Workers that are busy for a smaller share of their time are not what a pipeline is as fast as."""
+FULL_SHARE = 2 / 3
+"""CPUs that are used for a smaller share of the time are not what a pipeline is as fast as."""
 LARGE_SHARE = 1 / 3
 """A single step of the consumer that takes a larger share of the time is said."""
 MOST_WORKERS = 64
@@ -332,13 +334,23 @@ class Report:
         helps = best >= 1.1 * self.what_if(workers=now).elements_per_s
         for more in range(1, MOST_WORKERS + 1):
             other = self.what_if(workers=now + more)
-            name = f"{more} more worker{'' if more == 1 else 's'}"
+            # Inline, the consumer is the one who works; with workers it is none of them.
+            name = f"{more} more worker{'' if more == 1 else 's'}" if self.workers else _workers(now + more)
             if other.wait_share < IDLE_SHARE:
                 return f"; {name} would remove the wait"
             if helps and other.elements_per_s >= 0.9 * best:
                 return f"; {name} would give {other.elements_per_s:,.0f} {many(self.unit)}/s"
-        busy = "the one CPU is" if self.cpu_count == 1 else f"all {self.cpu_count} CPUs are"
-        return f"; more workers would not help, for {busy} busy"
+        return f"; more workers would not help, for {self._why_not_more}"
+
+    @property
+    def _why_not_more(self) -> str:
+        """Why a batch would take as long with more workers."""
+        # Who waits for a CPU has none because all are busy, be it with what nobody measured.
+        lanes = [lane for lane in self.lanes if lane.batches]
+        wanted_s = self._other_cpu_s + sum((lane.cpu_s + (lane.delay_s or 0.0)) / lane.batches for lane in lanes)
+        if wanted_s * max(1, self._timed) < FULL_SHARE * (self.cpu_count - self._others) * self.elapsed_s:
+            return "most of the time goes into what is done one at a time, such as handing elements over"
+        return "the one CPU is busy" if self.cpu_count == 1 else f"all {self.cpu_count} CPUs are busy"
 
     def __str__(self) -> str:
         if not self.batches:
