@@ -911,7 +911,7 @@ class Dataset(NoArray):
             loader_options: As for `loader`.
 
         Raises:
-            SpecError: Elements are not batches, or not one of the three forms; names the cure.
+            SpecError: Elements are not batches, or not one of the three forms, or of a dtype that the backend lacks.
         """
         from penstock.adapters.keras import KerasAdapter
 

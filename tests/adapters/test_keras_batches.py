@@ -242,6 +242,31 @@ def test_a_strategy_of_tensorflow_is_refused():
         model.fit(adapter, verbose=0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "cure", "backends"),
+    [
+        ("<U4", "Leave it out, or make numbers of it, with map()", ("jax", "torch")),
+        ("S4", "Leave it out, or make numbers of it, with map()", ("jax", "torch")),
+        ("M8[s]", "Use cast('int64')", ("tensorflow", "jax", "torch")),
+        ([("a", "f4")], "Leave it out, or make numbers of it, with map()", ("tensorflow", "jax", "torch")),
+        ("longdouble", "Use cast('float32')", ("tensorflow", "jax", "torch")),
+        ("uint64", "", ()),
+    ],
+)
+def test_a_dtype_that_the_backend_does_not_have_is_refused_with_its_place(dtype, cure, backends):
+    x = {"id": np.zeros((4, 1), dtype), "x": np.zeros((4, 2), "float32")}
+    batches = ps.from_arrays((x, np.zeros(4, "float32"))).batch(2)
+    if BACKEND not in backends:
+        assert batches.to_keras().batch_size == 2
+        return
+    with pytest.raises(
+        ps.SpecError, match=re.escape(f"Keras on {BACKEND} has no dtype for element[0]['id'], which is")
+    ):
+        batches.to_keras()
+    with pytest.raises(ps.SpecError, match=re.escape(f"{cure}.")):
+        batches.to_keras()
+
+
 def test_nothing_of_ours_warns():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -36,7 +36,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
 from penstock._spec import Spec
-from penstock._tree import Tree, flatten, flatten_like
+from penstock._tree import Tree, flatten, flatten_like, paths
 from penstock.adapters._class_weight import ClassWeights
 
 UNKNOWN_SIZE: Final = 64
@@ -73,7 +73,7 @@ class KerasAdapter(DataAdapter):
         class_weight: A weight for each label, see `Dataset.to_keras`.
 
     Raises:
-        SpecError: Elements are not batches, or not one of the three forms.
+        SpecError: Elements are not batches, or not one of the three forms; or the backend lacks the dtype of a leaf.
     """
 
     # Keras before 3.15 otherwise draws two batches ahead on JAX, and the position would not be that of training.
@@ -482,6 +482,17 @@ def _target_specs(tree: Tree) -> list[Any]:
     return flatten(tree[1])[0] if type(tree) is tuple and len(tree) > 1 else []
 
 
+def _has_dtype(dtype: np.dtype[Any]) -> bool:
+    """Whether Keras's backend can be given it; this starts no device."""
+    if dtype.kind in "US":
+        return bool(keras.backend.backend() == "tensorflow")
+    try:
+        keras.backend.standardize_dtype(dtype.name)
+    except ValueError:
+        return False
+    return True
+
+
 def _require_batches(spec: Spec) -> None:
     if not _have_common_axis(spec):
         cure = "Put batch() last: dataset.batch(32).to_keras()."
@@ -506,6 +517,13 @@ def _require_batches(spec: Spec) -> None:
             f"The targets of this dataset are text, {text}, and Keras's losses take numbers. Give each class a number "
             "before batch(): map(lambda e: (e[0], names.index(e[1]))), or from_image_files(class_names=names)."
         )
+    for place, leaf in zip(paths(spec.structure), spec.leaves, strict=True):
+        if not _has_dtype(leaf.dtype):
+            other = {"M": "int64", "m": "int64", "f": "float32", "c": "complex64"}.get(leaf.dtype.kind)
+            cure = f"Use cast({other!r})" if other else "Leave it out, or make numbers of it, with map()"
+            raise SpecError(
+                f"Keras on {keras.backend.backend()} has no dtype for element{place}, which is {leaf}. {cure}."
+            )
     if isinstance(tree, tuple) and not 1 <= len(tree) <= 3:
         raise SpecError(
             f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "
