@@ -215,8 +215,8 @@ def from_source(source: Any) -> Dataset:
     is_table = hasattr(source, "iloc") or (hasattr(source, "columns") and hasattr(source, "__arrow_c_stream__"))
     if is_table or (isinstance(source, Mapping) and 0 not in source):
         raise ArgumentTypeError(
-            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. Give "
-            "its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
+            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. "
+            "Give its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
         )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
 
