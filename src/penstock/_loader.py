@@ -1,14 +1,13 @@
 """A dataset being run: executor, ring, position."""
 
-import contextlib
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, TypeVar, final
 
 from penstock._calls import NoArray
 from penstock._errors import (
@@ -34,7 +33,7 @@ from penstock._plan._windows import Windows
 from penstock._run._cpus import usable_cpu_count
 from penstock._run._lanes import steps_of
 from penstock._run._lower import Position
-from penstock._run._pipeline import END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
+from penstock._run._pipeline import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
 from penstock._run._quarantine import Quarantine
 from penstock._run._shutdown import watch
 from penstock._run._stage import Stage
@@ -45,6 +44,8 @@ from penstock.diagnostics._memory import Peak, page_cache_nbytes
 from penstock.diagnostics._report import Counters, Report
 
 _log = logging.getLogger("penstock")
+
+_T = TypeVar("_T")
 
 STATE_VERSION = 1
 POSITION_LIMIT = 1 << 40
@@ -235,18 +236,20 @@ class Loader(NoArray):
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
-        with self._alone():
-            self._settle()
-            self._at = self._start()
-            self._worked_at = None
-            self._iterator_count += 1
-            self._counters.paused()
-            self._started_at = self._started_at or time.perf_counter()
-            self._running().seek(self._at, self._consumed.get(self._at, -1))
-            # Where nobody will hear of the epoch, adding up what was done before would be for nothing.
-            listened = _log.isEnabledFor(logging.INFO)
-            self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
-            return _Epoch(self, self._iterator_count)
+        return self._alone(self._begin)
+
+    def _begin(self) -> "_Epoch":
+        self._settle()
+        self._at = self._start()
+        self._worked_at = None
+        self._iterator_count += 1
+        self._counters.paused()
+        self._started_at = self._started_at or time.perf_counter()
+        self._running().seek(self._at, self._consumed.get(self._at, -1))
+        # Where nobody will hear of the epoch, adding up what was done before would be for nothing.
+        listened = _log.isEnabledFor(logging.INFO)
+        self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
+        return _Epoch(self, self._iterator_count)
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -299,13 +302,15 @@ class Loader(NoArray):
                 differs), or a position that this dataset does not have.
         """
         at = self._checked(state)
-        with self._alone():
-            self._iterator_count += 1
-            self._consumed.clear()
-            if "cursor" in state:
-                self._note_consumed(at, state["cursor"][0])
-            self._at, self._resumes = at, True
-            self._worked_at = None
+        self._alone(lambda: self._resume(at, state.get("cursor", [-1])[0]))
+
+    def _resume(self, at: Position, consumed: int) -> None:
+        self._iterator_count += 1
+        self._consumed.clear()
+        if consumed >= 0:
+            self._note_consumed(at, consumed)
+        self._at, self._resumes = at, True
+        self._worked_at = None
 
     def _checked(self, state: dict[str, Any]) -> tuple[int, int]:
         if not isinstance(state, dict) or set(state) - {"cursor"} != {"version", "plan", "epoch", "position"}:
@@ -453,9 +458,8 @@ class Loader(NoArray):
 
     # Its life.
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """The turn of one consumer: two threads take turns. `get_state`, `report` and `close` need none."""
+    def _alone(self, call: Callable[[], _T]) -> _T:
+        """Makes a call as the one consumer: two threads take turns. `get_state`, `report` and `close` need no turn."""
         # After fork() nobody may be there to release the lock: the thread that held it did not come along.
         if self._pipeline is not None:
             self._pipeline.require_open()
@@ -468,10 +472,12 @@ class Loader(NoArray):
                 "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "
                 "called it again. Iterate it outside of them."
             )
+        # No context manager of ours, which Ctrl-C may strike before it lets go; and then whoever keeps the traceback,
+        # as a notebook does, keeps the lock.
         with self._lock:
             self._lock_holder = threading.get_ident()
             try:
-                yield
+                return call()
             finally:
                 self._lock_holder = 0
 
@@ -500,50 +506,61 @@ class Loader(NoArray):
             pipeline.close(CLOSE_WAIT_S)
 
     def _running(self) -> Pipeline:
-        if self._is_closed:
-            raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
+        self._require_open()
         if self._pipeline is None:
-            self._pipeline = self._stage.start()
+            try:
+                self._pipeline = self._stage.start()
+            except Exception:
+                self._require_open()  # if it was closed meanwhile, its workers have left
+                raise
             watch(self, self._pipeline)
+            try:
+                self._require_open()
+            except LoaderError:  # whoever closed it may have found nothing to stop
+                self._pipeline.close(CLOSE_WAIT_S)
+                raise
         return self._pipeline
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise LoaderError(CLOSED) from None
 
     def _take(self, iterator: "_Epoch") -> Tree:
         """The next batch for an iterator; raises StopIteration after the last of its epoch."""
-        with self._alone():
-            try:
-                if iterator.is_over:
-                    raise StopIteration
-                if iterator.number != self._iterator_count:
-                    raise LoaderError(
-                        "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
-                        "Make a second loader to iterate twice at once."
-                    )
-                pipeline = self._running()
-                entered_at = self._counters.entered()
-                epoch, position = self._at
-                batch = pipeline.take(self._at, self._options.timeout_s)
-                if batch is END_OF_EPOCH:
-                    iterator.is_over = True
-                    self._end_epoch(epoch)
-                    self._at = (self._next_epoch(), 0)
-                    raise StopIteration
-                self._counters.left(entered_at, self._started_at)
-                self._cpus = self._cpus or self._cpus_now()
-                self._peak.look(pipeline.pids)
-                self._resumes = False
-                iterator.is_over = position + 1 == self._program.batch_count
-                if pipeline.consumed >= 0:
-                    self._note_consumed((epoch, position + 1), pipeline.consumed)
-                self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
-                if iterator.is_over:
-                    self._end_epoch(epoch)
-                return batch
-            except Exception as error:  # an epoch that failed is over; the loader can begin another
-                if not isinstance(error, StopIteration):
-                    self._counters.failed()
-                    self._tell_cure(error)
+        try:
+            if iterator.is_over:
+                raise StopIteration
+            if iterator.number != self._iterator_count:
+                raise LoaderError(
+                    "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
+                    "Make a second loader to iterate twice at once."
+                )
+            pipeline = self._running()
+            entered_at = self._counters.entered()
+            epoch, position = self._at
+            batch = pipeline.take(self._at, self._options.timeout_s)
+            if batch is END_OF_EPOCH:
                 iterator.is_over = True
-                raise
+                self._end_epoch(epoch)
+                self._at = (self._next_epoch(), 0)
+                raise StopIteration
+            self._counters.left(entered_at, self._started_at)
+            self._cpus = self._cpus or self._cpus_now()
+            self._peak.look(pipeline.pids)
+            self._resumes = False
+            iterator.is_over = position + 1 == self._program.batch_count
+            if pipeline.consumed >= 0:
+                self._note_consumed((epoch, position + 1), pipeline.consumed)
+            self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
+            if iterator.is_over:
+                self._end_epoch(epoch)
+            return batch
+        except Exception as error:  # an epoch that failed is over; the loader can begin another
+            if not isinstance(error, StopIteration):
+                self._counters.failed()
+                self._tell_cure(error)
+            iterator.is_over = True
+            raise
 
     def _tell_cure(self, error: Exception) -> None:
         """Notes what can be done about an element that failed; a generator that did has ended, whatever is chosen."""
@@ -590,10 +607,11 @@ class _Epoch(Iterator[Tree]):
         self.is_over = False
 
     def __next__(self) -> Tree:
-        if self._loader is None:
+        loader = self._loader  # which another thread lets go of behind the last batch
+        if loader is None:
             raise StopIteration
         try:
-            return self._loader._take(self)
+            return loader._alone(lambda: loader._take(self))
         finally:
             if self.is_over:
                 self._loader = None

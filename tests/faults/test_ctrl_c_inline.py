@@ -46,7 +46,7 @@ PAIR_COUNT = 100
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at places where the interpreter looks for signals in penstock's code.
+    """Raises KeyboardInterrupt at places where the interpreter looks for signals in penstock's code, and below it.
 
     Args:
         numbers: How many places go by before it strikes; then again, counted from there, and so on.
@@ -61,9 +61,7 @@ class Interrupt:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         # At the beginning of a function, and when a call of C code returns.
-        if self.struck or event not in ("call", "c_return") or "/penstock/" not in frame.f_code.co_filename:
-            return
-        if frame.f_code.co_name == "_alone":  # also told where throw() enters a generator, and no signal is looked for
+        if self.struck or event not in ("call", "c_return") or not self._is_ours(frame.f_code.co_filename):
             return
         self.place_count += 1
         self._left -= 1
@@ -73,18 +71,24 @@ class Interrupt:
             sys.setprofile(None)
             raise KeyboardInterrupt
 
+    @staticmethod
+    def _is_ours(path: str) -> bool:
+        return "/penstock/" in path or path.endswith("/contextlib.py")
+
 
 def interrupted(loader: Any, interrupt: Interrupt) -> tuple[list[Any], int]:
-    """The batches of an epoch, and how many had come when Ctrl-C struck."""
+    """The batches of an epoch, and how many had come when Ctrl-C struck. Keeps tracebacks, as a notebook does."""
     batches, got, came = iter(loader), [], -1
+    kept = []
     while True:
         sys.setprofile(None if interrupt.struck else interrupt)
         try:
             got.append(next(batches).tolist())
         except StopIteration:
             return got, came
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             came = len(got)
+            kept.append(error)
         finally:
             sys.setprofile(None)
 

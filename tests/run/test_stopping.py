@@ -15,6 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock._memory import _ring
+from penstock._run import _pipeline
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -301,6 +302,45 @@ def test_files_are_closed_with_the_loader(tmp_path: Path) -> None:
     assert open_count(tmp_path) == 1
     loader.close()
     assert open_count(tmp_path) == 0
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_a_loader_that_is_closed_while_another_thread_starts_it_ends(
+    executor: Any, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_there, may_go_on = threading.Event(), threading.Event()
+    make = _pipeline.Ring
+
+    def make_later(*arguments: Any, **options: Any) -> Any:
+        ring = make(*arguments, **options) if moment == "between" else None
+        is_there.set()
+        assert may_go_on.wait(DEADLINE_S)
+        return ring or make(*arguments, **options)
+
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            iter(loader)
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(_pipeline, "Ring", make_later)
+    loader = ps.range(20).batch(2).loader(executor)
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert is_there.wait(DEADLINE_S)
+    loader.close()
+    may_go_on.set()
+    consumer.join(DEADLINE_S)
+    (error,) = errors
+    with pytest.raises(ps.LoaderError, match=r"^This loader is closed\. Make another one"):
+        raise error
+    del error
+    errors.clear()  # tracebacks hold the ring
+    assert not workers()
+    assert mapping_count() == 0
 
 
 def open_count(directory: Path) -> int:

@@ -64,6 +64,7 @@ LOOK_S: Final = 0.02
 """How often a consumer that waits for a stream looks whether there is more of it."""
 END_OF_EPOCH: Final = object()
 """In the place of a batch: there is none."""
+CLOSED: Final = "This loader is closed. Make another one: dataset.loader(...)."
 STARTED_ELSEWHERE: Final = (
     "This loader was made in another process, and its workers did not come along with fork(). Make the loader in the "
     "process that iterates it."
@@ -572,7 +573,7 @@ class Pipeline:
         if self._closed:
             if self.process_ends and threading.current_thread() is not threading.main_thread():
                 raise SystemExit  # a daemon thread of the user: it is to end, and without a word
-            raise LoaderError("This loader is closed. Make another one: dataset.loader(...).")
+            raise LoaderError(CLOSED)
 
     # The end.
 
