@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._loader import CLOSE_WAIT_S
 from penstock._run._workers import _pool
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
@@ -145,6 +146,20 @@ def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
     thread.join()
     assert [batch.tolist() for batch in first] == [[index] for index in range(50)]
     slow.close()
+
+
+@pytest.mark.slow
+def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_another() -> None:
+    with ps.range(40).batch(2).loader("processes", workers=1) as other:
+        batches = iter(other)
+        next(batches)
+        loader = ps.range(40).batch(2).loader("processes", workers=1)
+        next(iter(loader))
+        is_closed = threading.Event()
+        pool: Any = _pool._registry._pool
+        pool.post(lambda: (loader.close(), is_closed.set()))
+        assert is_closed.wait(CLOSE_WAIT_S / 2)
+        assert len(list(batches)) == 19
 
 
 @pytest.mark.slow

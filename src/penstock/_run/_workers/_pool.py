@@ -141,6 +141,11 @@ class Pool:
         self._mail.put(call)
         self._doorbell.ring()
 
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the pool's own thread asks."""
+        return threading.current_thread() is self._thread
+
     def new_number(self) -> int:
         """A number for a plan."""
         return next(self._numbers)

@@ -164,5 +164,8 @@ class Tenant:
         self._has_left = True  # last: Ctrl-C may strike anywhere before, and then whoever calls again does it
 
     def join(self, timeout_s: float) -> bool:
-        """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for."""
-        return self._pid != os.getpid() or self.gone.wait(timeout_s)
+        """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for.
+
+        Nor has the pool's own thread, where a finalizer of the user's may close a loader: it would wait for itself.
+        """
+        return self._pid != os.getpid() or self.gone.wait(0 if self.pool.is_current_thread else timeout_s)
