@@ -484,3 +484,27 @@ print(os.waitpid(child, 0)[1] >> 8)
     )
     clean(done)
     assert done.stdout == "0\n"
+
+
+def test_standard_streams_that_are_closed_are_no_place_for_batches(fresh_python: Run) -> None:
+    done = fresh_python(
+        PRELUDE
+        + """
+for descriptor in (0, 1, 2):  # as by `<&- >&- 2>&-`
+    os.close(descriptor)
+def speak(x):
+    for stream in (1, 2):
+        os.write(stream, b'what a library in C says')
+    return x * 2
+numbers = np.arange(2000.0)
+loader = ps.from_arrays(numbers).map(speak).batch(100).loader('processes', workers=2)
+got = []
+for batch in loader:
+    os.write(2, b'and in the process of the loader')
+    got += batch.tolist()
+loader.close()
+os._exit(0 if got == (numbers * 2).tolist() else 5)
+""",
+        timeout_s=40,
+    )
+    assert done.returncode == 0

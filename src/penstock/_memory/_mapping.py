@@ -73,6 +73,11 @@ def _advised(memory: mmap.mmap) -> mmap.mmap:
 
 
 def _unnamed_file() -> int:
+    # Where a standard stream was closed, as by `>&- 2>&-`, the system gives its number away. It must not be this one,
+    # here or as another process inherits it: what a library in C writes there would land in a batch.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     if hasattr(os, "memfd_create"):
         return os.memfd_create("penstock", os.MFD_CLOEXEC)
     descriptor, path = tempfile.mkstemp(prefix="penstock")
