@@ -450,10 +450,7 @@ print(len(list(mine)))
     assert done.stdout == "10\n"
 
 
-SHARED = pytest.mark.xfail(strict=True, reason="slots are shared memory, for workers that are processes")
-
-
-@pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=SHARED)])
+@EXECUTORS
 def test_a_batch_in_a_forked_childs_hands_does_not_change(fresh_python: Run, executor: str) -> None:
     done = fresh_python(
         PRELUDE

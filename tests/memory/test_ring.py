@@ -194,6 +194,19 @@ def test_lost_slots_are_found_again_and_leased_or_busy_ones_are_not(wakes: Wakes
     assert batch[1].tolist() == [2] * 5
 
 
+def test_leases_that_a_forked_child_may_hold_end_with_the_ring(wakes: Wakes) -> None:
+    ring = make(wakes)
+    batch = ring.hand_out(filled(ring, 1))
+    ring.keep_leases()
+    later = ring.hand_out(filled(ring, 2))
+    del batch, later
+    assert (ring.leased_count, len(ring.free), wakes.count) == (1, 3, 1)
+    ring.reclaim(set())
+    assert len(ring.free) == 3
+    ring.release()
+    assert ring.leased_count == 0
+
+
 def test_no_memory_is_allocated_when_slots_are_reused(wakes: Wakes) -> None:
     ring = make(wakes, spec=ps.ArraySpec((1000, 100), "float64"))
     ring.hand_out(filled(ring, 0))

@@ -12,11 +12,15 @@ Guarantees.
   very thread holds. So it takes no lock: it pops from a dict, appends to a deque, and calls
   `on_free`; the first two are single operations of C code.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
+- That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
+  is shared, for workers in other processes, nobody would tell when the child lets go: so those leases never end, and
+  their slots are not filled again. What either of the two writes into such a batch, both see.
 
 Decided elsewhere: which batch fills a slot (`_run/_pipeline.py`).
 """
 
 import mmap
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -76,6 +80,10 @@ class Ring:
         """How many batches were handed out as private copies because their user kept many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
         """Slots that may be filled; the one that came back last is taken first."""
+        self._lasting: list[npt.NDArray[Any] | None] = []
+        """What keeps leases from ending; see `keep_leases`."""
+        if is_shared:
+            _shared_rings[id(self)] = self
 
     def _root(self, slot: int) -> npt.NDArray[np.uint8]:
         memory = self._memory
@@ -138,10 +146,15 @@ class Ring:
         self.free.append(slot)
         self._on_free()
 
+    def keep_leases(self) -> None:
+        """Has the leases that there are now end with the ring only. Takes no lock."""
+        self._lasting += [root() for _, root in self._leases.copy().values()]
+
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
         self._memory = None
         self._rows = []
+        self._lasting = []
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
         self.words = memoryview(b"").cast("q")
         if self.file is not None:
@@ -156,6 +169,19 @@ class Ring:
     def leased_count(self) -> int:
         """How many slots are in the user's hands."""
         return len(self._leases)
+
+
+_shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
+
+
+def _keep_leases() -> None:
+    for each in _shared_rings.valuerefs():  # a list, made by one operation
+        if (ring := each()) is not None:
+            ring.keep_leases()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_keep_leases)
 
 
 def _own(leaf: Any, kind: str) -> Any:
