@@ -3,6 +3,7 @@
 import enum
 import gc
 import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,46 @@ def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pyt
     monkeypatch.setattr(_pool, "Child", once)
     with ps.range(10).map(lambda x: x).batch(5).loader("processes", workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+def test_a_pool_that_cannot_be_had_leaves_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, dataset = threading.Thread.start, ps.range(10).batch(2)
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "penstock-pool":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(dataset.loader("processes"))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.slow
+def test_what_there_is_no_descriptor_left_to_receive_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    receive = socket.recv_fds
+
+    def receive_without(*arguments: Any) -> Any:  # as the system does it
+        data, descriptors, *rest = receive(*arguments)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return data, [], *rest
+
+    monkeypatch.setattr(socket, "recv_fds", receive_without)
+    large = ps.range(10).map(lambda x: np.zeros(x + 10_000), element_spec=ps.ArraySpec((None,), "float64"))
+    with (
+        large.loader("processes", workers=1) as loader,
+        pytest.raises(
+            ps.LoaderError, match=r"sent 78\.3 KiB in a file, and .* as many files open as it may\. Close some"
+        ),
+    ):
+        next(iter(loader))
+    caplog.clear()  # its traceback holds the pool
 
 
 @pytest.mark.slow
@@ -220,7 +261,7 @@ def test_a_batch_stays_as_it_is_in_a_forked_child(executor: Any) -> None:
 
 
 def test_a_batch_kept_until_modules_are_taken_apart_rings_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    bell = _pool._Doorbell()
+    bell = _pool._Bell()
     monkeypatch.setattr(_pool, "contextlib", None)
     monkeypatch.setattr(_pool, "os", None)
     for _ in range(70_000):  # more than a pipe holds

@@ -4,6 +4,7 @@ Used by the one thread of a pool, and never waits.
 """
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -144,6 +145,12 @@ class Child:
                 self.stack += data.decode(errors="replace")
                 continue
             value: Any = pickle.loads(data)
+            if isinstance(value, int) and not descriptors:
+                raise OSError(
+                    errno.EMFILE,
+                    f"{self} sent {mib(value)} in a file, and this process has as many files open as it may. Close "
+                    "some, or allow more (ulimit -n)",
+                )
             for descriptor in descriptors:
                 value = pickle.loads(map_shared(descriptor, value))
                 os.close(descriptor)

@@ -61,29 +61,38 @@ _log = logging.getLogger("penstock")
 
 
 @final
-class _Doorbell:
-    """A pipe that wakes the pool's thread. It is open as long as anybody may ring it."""
+class _Bell:
+    """A pipe with a byte for each ring, which wakes those who wait for one. It is closed when it is dropped.
 
-    def __init__(self) -> None:
-        self.descriptor, self._button = os.pipe()
+    Functions of modules are held by defaults: a batch that the program kept rings as modules are taken apart, and in a
+    child of fork() it may be dropped as late.
+
+    Args:
+        waits: Whether who rings waits for room, or knows that it was rung often enough.
+    """
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self._both: tuple[int, ...] = ()
+        self._both = self.descriptor, self.button = os.pipe()
         os.set_blocking(self.descriptor, False)
-        os.set_blocking(self._button, False)
+        os.set_blocking(self.button, waits)
 
-    def ring(self, write: Callable[[int, bytes], int] = os.write) -> None:
-        # Held by a default and not by a module: a batch that the program kept rings as modules are taken apart.
+    def ring(self, count: int = 1, write: Callable[[int, bytes], int] = os.write) -> None:
         try:  # noqa: SIM105
-            write(self._button, b"\0")
-        except BlockingIOError:  # it was rung often enough
+            write(self.button, bytes(count))
+        except BlockingIOError:
             pass
 
     def answer(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self.descriptor, 4096)
+            os.read(self.descriptor, 1 << 16)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Held by a default, for in a child of fork() it may be dropped as late as modules are taken apart.
-        close(self.descriptor)
-        close(self._button)
+    def close(self, close: Callable[[int], None] = os.close) -> None:
+        both, self._both = self._both, ()
+        for descriptor in both:
+            close(descriptor)
+
+    __del__ = close
 
 
 @final
@@ -97,14 +106,17 @@ class Pool:
         self.progress = 0
         """Grows while workers get on."""
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._doorbell = _Doorbell()
+        self._doorbell = _Bell()
+        """For this thread. It is open as long as anybody may ring it."""
         self._board_file = MemoryFile(BOARD_NBYTES)
         self._board = Board(self._board_file.descriptor)
-        tokens, self._tokens = os.pipe()
-        self._bell, bell = os.pipe()
-        for descriptor in (tokens, self._tokens, self._bell):
-            os.set_blocking(descriptor, False)
-        self._channels = Channels(self._board_file.descriptor, self.shared.descriptor, tokens, bell)
+        self._tokens = _Bell()
+        """For the workers: one for each unit queued."""
+        self._bell = _Bell(waits=True)
+        """For this thread, by the workers."""
+        self._channels = Channels(
+            self._board_file.descriptor, self.shared.descriptor, self._tokens.descriptor, self._bell.button
+        )
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
         self._ending: list[Child] = []
@@ -154,7 +166,7 @@ class Pool:
 
     def _run(self) -> None:
         self._selector.register(self._doorbell.descriptor, selectors.EVENT_READ, self._take_mail)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._answer_bell)
+        self._selector.register(self._bell.descriptor, selectors.EVENT_READ, self._answer_bell)
         while self.tenant_count:
             try:
                 self._turn()
@@ -310,15 +322,10 @@ class Pool:
             self._waiting.popleft()
             count += 1
         self._board.unlock()
-        self._add_tokens(count)
-
-    def _add_tokens(self, count: int) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: there are more than units
-            os.write(self._tokens, bytes(count))
+        self._tokens.ring(count)
 
     def _answer_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._bell, 1 << 16)
+        self._bell.answer()
         self._collect()
 
     def _collect(self) -> None:
@@ -446,7 +453,7 @@ class Pool:
                 self._board.unlock()
             self._ending.remove(child)
             del self._children[child.number]
-            self._add_tokens(len(child.lost) + 1)  # it may have taken one along
+            self._tokens.ring(len(child.lost) + 1)  # it may have taken one along
             self._count_death(child)
             if self._failure is None and len(self._leaving) < self.tenant_count:
                 self._start(child.number)
@@ -526,7 +533,7 @@ class Pool:
             elif not child.asked_at and now - child.seen_at >= job.plan.timeout_s:
                 child.ask_for_stack()
         if queued:
-            self._add_tokens(1)  # one that was stopped may have taken it along
+            self._tokens.ring(1)  # one that was stopped may have taken it along
 
     # The end.
 
@@ -565,8 +572,8 @@ class Pool:
                     child.kill()
             time.sleep(0.002)
         self._selector.close()
-        for descriptor in (self._channels.tokens, self._channels.bell, self._tokens, self._bell):
-            os.close(descriptor)
+        self._tokens.close()
+        self._bell.close()
         self._board_file.close()
         self.shared.close()
         self._plans.clear()
