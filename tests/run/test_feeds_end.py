@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._memory._shared import SharedFile
 from penstock.testing._shared import SharedSignal
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
@@ -282,3 +283,34 @@ def test_ctrl_c_costs_nothing(executor: str, where: str) -> None:
         assert len(got) in (at - 1, at)
         assert lists(iterator) == batches_of(4, 100)[at:]
         assert lists(loader) == batches_of(4, 100)
+
+
+@pytest.mark.slow
+def test_two_threads_may_close_a_stream_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ps.range(100).map(lambda x: f"n{x}").filter(lambda text: True).map(lambda text: text + "!")
+    loader = texts.batch(4).loader("processes", workers=1)
+    next(iter(loader))
+    release, is_there, may_go_on = SharedFile.release, threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def release_later(shared: SharedFile, place: Any) -> None:
+        if threading.current_thread() is first:
+            is_there.set()
+            assert may_go_on.wait(DEADLINE_S)
+        release(shared, place)
+
+    def close() -> None:
+        try:
+            loader.close()
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(SharedFile, "release", release_later)
+    first, second = threading.Thread(target=close), threading.Thread(target=close)
+    first.start()
+    assert is_there.wait(DEADLINE_S)
+    second.start()
+    second.join(DEADLINE_S)
+    may_go_on.set()
+    first.join(DEADLINE_S)
+    assert not errors

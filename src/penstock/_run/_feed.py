@@ -287,9 +287,9 @@ class Feed(Client):
         return span
 
     def _forget(self, span: _Span) -> None:
-        for place in span.places if self._shared is not None else ():
+        places, span.places = span.places, []  # before, for two threads may close a loader at once
+        for place in places if self._shared is not None else ():
             self._shared.release(place)  # type: ignore[union-attr]
-        span.places.clear()
 
     # The pipeline's side, with its lock held.
 
