@@ -80,3 +80,11 @@ def type_of(value: object) -> str:
     """The type of a value with its article, for messages: `an int`, `a str`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
+def words_of(error: BaseException) -> str:
+    """An exception of the user's for messages: `ValueError: 3 is odd`. Its own text may fail."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as failure:
+        return f"{type(error).__name__}: <its text is not known: it raised {type(failure).__name__}>"

@@ -167,6 +167,29 @@ def test_sys_exit_in_a_function_is_told_with_its_element(executor: Any) -> None:
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
+def test_an_exception_whose_own_text_fails_is_told_with_its_element(executor: Any) -> None:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def refuse(x: Any) -> Any:
+        raise SpeechlessError
+
+    def generate() -> Any:
+        yield from range(2)
+        raise SpeechlessError
+
+    text = r"SpeechlessError: <its text is not known: it raised RuntimeError>"
+    plans = {
+        "element 0": ps.range(4).map(refuse, element_spec=SCALAR),
+        "element 1": ps.range(4)[1:].filter(lambda x: refuse(x) if x == 2 else True),
+        "element 2": ps.from_generator(generate, element_spec=SCALAR),
+    }
+    for place, plan in plans.items():
+        with plan.loader(executor) as loader, pytest.raises(ps.ElementError, match=rf"{place} .*{text}"):
+            list(loader)
+
+
 def test_stop_iteration_from_a_source_does_not_look_like_the_end(executor: Any) -> None:
     source = FailingSource(RangeSource(40), {9: StopIteration("nothing more")})
     with (

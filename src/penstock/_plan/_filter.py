@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-from penstock._errors import ElementError, PenstockError, SpecError
+from penstock._errors import ElementError, PenstockError, SpecError, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock._plan._map import function_name
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node
@@ -184,7 +184,7 @@ class FlatMap(Sequential):
                 except (Exception, SystemExit) as error:
                     raise ElementError(
                         f"{self.label} at {self.where} failed on element {index} of epoch {epoch}: "
-                        f"{type(error).__name__}: {error}{_UNTOLERATED if self.is_tolerated else ''}"
+                        f"{words_of(error)}{_UNTOLERATED if self.is_tolerated else ''}"
                     ) from error
                 yield index, value
 

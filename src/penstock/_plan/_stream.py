@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import ElementError, PenstockError, SpecError, StateError
+from penstock._errors import ElementError, PenstockError, SpecError, StateError, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
@@ -106,7 +106,7 @@ class Generate(Node):
             raise
         except Exception as error:  # of the user's function, which is begun to look at its first element
             raise ElementError(
-                f"{self.label} at {self.where} failed at element 0 of epoch 0: {type(error).__name__}: {error}"
+                f"{self.label} at {self.where} failed at element 0 of epoch 0: {words_of(error)}"
             ) from error
 
     def settings(self) -> dict[str, Any]:
@@ -141,8 +141,7 @@ class Generate(Node):
                     raise
                 except (Exception, SystemExit) as error:
                     raise ElementError(
-                        f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: "
-                        f"{type(error).__name__}: {error}"
+                        f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"
                     ) from error
                 try:
                     leaves = conformed(self.spec, value)
