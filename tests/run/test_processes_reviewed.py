@@ -13,9 +13,11 @@ import pytest
 
 import penstock as ps
 from penstock._loader import CLOSE_WAIT_S
+from penstock._memory._shared import SharedFile
 from penstock._run._workers import _pool
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
+from tests.run.common import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -201,6 +203,38 @@ def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_anot
         pool.post(lambda: (loader.close(), is_closed.set()))
         assert is_closed.wait(CLOSE_WAIT_S / 2)
         assert len(list(batches)) == 19
+
+
+@pytest.mark.slow
+def test_a_plan_that_comes_after_its_loader_was_closed_is_not_kept_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, is_there, may_go_on = SharedFile.put_bytes, threading.Event(), threading.Event()
+
+    def put_later(shared: SharedFile, data: bytes) -> Any:
+        is_there.set()
+        assert may_go_on.wait(DEADLINE_S)
+        return put(shared, data)
+
+    def consume(loader: Any) -> None:
+        with pytest.raises(ps.LoaderError, match="This loader is closed"):
+            iter(loader)
+
+    with ps.range(40).batch(2).loader("processes", workers=1) as other:
+        batches = iter(other)
+        pool: Any = _pool._registry._pool
+        held = len(pool.shared._held)
+        monkeypatch.setattr(SharedFile, "put_bytes", put_later)
+        loader = ps.range(40).batch(2).loader("processes", workers=1)
+        consumer = threading.Thread(target=consume, args=(loader,))
+        consumer.start()
+        assert is_there.wait(DEADLINE_S)
+        loader.close()
+        may_go_on.set()
+        consumer.join(DEADLINE_S)
+        is_looked_at = threading.Event()
+        pool.post(is_looked_at.set)
+        assert is_looked_at.wait(DEADLINE_S)
+        assert (len(pool._plans), len(pool.shared._held)) == (1, held)
+        assert len(list(batches)) == 20
 
 
 @pytest.mark.slow

@@ -225,8 +225,14 @@ class Pool:
     def _lacks_workers(self) -> bool:
         return self._failure is None and len(self._children) < self._worker_count
 
-    def open(self, plan: Plan) -> None:
-        """Tells every worker of a plan."""
+    def open(self, tenant: Tenant, plan: Plan) -> None:
+        """Tells every worker of a plan, unless its tenant was let go while it was made."""
+        if plan not in tenant.plans:  # and with it the plan
+            return
+        if tenant.gone.is_set():  # and had no plan then
+            tenant.plans.remove(plan)
+            self.close(plan)
+            return
         self._plans[plan.number] = plan
         for child in self._children.values():
             child.tell(plan.opening, plan.files)

@@ -108,7 +108,6 @@ class Plan:
             directory=current_directory(),
             path=tuple(path for path in sys.path if type(path) is str),
         )
-        self._pool.post(lambda: self._pool.open(self))
 
     def note(self, text: str, *, is_warning: bool = False) -> None:
         """Keeps what happened to the workers, for the report, and logs it."""
@@ -147,6 +146,7 @@ class Tenant:
         """Has the workers learn of a plan; see `Plan`."""
         plan = Plan(self, parcel, ring, timeout_s, receiver, spans)
         self.plans.append(plan)
+        self.pool.post(lambda: self.pool.open(self, plan))
         return plan
 
     def close(self, plan: Plan) -> None:
