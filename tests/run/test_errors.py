@@ -190,6 +190,22 @@ def test_an_exception_whose_own_text_fails_is_told_with_its_element(executor: An
             list(loader)
 
 
+@pytest.mark.parametrize("kind", ["inline", "threads"])
+def test_an_exception_whose_own_cause_fails_costs_no_worker(kind: Any) -> None:
+    class UnfoundedError(Exception):
+        @property
+        def __cause__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("no cause")
+
+    def refuse(x: Any) -> Any:
+        raise UnfoundedError
+
+    with ps.range(4).map(refuse, element_spec=SCALAR).loader(kind, timeout_s=20) as loader:
+        for _ in range(2):
+            with pytest.raises(ps.ElementError, match="failed on element 0 .*UnfoundedError"):
+                list(loader)
+
+
 def test_stop_iteration_from_a_source_does_not_look_like_the_end(executor: Any) -> None:
     source = FailingSource(RangeSource(40), {9: StopIteration("nothing more")})
     with (

@@ -118,10 +118,11 @@ def clear_own_frames(error: BaseException) -> None:
     """
     one: BaseException | None = error
     seen: set[int] = set()
-    while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
-        seen.add(id(one))
-        for frame, _ in traceback.walk_tb(one.__traceback__):
-            if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
-                with contextlib.suppress(RuntimeError):  # it still runs
-                    frame.clear()
-        one = one.__cause__
+    with contextlib.suppress(Exception):  # a class of the user's may have made something of its own of these attributes
+        while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
+            seen.add(id(one))
+            for frame, _ in traceback.walk_tb(one.__traceback__):
+                if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+                    with contextlib.suppress(RuntimeError):  # it still runs
+                        frame.clear()
+            one = one.__cause__
