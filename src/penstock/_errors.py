@@ -54,7 +54,7 @@ class RemoteError(PenstockError, RuntimeError):
 
 
 class MemoryLimitError(PenstockError, MemoryError):
-    """The projected memory of a loader is above its `memory_limit`."""
+    """The projected memory of a loader is above its `memory_limit`, or more than the system gives."""
 
 
 class StateError(PenstockError, ValueError):

@@ -1,7 +1,10 @@
 """How much memory a loader takes, known before the first read."""
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from penstock._errors import MemoryLimitError
 from penstock._memory._slot import SlotLayout
@@ -15,6 +18,12 @@ PARENT_NBYTES = 48 * MIB
 """An allowance for this process beside what is projected: code, threads, what libraries keep."""
 WORKER_NBYTES = 45 * MIB
 """And for each worker process: an interpreter, NumPy, this package."""
+_LIMITS: Final = {
+    errno.ENOMEM: "",
+    errno.ENOSPC: "",
+    errno.EFBIG: "; a limit for files, `ulimit -f`, is one for memory that processes share, too",
+}
+"""What the system says when it has no memory to give, and what there is to add."""
 
 
 @final
@@ -135,6 +144,24 @@ def budget(
         last_step=node.label,
         spec=str(spec),
     )
+
+
+@contextlib.contextmanager
+def granted(nbytes: int, what: str, cure: str) -> Iterator[None]:
+    """Says what memory was for that the system does not give.
+
+    Raises:
+        MemoryLimitError: For the system's own error, which is the cause.
+    """
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        reason = "that is more than it can count"
+        if isinstance(error, OSError):
+            if error.errno not in _LIMITS:
+                raise
+            reason = f"{error.strerror}{_LIMITS[error.errno]}"
+        raise MemoryLimitError(f"The system gives no {mib(nbytes)} for {what}: {reason}. {cure}.") from error
 
 
 def mib(nbytes: int) -> str:

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import LoaderError
+from penstock._memory._budget import granted, mib
 from penstock._memory._mapping import MemoryFile, private
 from penstock._memory._slot import RingLayout, ring_words
 from penstock._plan._reader import Rows
@@ -66,9 +67,13 @@ class Ring:
         self.slot_count = slot_count
         self._spare_count = spare_count
         self._on_free = on_free
-        self.file = MemoryFile(self._layout.nbytes) if is_shared else None
+        self.file: MemoryFile | None = None
         """The memory, for workers in other processes to map; None if it is not shared."""
-        self._memory: mmap.mmap | None = self.file.map() if self.file else private(self._layout.nbytes)
+        self._memory: mmap.mmap | None
+        what = f"{slot_count:,} slots of {mib(self._layout.slot.nbytes)}, {spec}"
+        with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
+            self.file = MemoryFile(self._layout.nbytes) if is_shared else None
+            self._memory = self.file.map() if self.file else private(self._layout.nbytes)
         self.words = ring_words(self._memory, slot_count)
         """See `ring_words`."""
         self.times = self._layout.times(self._memory)

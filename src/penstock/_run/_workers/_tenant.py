@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
+from penstock._memory._budget import granted
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place
 from penstock._memory._slot import own_words
@@ -90,10 +91,12 @@ class Plan:
         self.places: list[Place] = []
         """What it has in the pool's shared file: itself, then its arrays."""
         shared = self._pool.shared
+        nbytes = len(parcel.data) + sum(array.nbytes for array in parcel.arrays)
         try:
-            self.places.append(shared.put_bytes(parcel.data))
-            for array in parcel.arrays:
-                self.places.append(shared.put_array(array))  # each one is noted, should the next fail
+            with granted(nbytes, "what worker processes share", "Put large arrays into files (from_npy)"):
+                self.places.append(shared.put_bytes(parcel.data))
+                for array in parcel.arrays:
+                    self.places.append(shared.put_array(array))  # each one is noted, should the next fail
         except BaseException:
             for place in self.places:
                 shared.release(place)
