@@ -78,6 +78,34 @@ def test_integers_of_numpy_are_indices(index):
     assert ps.range(5)[index] == 2
 
 
+def plan_of_all_verbs(integer):
+    two, three = integer(2), integer(3)
+    rows = ps.from_arrays(np.arange(48.0).reshape(24, 2))
+    stream = ps.from_generator(lambda part, count: iter(np.zeros((5, 2))), shards=two)
+    parts = (
+        rows.shuffle(two, window=three).repeat(two).take(integer(40)).skip(two).shard(integer(1), two),
+        rows.split(integer(20), integer(4), seed=two)[0],
+        rows.random_map(lambda row, rng: row, seed=two),
+        ps.mix([rows, rows], [two, three], seed=two),
+        ps.interleave([rows, rows], cycle_length=two, block_length=three),
+        stream,
+    )
+    rows = ps.interleave(parts).windows(two, shift=three, stride=integer(1)).unbatch()
+    return (
+        rows.bucket_by_length(len, [two, three], [two, two, three]).unbatch().padded_batch(two, padded_shapes=(three,))
+    )
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint8, np.array])
+def test_a_plan_of_integers_of_numpy_is_the_same_plan(integer):
+    ours, plain = plan_of_all_verbs(integer), plan_of_all_verbs(int)
+    assert repr(ours) == repr(plain)
+    with ours.loader("inline") as one, plain.loader("inline") as other:
+        assert one.get_state() == other.get_state()
+        for batch, want in zip(one, other, strict=True):
+            assert np.array_equal(batch, want)
+
+
 def test_elements_have_memory_of_their_own():
     ds = ps.from_arrays(np.zeros((3, 2)))
     kept = list(ds)

@@ -361,6 +361,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"workers": 0}, ValueError, "workers=0 is below 1"),
     ({"workers": 2.0}, TypeError, r"workers=2\.0 is not an integer"),
     ({"workers": True}, TypeError, "workers=True is not an integer"),
+    ({"workers": np.True_}, TypeError, "workers=np.True_ is not an integer"),
     ({"executor": "inline", "workers": 3}, ValueError, "executor='inline' has no workers, but workers=3"),
     ({"prefetch": 0}, ValueError, "prefetch=0 is below 1"),
     ({"prefetch": "4"}, TypeError, "prefetch='4' is not an integer"),
@@ -369,6 +370,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout_s": 0}, ValueError, "timeout_s=0 is not a time above zero"),
     ({"timeout_s": float("nan")}, ValueError, "timeout_s=nan is not a time above zero"),
     ({"shard": 1}, TypeError, r"shard=1 is not a pair"),
+    ({"shard": (0.0, 2)}, TypeError, r"shard=\(0\.0, 2\) is not a pair"),
     ({"shard": (2, 2)}, ValueError, r"shard=\(2, 2\) is \(index, count\)"),
     ({"shard": (0, 3)}, ValueError, "A batch has 4 elements, which 3 shards cannot share"),
 ]
@@ -378,6 +380,35 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=f"^{text}"):
         dataset().loader(**options)
+
+
+NUMPY_OPTIONS: list[dict[str, Any]] = [
+    {"workers": np.int64(2)},
+    {"prefetch": np.uint8(3)},
+    {"memory_limit": np.int64(1 << 30)},
+    {"timeout_s": np.int64(30)},
+    {"timeout_s": np.float32(30)},
+    {"shard": (np.int64(0), np.int64(1))},
+    {"on_error": "replace", "max_errors": np.int64(3)},
+    {"on_error": "replace", "max_errors": np.float32(0.5)},
+]
+
+
+@pytest.mark.parametrize("options", NUMPY_OPTIONS, ids=str)
+def test_options_are_numbers_of_numpy_too(options: dict[str, Any]) -> None:
+    with dataset().loader("threads" if "workers" in options else "inline", **options) as loader:
+        assert [batch.tolist() for batch in loader] == epoch(0)
+    plain = LoaderOptions(**options)
+    assert {type(value) for value in vars(plain).values()} <= {str, int, float, tuple, type(None)}
+    assert {type(part) for part in plain.shard} == {int}
+
+
+def test_a_state_is_of_integers_of_numpy_too_as_frameworks_give_it_back() -> None:
+    with dataset().loader("inline") as loader:
+        state = loader.get_state()
+        loader.set_state(state | {"version": np.int64(1), "epoch": np.int64(1), "position": np.array(3)})
+        assert json.loads(json.dumps(loader.get_state())) == state | {"epoch": 1, "position": 3}
+        assert [batch.tolist() for batch in loader] == epoch(1)[3:]
 
 
 def test_an_empty_dataset_is_refused() -> None:

@@ -15,6 +15,18 @@ def test_axes_of_a_dtype_are_the_last_of_the_shape():
     assert ps.ArraySpec((None,), "(3,4)i4", (2,)).max_shape == (2, 3, 4)
 
 
+def test_sizes_become_integers_of_python_and_are_such():
+    spec = ps.ArraySpec((np.int64(2), None), "uint8", (np.int64(2), np.uint8(3)))
+    assert repr(spec) == "ArraySpec((2, None), uint8)"
+    assert {type(size) for size in spec.max_shape} == {int}
+    with pytest.raises(TypeError, match=r"^ArraySpec\(3, \.\.\.\): a shape is a tuple of integers, such as \(28, 28\)"):
+        ps.ArraySpec(3, "uint8")
+    with pytest.raises(TypeError, match=r"^ArraySpec\(\(2\.0,\), \.\.\.\): a shape is a tuple of integers"):
+        ps.ArraySpec((2.0,), "uint8")
+    with pytest.raises(ValueError, match=r"^ArraySpec\(\(-1, 3\), \.\.\.\): sizes are from 0 on, and None for an axis"):
+        ps.ArraySpec((-1, 3), "uint8")
+
+
 def test_nbytes_is_that_of_the_largest():
     assert ps.ArraySpec((3, 50, 50), "float64").nbytes == 60000
     assert ps.ArraySpec((None, 28, 28), "float32", max_shape=(32, 28, 28)).nbytes == 32 * 28 * 28 * 4

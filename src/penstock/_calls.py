@@ -1,12 +1,13 @@
 """Calls with an argument that the function does not have: what it is called here, and which there are.
 
-So too several arguments where one tuple of them is meant, and data where an array is taken.
+So too calls that lack one, several arguments where one tuple of them is meant, and data where an array is taken.
 
 Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
 """
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -51,6 +52,10 @@ _ELSEWHERE: Final = {
 }
 """What to write for other libraries' words that are no argument here."""
 
+_WHAT_FOR: Final = {
+    "weights": "A number above zero for each dataset: [1, 1] for two equal parts.",
+}
+"""What to give for an argument that others can do without."""
 
 _SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
 """First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
@@ -80,6 +85,16 @@ class NoArray:
         raise AttributeError(f"{self._called} has no shape: {self._no_array}", name="shape", obj=self)
 
 
+def as_int(value: Any) -> int | None:
+    """An integer as one of Python, whichever library it is of; None if it is none, or True or False."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
     """Returns the function with a better error for a keyword that it does not have; its signature stays.
 
@@ -94,7 +109,7 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             return fn(*args, **kwargs)
         except TypeError:
             # What is raised inside passes, unless the call could not have worked anyway.
-            if text := _side_by_side(fn, args) or _unknown_keyword(fn, kwargs, options):
+            if text := (_side_by_side(fn, args) or _unknown_keyword(fn, kwargs, options) or _missing(fn, args, kwargs)):
                 raise ArgumentTypeError(text) from None
             raise
 
@@ -124,6 +139,13 @@ def _side_by_side(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
     if len(args) < 2 or len(places) != 1 or places[0] not in _SEVERAL_IN_ONE:
         return None
     return f"{fn.__name__}() takes one tuple of them, not {len(args)} arguments: {fn.__name__}((a, b))."
+
+
+def _missing(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The message about an argument that a call lacks, where Python's own does not say what to give; None elsewhere."""
+    places = list(inspect.signature(fn).parameters)
+    name = next((each for each in places[len(args) :] if each in _WHAT_FOR and each not in kwargs), None)
+    return None if name is None else f"{fn.__name__}() needs {name}. {_WHAT_FOR[name]} It takes {', '.join(places)}."
 
 
 def _unknown_keyword(fn: Callable[..., Any], kwargs: dict[str, Any], options: Collection[str]) -> str | None:

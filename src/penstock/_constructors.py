@@ -2,25 +2,28 @@
 
 import builtins
 import math
-import operator
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from penstock import _tree
+from penstock._calls import as_int
 from penstock._dataset import Dataset, caller, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
 from penstock._plan._mix import Mix
-from penstock._plan._node import Node
+from penstock._plan._node import POSITION_LIMIT, Node
 from penstock._plan._source import Source, SourceNode
 from penstock._plan._stream import Generate, Promised
 from penstock._plan._text import length_text
 from penstock._tree import Tree
 from penstock.sources import arrays, files, generators, npy
+
+MOST_WEIGHT: Final = 1e300
+"""A weight of `mix` is below it, so that the sum of many is a number too."""
 
 
 def from_npy(path_or_tree: Tree) -> Dataset:
@@ -147,7 +150,8 @@ def from_generator(
     if length is not None and length != math.inf:
         length = integer("from_generator", "length", length, 0)
     where = caller()
-    if integer("from_generator", "shards", shards, 1) > 1 and not callable(fn):
+    shards = integer("from_generator", "shards", shards, 1)
+    if shards > 1 and not callable(fn):
         raise ArgumentTypeError(f"from_generator(shards={shards}) needs a function, got {type_of(fn)}.")
     arguments = [args] if shards == 1 else [(number, shards, *args) for number in builtins.range(shards)]
     nodes: list[Node] = [
@@ -251,18 +255,18 @@ def range(n: int) -> Dataset:
     Random access: yes. Memory: none.
 
     Raises:
-        ArgumentError: `n` is negative or above 2**62.
+        ArgumentError: `n` is negative, or not below 2**62.
 
     Example:
         >>> penstock.range(3)[-1]
         np.int64(2)
     """
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise ArgumentTypeError(f"range({n!r}): an integer is needed, not {type_of(n)}.")
-    n = operator.index(n)
-    if not 0 <= n < 1 << 62:
-        raise ArgumentError(f"range({n}): from 0 up to 2**62 - 1 elements are possible.")
-    return Dataset(SourceNode(arrays.RangeSource(n), "range"))
+    count = as_int(n)
+    if count is None:
+        raise ArgumentTypeError(f"range({n!r:.80}): an integer is needed, not {type_of(n)}.")
+    if not 0 <= count < POSITION_LIMIT:
+        raise ArgumentError(f"range({count}): from 0 up to 2**62 - 1 elements are possible.")
+    return Dataset(SourceNode(arrays.RangeSource(count), "range"))
 
 
 def zip(tree: Tree) -> Dataset:
@@ -339,8 +343,8 @@ def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, 
         [0, 0, 1, 1, 2, 3]
     """
     if cycle_length is not None:
-        integer("interleave", "cycle_length", cycle_length, 1)
-    integer("interleave", "block_length", block_length, 1)
+        cycle_length = integer("interleave", "cycle_length", cycle_length, 1)
+    block_length = integer("interleave", "block_length", block_length, 1)
     return Dataset(Interleave(tuple(_nodes("interleave", datasets)), cycle_length, block_length))
 
 
@@ -358,7 +362,7 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
         seed: Any integer; another one for another order.
 
     Raises:
-        ArgumentTypeError: Something in it is not a dataset.
+        ArgumentTypeError: Something in it is not a dataset, or weights are no list of numbers.
         ArgumentError: Weights are not as many, or not above zero.
         SpecError: When the spec is first needed: they differ.
 
@@ -367,18 +371,25 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
         >>> sorted(int(x) for x in mixed.take(1024)) == sorted([*np.arange(768), *np.arange(256)])
         True
     """
-    nodes, shares = tuple(_nodes("mix", datasets)), tuple(map(_plain, weights))
+    nodes = tuple(_nodes("mix", datasets))
+    if isinstance(weights, (str, bytes)) or not isinstance(weights, Iterable):
+        raise ArgumentTypeError(
+            f"mix(weights={weights!r:.80}): a list of numbers is needed, one for each of the {len(nodes)} datasets; "
+            f"for equal parts, {[1] * len(nodes)!r:.80}."
+        )
+    shares = tuple(map(_plain, weights))
     if len(shares) != len(nodes):
         raise ArgumentError(f"mix() got {len(nodes)} datasets and {len(shares)} weights.")
     for share in shares:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
-            raise ArgumentError(f"mix(weights={list(shares)}): {share!r} is not a number above zero.")
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < MOST_WEIGHT:
+            fault = "too large" if isinstance(share, (int, float)) and share > 0 else "not a number above zero"
+            raise ArgumentError(f"mix(weights={list(shares)!r:.200}): {share!r:.80} is {fault}.")
     return Dataset(Mix(nodes, shares, integer("mix", "seed", seed)))
 
 
 def _plain(number: Any) -> Any:
     """A number of NumPy as one of Python."""
-    return number.item() if isinstance(number, (np.integer, np.floating)) else number
+    return number.item() if isinstance(number, (np.generic, np.ndarray)) and number.shape == () else number
 
 
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
-from penstock._calls import NoArray, explained_methods
+from penstock._calls import NoArray, as_int, explained_methods
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
@@ -26,7 +26,7 @@ from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map, function_name
-from penstock._plan._node import Access, Length, Node, makers
+from penstock._plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
@@ -214,6 +214,8 @@ class Dataset(NoArray):
             number %= length
         elif number < 0:
             raise ElementIndexError(f"Index {number} counts from the end, but this dataset is {length_words(length)}.")
+        if number >= POSITION_LIMIT:
+            raise ElementIndexError(f"Index {index} is too far off: positions go up to 2**62 - 1.")
         return self._element(number)
 
     def __iter__(self) -> Iterator[Tree]:
@@ -410,7 +412,7 @@ class Dataset(NoArray):
             >>> sorted(penstock.range(5).shuffle(seed=7))
             [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)]
         """
-        integer("shuffle", "seed", seed)
+        seed = integer("shuffle", "seed", seed)
         if window is not None:
             window = integer("shuffle", "window", window, least=1)
         if window is None:
@@ -418,7 +420,10 @@ class Dataset(NoArray):
                 "shuffle()", "Give window=, and that many elements are held and shuffled among themselves"
             )
         if self._node.access == "random":
-            self._require_finite("shuffle", "Shuffle before repeat(): every round gets an order of its own.")
+            cure = "Shuffle before repeat(): every round gets an order of its own."
+            self._require_finite("shuffle", cure)
+            if finite_length(self._node) >= POSITION_LIMIT:
+                raise ArgumentError(f"shuffle() puts fewer than 2**62 elements in order, and these are more. {cure}")
         return Dataset(Shuffle(self._node, seed, window, reshuffle))
 
     def repeat(self, count: int | None = None) -> "Dataset":
@@ -473,18 +478,21 @@ class Dataset(NoArray):
         Raises:
             ArgumentError: Not `0 <= index < count`.
         """
-        integer("shard", "count", count, least=1)
-        if integer("shard", "index", index) >= count:
+        count, index = integer("shard", "count", count, least=1), integer("shard", "index", index)
+        if index >= count:
             raise ArgumentError(f"shard({index}, {count}): the index must be below the count.")
         return self._sliced("shard", f"{index}, {count}", index, None, count)
 
     def _sliced(self, verb: str, text: str, start: int | None, stop: int | None, step: int | None) -> "Dataset":
         try:
-            return Dataset(sliced(self._node, verb, text, start, stop, step))
+            node = sliced(self._node, verb, text, start, stop, step)
         except TypeError:
             raise ArgumentTypeError(f"A slice of a dataset needs integers, got [{text}].") from None
         except ValueError as error:
             raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
+        if node.start >= POSITION_LIMIT:
+            raise ArgumentError(f"[{text}] is not possible here: positions go up to 2**62 - 1.")
+        return Dataset(node)
 
     def split(
         self, *parts: float, groups: npt.ArrayLike | None = None, seed: int | None = None
@@ -513,6 +521,7 @@ class Dataset(NoArray):
             (8, [8, 9])
         """
         self._require_finite("split", "Use take(n) first.")
+        parts = tuple(part if (number := as_int(part)) is None else number for part in parts)
         node, count = self._node, len(self)
         if node.changes_order:
             raise ArgumentError(
@@ -714,8 +723,10 @@ class Dataset(NoArray):
             >>> [w.tolist() for w in penstock.range(5).windows(3)]
             [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
-        for name, value in (("length", length), ("shift", shift), ("stride", stride)):
+        length, shift, stride = (
             integer("windows", name, value, least=1)
+            for name, value in (("length", length), ("shift", shift), ("stride", stride))
+        )
         span, total = (length - 1) * stride + 1, self._node.length
         if groups is None:
             count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
@@ -1090,18 +1101,24 @@ def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
     for leaf in leaves:
         if not _is_shape(leaf):
             raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")
-    return Padding(tuple(leaves), tuple(fill), structure, value_structure)
+    sizes = tuple(tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves)
+    return Padding(sizes, tuple(fill), structure, value_structure)
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, tuple) and all(size is None or (type(size) is int and size >= 0) for size in value)
+    return isinstance(value, tuple) and all(size is None or _is_size(size) for size in value)
+
+
+def _is_size(value: object) -> bool:
+    size = as_int(value)
+    return size is not None and size >= 0
 
 
 def integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
     """Checks a count; `least` defaults to 0, and to no bound for seeds."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{verb}({name}={value!r}): an integer is needed, not {type_of(value)}.")
-    number = int(value.__index__())
+    number = as_int(value)
+    if number is None:
+        raise ArgumentTypeError(f"{verb}({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
     if name != "seed" and number < (least or 0):
         raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
     return number

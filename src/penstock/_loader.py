@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, TypeVar, final
+from numbers import Real
+from typing import Any, Literal, Self, TypeGuard, TypeVar, final
 
-from penstock._calls import NoArray
+from penstock._calls import NoArray, as_int
 from penstock._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -78,40 +79,49 @@ class LoaderOptions:
                 "(no workers)."
             )
         if self.workers != "auto":
-            if self.workers == 0 and type(self.workers) is int:
+            if as_int(self.workers) == 0:
                 raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
-            _require_int("workers", self.workers, 1)
-        _require_int("prefetch", self.prefetch, 1)
+            self._set("workers", _integer("workers", self.workers, 1))
+        self._set("prefetch", _integer("prefetch", self.prefetch, 1))
         if self.memory_limit is not None:
-            _require_int("memory_limit", self.memory_limit, 1, "bytes, such as 2 * 2**30")
-        if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, (int, float)):
+            self._set("memory_limit", _integer("memory_limit", self.memory_limit, 1, "bytes, such as 2 * 2**30"))
+        if not _is_number(self.timeout_s):
             raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
         if not self.timeout_s > 0:
             raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
+        self._set("timeout_s", float(self.timeout_s))
         if self.on_error not in ("raise", "skip", "replace"):
             raise ArgumentError(
                 f"on_error={self.on_error!r} is not known. Use 'raise', 'skip' (leave out elements that fail), or "
                 "'replace' (put another one of the batch in their place)."
             )
         self._check_max_errors()
-        shard = self.shard
-        if not (isinstance(shard, tuple) and len(shard) == 2 and all(type(part) is int for part in shard)):
-            raise ArgumentTypeError(f"shard={shard!r} is not a pair of integers (index, count).")
-        if not 0 <= shard[0] < shard[1]:
-            raise ArgumentError(f"shard={shard!r} is (index, count), and needs 0 <= index < count.")
+        shard = [as_int(part) for part in self.shard] if isinstance(self.shard, tuple) else []
+        numbers = tuple(number for number in shard if number is not None)
+        if not len(shard) == len(numbers) == 2:
+            raise ArgumentTypeError(f"shard={self.shard!r} is not a pair of integers (index, count).")
+        if not 0 <= numbers[0] < numbers[1]:
+            raise ArgumentError(f"shard={numbers} is (index, count), and needs 0 <= index < count.")
+        self._set("shard", numbers)
+
+    def _set(self, name: str, value: object) -> None:
+        """Puts a number of Python in the place of one of NumPy."""
+        object.__setattr__(self, name, value)
 
     def _check_max_errors(self) -> None:
         most = self.max_errors
         if most is not None:
-            if isinstance(most, bool) or not isinstance(most, (int, float)):
+            if not _is_number(most):
                 raise ArgumentTypeError(f"max_errors={most!r} is no number: a count, or a fraction such as 0.01.")
-            if not (most >= 0 and (isinstance(most, int) or most <= 1)):
+            count = as_int(most)
+            if not (most >= 0 and (count is not None or most <= 1)):
                 raise ArgumentError(f"max_errors={most!r} is neither a count from 0 on nor a fraction from 0.0 to 1.0.")
             if self.on_error == "raise":
                 raise ArgumentError(
                     f"max_errors={most!r} says how many elements may fail, but on_error='raise' ends with the first. "
                     "Use on_error='replace' or 'skip'."
                 )
+            self._set("max_errors", float(most) if count is None else count)
         if not isinstance(self.quarantine, (str, os.PathLike)):
             raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
 
@@ -302,7 +312,7 @@ class Loader(NoArray):
                 differs), or a position that this dataset does not have.
         """
         at = self._checked(state)
-        self._alone(lambda: self._resume(at, state.get("cursor", [-1])[0]))
+        self._alone(lambda: self._resume(at, int(state.get("cursor", [-1])[0])))
 
     def _resume(self, at: Position, consumed: int) -> None:
         self._iterator_count += 1
@@ -327,11 +337,14 @@ class Loader(NoArray):
                 f"The state is of another dataset: {difference(str(state['plan']), self._identity)}. "
                 "Build the dataset as it was when the state was saved."
             )
-        epoch, position = state["epoch"], state["position"]
-        if not all(type(number) is int and 0 <= number < 1 << 62 for number in (epoch, position)):
-            raise StateError(f"epoch={epoch!r} and position={position!r} must be integers from 0 to 2**62 - 1.")
+        epoch, position = as_int(state["epoch"]), as_int(state["position"])
+        if epoch is None or position is None or not (0 <= epoch < 1 << 62 and 0 <= position < 1 << 62):
+            raise StateError(
+                f"epoch={state['epoch']!r} and position={state['position']!r} must be integers from 0 to 2**62 - 1."
+            )
         cursor = state.get("cursor", [0])
-        if not (isinstance(cursor, list) and len(cursor) == 1 and type(cursor[0]) is int and 0 <= cursor[0] < 1 << 62):
+        consumed = as_int(cursor[0]) if isinstance(cursor, list) and len(cursor) == 1 else None
+        if consumed is None or not 0 <= consumed < 1 << 62:
             raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
         self._require_same_batches(position, has_cursor="cursor" in state)
         count = self._program.batch_count
@@ -631,8 +644,15 @@ def _require_elements(node: Node) -> None:
     )
 
 
-def _require_int(name: str, value: object, least: int, unit: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a real number, of Python or NumPy; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _integer(name: str, value: object, least: int, unit: str = "") -> int:
+    number = as_int(value)
+    if number is None:
         raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
-    if value < least:
-        raise ArgumentError(f"{name}={value} is below {least}.")
+    if number < least:
+        raise ArgumentError(f"{name}={number} is below {least}.")
+    return number

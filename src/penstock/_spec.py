@@ -1,6 +1,7 @@
 """What an element looks like before it is read: shape and dtype of every leaf."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import PenstockError, SpecError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, SpecError, type_of
 from penstock._tree import Structure, Tree
 
 Shape = tuple[int | None, ...]
@@ -39,7 +40,7 @@ class ArraySpec:
     """The largest shape there can be. Known for batches, unknown for ragged leaves; not part of equality."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "shape", _sizes(self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
         if self.dtype.subdtype is not None:  # as NumPy does where it makes an array of such a dtype
             dtype, axes = self.dtype.subdtype
@@ -51,7 +52,9 @@ class ArraySpec:
                 f"{self} holds Python objects, which have no place in a batch. Elements are numbers, records, text or "
                 'bytes: np.dtype("U20") is text of up to 20 characters, np.dtype("U") of any number.'
             )
-        if self.max_shape is None and None not in self.shape:
+        if self.max_shape is not None:
+            object.__setattr__(self, "max_shape", _sizes(self.max_shape))
+        elif None not in self.shape:
             object.__setattr__(self, "max_shape", self.shape)
 
     @property
@@ -97,6 +100,19 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{self.shape} {_dtype_text(self.dtype)}"
+
+
+def _sizes(shape: Any) -> Shape:
+    """A shape in numbers of Python, whatever they were."""
+    try:
+        sizes = tuple(None if size is None else operator.index(size) for size in shape)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"ArraySpec({shape!r:.80}, ...): a shape is a tuple of integers, such as (28, 28), (3,) or ()."
+        ) from None
+    if any(size is not None and size < 0 for size in sizes):
+        raise ArgumentError(f"ArraySpec({sizes}, ...): sizes are from 0 on, and None for an axis that differs.")
+    return sizes
 
 
 @final

@@ -54,6 +54,26 @@ def test_endless_dataset_is_indexed_far_out():
         len(ds)
 
 
+def test_positions_beyond_those_that_there_are_are_refused_and_not_an_overflow():
+    endless, many = ps.range(3).repeat(), ps.range(3).repeat(2**63)
+    assert int(endless[2**62 - 1]) == (2**62 - 1) % 3
+    assert int(endless.skip(2**62 - 1)[0]) == (2**62 - 1) % 3
+    assert many.length == 3 * 2**63
+    assert values(many.take(4)) == [0, 1, 2, 0]
+    assert endless.take(2**70).length == 2**70
+    for ds, index in ((endless, 2**62), (endless, 2**70), (many, -1)):
+        with pytest.raises(
+            ps.ElementIndexError, match=rf"^Index {index} is too far off: positions go up to 2\*\*62 - 1"
+        ):
+            ds[index]
+    with pytest.raises(ps.ArgumentError, match=rf"^\[{2**62}\] is not possible here: positions go up to 2\*\*62 - 1"):
+        endless.skip(2**62)
+    with pytest.raises(
+        ps.ArgumentError, match=r"^shuffle\(\) puts fewer than 2\*\*62 elements in order.*before repeat"
+    ):
+        many.shuffle(1)
+
+
 def test_rounds_of_an_endless_dataset_are_epochs_of_the_input():
     once = ps.range(6).shuffle(1)
     assert values(once.repeat().take(12)) == values(once.repeat(2))

@@ -500,6 +500,18 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ps.interleave([numbers(1)], block_length=0), ValueError, r"interleave\(block_length=0\): .*at least 1\."),
     (lambda: ps.mix([numbers(1)], [1, 2]), ValueError, r"mix\(\) got 1 datasets and 2 weights\."),
     (lambda: ps.mix([numbers(1)] * 2, [1, 0]), ValueError, r"mix\(weights=\[1, 0\]\): 0 is not a number above zero\."),
+    (lambda: ps.mix([numbers(1)] * 2, [1, 1e308]), ValueError, r"mix\(.*\): 1e\+308 is too large\."),
+    (lambda: ps.mix([numbers(1)] * 2, [1, 10**400]), ValueError, r"mix\(.*\): 1000.* is too large\."),
+    (
+        lambda: ps.mix([numbers(1)] * 2),  # type: ignore[call-arg]
+        TypeError,
+        r"mix\(\) needs weights\. A number above zero for each dataset: .* It takes datasets, weights, seed\.",
+    ),
+    (
+        lambda: ps.mix([numbers(1)] * 2, None),  # type: ignore[arg-type]
+        TypeError,
+        r"mix\(weights=None\): a list of numbers is needed, .* 2 datasets; for equal parts, \[1, 1\]\.",
+    ),
     (lambda: ps.mix([numbers(1)] * 2, [1, math.nan]), ValueError, r"mix\(.*\): nan is not a number above zero\."),
     (lambda: ps.zip((numbers(1, length=1), ps.range(2))), ValueError, r"zip\(\) puts elements side by side.*"),
     (lambda: ps.concatenate([numbers(1, length=math.inf), ps.range(2)]), ValueError, r".*dataset 0 is endless.*"),

@@ -47,7 +47,7 @@ class Slice(Reorder):
         there = self.source.length
         if there is None or self.step < 0:
             return None if there is None else self.count
-        most = math.inf if there == math.inf else len(range(self.start, int(there), self.step))
+        most = math.inf if there == math.inf else _count(self.start, int(there), self.step)
         return most if self.count is None or self.count > most else self.count
 
     @property
@@ -131,13 +131,18 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
         raise ValueError("a stream cannot be read backwards")
     if isinstance(length, int):
         first, last, stride = slice(start, stop, step).indices(length)
-        return Slice(source, name, text, first, stride, len(range(first, last, stride)))
+        return Slice(source, name, text, first, stride, _count(first, last, stride))
     first, stride = operator.index(start or 0), 1 if step is None else operator.index(step)
     if first < 0 or stride < 1 or (stop is not None and stop < 0):
         what = "without an end" if length == math.inf else "of unknown length"
         raise ValueError(f"a dataset {what} cannot be counted from its end")
-    count: Length = length if stop is None else len(range(first, stop, stride))
+    count: Length = length if stop is None else _count(first, operator.index(stop), stride)
     return Slice(source, name, text, first, stride, count)
+
+
+def _count(first: int, stop: int, step: int) -> int:
+    """How many numbers a range has; `len` knows no more than 2**63 of them."""
+    return max(0, -((first - stop) // step))
 
 
 def as_range(positions: Indices) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -284,6 +284,10 @@ def makers(node: Node) -> Iterator[Node]:
     yield node
     for each in node.made_by:
         yield from makers(each)
+
+
+POSITION_LIMIT: Final = 1 << 62
+"""Positions are below it, so that arithmetic on them fits into 64 bits."""
 
 
 def finite_length(node: Node) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
+from penstock._calls import as_int
 from penstock._errors import ArgumentError
 from penstock.diagnostics._lanes import Cpus, Lane, PlanStep, Shares, StepTime, seconds_per_batch
 from penstock.diagnostics._picture import SUFFIXES, lay_out
@@ -215,13 +216,14 @@ class Report:
         Raises:
             ArgumentError: Not a number from 1 on, or no batch was handed out yet.
         """
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        count = as_int(workers)
+        if count is None or count < 1:
             raise ArgumentError(f"what_if(workers={workers!r}): a number from 1 on is needed.")
         if not self.lanes or not self.lanes[0].batches:
             raise ArgumentError("what_if() computes from what was measured, and no batch was handed out yet.")
-        batch_s = self._batch_s(workers)
+        batch_s = self._batch_s(count)
         return WhatIf(
-            workers,
+            count,
             self.elements_per_batch / batch_s if batch_s else math.inf,
             1 - self.use_s / batch_s if batch_s else 0.0,
             self.unit,
