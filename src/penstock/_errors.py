@@ -5,6 +5,8 @@ penstock.PenstockError` both work. A message is the fact with its numbers, then 
 own terms, then the cure.
 """
 
+from typing import Final
+
 
 class PenstockError(Exception):
     """The root of penstock's errors; catch it to catch them all."""
@@ -67,6 +69,11 @@ class TravelError(PenstockError, TypeError):
 
 class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""
+
+
+UNTOUCHED: Final = (PenstockError, KeyboardInterrupt, GeneratorExit)
+"""What of a user's function passes as it is. All else is told with the element: sys.exit() would end the training, or
+a worker, without a word, and a panic of a library in Rust, which is no Exception either, is of that element alone."""
 
 
 def home_cure(path: str) -> str:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,45 @@ def test_what_would_end_a_program_neither_ends_a_worker_nor_hangs(executor: Any,
         assert loader.get_state()["position"] == 2
         armed.clear()
         assert [batch.tolist() for batch in iterator] == np.arange(4, 40).reshape(18, 2).tolist()
+
+
+class PanicError(BaseException):
+    """As what Python sees of a panic in Rust, `pyo3_runtime.PanicException`: no Exception."""
+
+
+def panicking(x: Any) -> Any:
+    if x == 5:
+        raise PanicError("index out of bounds")
+    return x
+
+
+def panicking_generator() -> Iterator[Any]:
+    yield from map(panicking, range(8))
+
+
+PANICS = {
+    "map": (lambda: ps.range(8).map(panicking, element_spec=SCALAR), "on element 5 "),
+    "filter": (lambda: ps.range(8).filter(lambda x: panicking(x) < 9), "on element 5 "),
+    "flat_map": (lambda: ps.range(8).flat_map(lambda x: [panicking(x)], element_spec=SCALAR), "on element 5 "),
+    "from_generator": (lambda: ps.from_generator(panicking_generator, element_spec=SCALAR), "at element 5 "),
+}
+
+
+@pytest.mark.parametrize("verb", PANICS)
+def test_a_panic_of_a_library_is_told_with_its_element(executor: Any, verb: str) -> None:
+    make, place = PANICS[verb]
+    with make().batch(2).loader(executor, workers=1) as loader:
+        with pytest.raises(ps.ElementError, match=rf"failed {place}.*PanicError: index out of bounds") as caught:
+            list(loader)
+        assert isinstance(caught.value.__cause__, PanicError)
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_element_at_which_a_library_panics_is_set_aside(executor: Any, policy: Any, tmp_path: Path) -> None:
+    plan = ps.range(8).map(panicking, element_spec=SCALAR).batch(4)
+    with plan.loader(executor, workers=1, on_error=policy, quarantine=tmp_path / "bad.jsonl") as loader:
+        found = [batch.tolist() for batch in loader]
+    assert found == ([[0, 1, 2, 3], [4, 6, 7]] if policy == "skip" else [[0, 1, 2, 3], [4, 6, 6, 7]])
 
 
 def test_sys_exit_in_a_function_is_told_with_its_element(executor: Any) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-from penstock._errors import ElementError, PenstockError, SpecError, words_of
+from penstock._errors import UNTOUCHED, ElementError, SpecError, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock._plan._map import function_name
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node
@@ -179,9 +179,9 @@ class FlatMap(Sequential):
                     value = next(made, _NOTHING)
                     if value is _NOTHING:
                         break
-                except PenstockError:
+                except UNTOUCHED:
                     raise
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     raise ElementError(
                         f"{self.label} at {self.where} failed on element {index} of epoch {epoch}: "
                         f"{words_of(error)}{_UNTOLERATED if self.is_tolerated else ''}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._errors import ElementError, PenstockError, SpecError, type_of, words_of
+from penstock._errors import UNTOUCHED, ElementError, SpecError, type_of, words_of
 from penstock._plan._conform import MisfitError, conformed, observed, text_of
 from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
 from penstock._plan._reader import (
@@ -345,9 +345,9 @@ class Map(OneToOne):
     def _call(self, arguments: tuple[Any, ...], epoch: int, index: int) -> "Tree":
         try:
             return self.function(*arguments)
-        except PenstockError:
+        except UNTOUCHED:
             raise
-        except (Exception, SystemExit) as error:  # sys.exit() would end the training, or a worker, without a word
+        except BaseException as error:
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
                 f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import ElementError, PenstockError, SpecError, StateError, words_of
+from penstock._errors import UNTOUCHED, ElementError, PenstockError, SpecError, StateError, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
@@ -137,9 +137,9 @@ class Generate(Node):
                         break
                     if tell is not None:
                         reader.consumed = operator.index(tell())
-                except PenstockError:
+                except UNTOUCHED:
                     raise
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     raise ElementError(
                         f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"
                     ) from error

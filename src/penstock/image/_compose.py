@@ -98,7 +98,9 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
     for each in distortions:
         if not isinstance(each, Distortion):
             hint = ""
-            if callable(each):
+            if isinstance(each, (list, tuple)):
+                hint = " Give them one by one, or with a star: *distortions."
+            elif callable(each):
                 hint = " A function of your own is a step of its own: random_map(fn) before or after."
             raise ArgumentTypeError(f"{what} takes distortions of penstock.image, but got {type_of(each)}.{hint}")
         if each.settings != Settings():
