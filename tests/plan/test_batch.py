@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -102,3 +103,15 @@ def test_unbatch_of_an_endless_dataset_is_endless():
 
 def test_text_of_fixed_size_is_stacked():
     assert ps.from_arrays(np.array(["a", "bcd"])).batch(2)[0].tolist() == ["a", "bcd"]
+
+
+def test_a_batch_far_larger_than_the_data_takes_no_time_or_memory_for_what_is_not_there():
+    tracemalloc.start()
+    try:
+        members, places = ps.range(20).batch(10**7)._node._members(np.array([0]))
+        _, peak_nbytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert members.tolist() == places.tolist() == [*range(20)]
+    assert peak_nbytes < 100_000
+    assert ps.range(20).batch(10**7)[0].tolist() == [*range(20)]

@@ -75,10 +75,10 @@ class Batch(Node):
 
     def _members(self, indices: Indices) -> tuple[Indices, Indices]:
         """The elements of some batches, and the place of each among `len(indices) * size` rows."""
-        within = np.arange(self.size, dtype=np.int64)
-        members = (indices[:, None] * self.size + within).ravel()
-        places = np.arange(len(members), dtype=np.int64)
         count = self.source.length
+        within = np.arange(min(self.size, count) if isinstance(count, int) else self.size, dtype=np.int64)
+        members = (indices[:, None] * self.size + within).ravel()
+        places = (np.arange(len(indices))[:, None] * self.size + within).ravel()
         if self.remainder and isinstance(count, int):
             real = members < count
             return members[real], places[real]
