@@ -1,6 +1,7 @@
 """`Dataset.check`: what is wrong with a dataset, found before it is trained on."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -200,3 +201,14 @@ def test_arguments_without_a_meaning_are_refused() -> None:
         ps.range(3).check(executors="threads")
     with pytest.raises(ps.ArgumentError, match="nothing to load"):
         ps.range(0).check()
+
+
+def test_a_function_over_a_stream_that_would_end_the_program_does_not_end_the_check() -> None:
+    def leave(x: Any) -> Any:
+        if x == 5:
+            sys.exit("I quit")
+        return x
+
+    result = ps.from_generator(range(20)).map(leave).batch(4).check()
+    assert "failed on element 5 of epoch 0" in str(result)
+    assert "SystemExit: I quit" in str(result)

@@ -268,7 +268,9 @@ class _Functions:
                 first, drew, kept = _called(step, index, leaves)
                 value = [copied(leaf) for leaf in first]
                 again, drew_again, _ = _called(step, index, leaves)
-            except Exception:  # which the pass has told
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException:  # which the pass has told
                 continue
             if not _same(value, again):
                 _add(self.nondeterministic, name)
