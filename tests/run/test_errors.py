@@ -242,7 +242,7 @@ def test_an_exception_whose_own_cause_fails_costs_no_worker(kind: Any) -> None:
 
     with ps.range(4).map(refuse, element_spec=SCALAR).loader(kind, timeout_s=20) as loader:
         for _ in range(2):
-            with pytest.raises(ps.ElementError, match="failed on element 0 .*UnfoundedError"):
+            with pytest.raises(ps.ElementError, match=r"failed on element 0 .*UnfoundedError"):
                 list(loader)
 
 
