@@ -357,10 +357,12 @@ class Loader(NoArray):
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
         """Refuses a place among batches that are others, where elements that fail are left out and where they are not.
 
-        Only `on_error="skip"` makes a plan with random access one of which a cursor is kept.
+        Only `on_error="skip"` makes a plan with random access one of which a cursor is kept. Where it gives none, as of
+        batches that are taken apart again, nobody can tell.
         """
         leaves_out = self._node.access == "stream"
-        if not self._has_random_access or not position or leaves_out == has_cursor:
+        is_told = has_cursor or self._stage.gives_cursor
+        if not self._has_random_access or not position or not is_told or leaves_out == has_cursor:
             return
         here, there = ("", "out") if leaves_out else ("out", "")
         raise StateError(

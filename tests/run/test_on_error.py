@@ -539,6 +539,36 @@ def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, 
         list(loader)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(lambda ds: ds.map(decode).batch(4), id="elements"),
+        pytest.param(lambda ds: ds.map(decode).batch(4).map(lambda x: x), id="a function of batches"),
+        pytest.param(lambda ds: ds.batch(8).unbatch().map(decode).batch(4), id="batches taken apart"),
+        pytest.param(lambda ds: ds.map(decode).batch(8).unbatch().batch(4), id="batches taken apart later"),
+        pytest.param(lambda ds: ds.map(decode).windows(2, shift=2).batch(4), id="windows"),
+        pytest.param(lambda ds: ps.zip((ds.map(decode), ds)).batch(4), id="zip"),
+        pytest.param(lambda ds: ds.map(decode).padded_batch(4), id="padded"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_run_that_leaves_out_what_fails_goes_on_where_it_was(plan: Any, executor: Any, tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"on_error": "skip", "quarantine": tmp_path / "bad.jsonl"}
+    with plan(ps.range(40)).loader(executor, **kept) as loader:
+        whole = [np.asarray(batch).tolist() for batch in loader]
+    assert len(whole) > 3
+    for position in range(1, len(whole)):
+        with (
+            plan(ps.range(40)).loader(executor, **kept) as first,
+            plan(ps.range(40)).loader("inline", **kept) as second,
+        ):
+            batches = iter(first)
+            for _ in range(position):
+                next(batches)
+            second.set_state(first.get_state())
+            assert [np.asarray(batch).tolist() for batch in second] == whole[position:]
+
+
 def test_a_place_among_batches_that_are_others_is_refused(tmp_path: Path) -> None:
     ds = ps.range(30).map(decode).batch(4)
     kept: dict[str, Any] = {"executor": "inline", "quarantine": tmp_path / "bad.jsonl"}

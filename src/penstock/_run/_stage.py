@@ -19,7 +19,7 @@ from penstock._memory._budget import Budget, budget
 from penstock._memory._shared import SharedFile
 from penstock._plan._batch import Batch, Bundle, is_object
 from penstock._plan._combine import Interleave
-from penstock._plan._filter import FlatMap
+from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._pad import PaddedBatch
@@ -80,6 +80,8 @@ class Stage:
         self._quarantine = quarantine
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
+        self.gives_cursor = False
+        """Whether states say how far a filter got in what it reads by index."""
         self.program: Program
         self.choice: Choice
         self.budget: Budget
@@ -92,6 +94,7 @@ class Stage:
                 for each in _random_parts(node):  # their functions may crash, so that a worker is asked for the specs
                     self._probes.append(choose(each, executor, workers, timeout_s))
                 above, below = _cut(node)
+                self.gives_cursor = isinstance(below, Filter) and below.source.access == "random"
                 functions = [each for each in _until(node, below) if isinstance(each, Map)]
             inner = [] if below is None else list(_inner(below))
             if below is not None and not inner and shard[1] == 1 and _is_serial(above):
