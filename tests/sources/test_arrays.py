@@ -86,6 +86,23 @@ def test_sequence_of_text():
     assert ds.batch(3)[0].tolist() == ["a", "bcd", ""]
 
 
+@pytest.mark.parametrize(("texts", "kind"), [([b"a", b"b", b"c\0", b"d"], "bytes"), (["a", "b", "c\0", "d"], "text")])
+def test_text_that_ends_in_a_zero_is_whole_or_refused_where_an_array_would_drop_it(texts, kind):
+    ds = ps.from_source(texts)
+    assert list(ds) == texts
+    error = rf"^Number 0 of a batch of {kind} ends in a zero, and arrays of NumPy do not keep zeros at the end\. Use .*"
+    with pytest.raises(ps.SpecError, match=error):
+        ds.batch(2)[1]
+    with ds.batch(2).loader("inline") as loader:
+        for _ in range(4):  # no slot is lost by it
+            batches = iter(loader)
+            assert next(batches).tolist() == texts[:2]
+            with pytest.raises(ps.SpecError, match=error):
+                next(batches)
+    with ds.loader("inline") as loader:
+        assert list(loader) == texts
+
+
 def test_sequence_that_answers_with_another_shape_or_structure_is_told():
     cure = r"penstock\.range\(len\(items\)\)\.map\(lambda i: items\[i\], .*None.*\)\.$"
     with pytest.raises(

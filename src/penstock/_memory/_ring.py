@@ -33,7 +33,7 @@ from penstock._errors import LoaderError
 from penstock._memory._budget import granted, mib
 from penstock._memory._mapping import MemoryFile, private
 from penstock._memory._slot import RingLayout, ring_words
-from penstock._plan._reader import Rows
+from penstock._plan._reader import Rows, text_array
 from penstock._spec import Spec
 from penstock._tree import Tree
 
@@ -192,5 +192,5 @@ if hasattr(os, "register_at_fork"):
 def _own(leaf: Any, kind: str) -> Any:
     """A leaf without a place in the slot as its taker's own: text of a batch as an array of text."""
     if isinstance(leaf, np.ndarray) and leaf.dtype == object:
-        return np.array(leaf.tolist(), kind) if kind in "US" else leaf.copy()
+        return text_array(leaf, kind) if kind in "US" else leaf.copy()
     return leaf

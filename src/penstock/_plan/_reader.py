@@ -500,9 +500,25 @@ def _owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | None) -> Any:
     value = array[row] if extent is None else array[row, : extent[row]]
     if array.dtype.hasobject and isinstance(value, np.ndarray) and array.ndim > 1:
-        texts = value.tolist()
-        return np.array(texts, "S" if math.prod(value.shape) and isinstance(value.flat[0], bytes) else "U")
+        return text_array(value, "S" if math.prod(value.shape) and isinstance(value.flat[0], bytes) else "U")
     return value.copy() if isinstance(value, np.void) else value
+
+
+def text_array(texts: npt.NDArray[np.object_], kind: str) -> npt.NDArray[Any]:
+    """Text or bytes of any size, which are Python objects, as an array of NumPy.
+
+    Raises:
+        SpecError: One ends in a zero, which such an array does not keep.
+    """
+    end: Any = b"\0" if kind == "S" else "\0"
+    for number, text in enumerate(texts.flat):
+        if text.endswith(end):
+            raise SpecError(
+                f"Number {number} of a batch of {'bytes' if kind == 'S' else 'text'} ends in a zero, and arrays of NumPy do "
+                "not keep zeros at the end. Use what needs it before batch(); or make numbers of it, "
+                "map(lambda x: np.frombuffer(x, np.uint8)), for padded_batch()."
+            )
+    return np.array(texts.tolist(), kind)
 
 
 def _compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:

@@ -92,7 +92,12 @@ def words(count: int) -> Iterator[Tree]:
     buffer = np.zeros(7, np.int16)
     for i in range(count):
         buffer[:] = i
-        yield {"text": "né" * (i % 3), "raw": b"\0" * (i % 4), "row": buffer[: i * 5 % 8], "i": np.int8(i)}
+        yield {
+            "text": "né" * (i % 3),
+            "raw": b"\0" * (i % 4) + b"." * (i % 4 > 0),
+            "row": buffer[: i * 5 % 8],
+            "i": np.int8(i),
+        }
 
 
 WORDS_SPEC = {
