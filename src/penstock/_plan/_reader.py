@@ -504,19 +504,19 @@ def _value(array: npt.NDArray[Any], row: int, extent: npt.NDArray[np.int64] | No
     return value.copy() if isinstance(value, np.void) else value
 
 
-def text_array(texts: npt.NDArray[np.object_], kind: str) -> npt.NDArray[Any]:
+def text_array(texts: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
     """Text or bytes of any size, which are Python objects, as an array of NumPy.
 
     Raises:
         SpecError: One ends in a zero, which such an array does not keep.
     """
-    end: Any = b"\0" if kind == "S" else "\0"
+    end, name, content = (b"\0", "bytes", "x") if kind == "S" else ("\0", "text", "x.encode()")
     for number, text in enumerate(texts.flat):
         if text.endswith(end):
             raise SpecError(
-                f"Number {number} of a batch of {'bytes' if kind == 'S' else 'text'} ends in a zero, and arrays of NumPy do "
-                "not keep zeros at the end. Use what needs it before batch(); or make numbers of it, "
-                "map(lambda x: np.frombuffer(x, np.uint8)), for padded_batch()."
+                f"Number {number} of a batch of {name} ends in a zero, and arrays of NumPy do not keep zeros at the end. "
+                "Use what needs it before batch(); or make numbers of it for padded_batch(): "
+                f"map(lambda x: np.frombuffer({content}, np.uint8))."
             )
     return np.array(texts.tolist(), kind)
 
