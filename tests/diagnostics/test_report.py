@@ -306,13 +306,17 @@ def test_copying_large_elements_into_batches_is_named() -> None:
         assert "putting elements into batches is the limit" in loader.report().limit
 
 
-def test_a_slow_generator_is_named() -> None:
+@pytest.mark.parametrize("has_step_above", [False, True])
+def test_a_slow_generator_is_named(has_step_above: bool) -> None:
     def lines() -> Any:
         for number in range(64):
             time.sleep(0.002)
             yield number
 
-    with ps.from_generator(lines).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
+    dataset = ps.from_generator(lines)
+    if has_step_above:
+        dataset = dataset.map(slowly(0))
+    with dataset.batch(8).loader("threads", workers=2) as loader:
         assert sum(map(len, loader)) == 64
         assert "lines), read in one place, is the limit, " in loader.report().limit
 
@@ -389,7 +393,11 @@ def test_elements_are_counted_or_batches_are_said(kind: str) -> None:
     assert (said.batches, said.elements_per_batch) == (count, size)
     assert said.elements_per_s == pytest.approx((count - 1) * size / said.elapsed_s)
     assert f" {unit}/s; waited" in said.sentence
-    rows = [line for line in str(said).splitlines() if line.lstrip().startswith(("into batches", "batch(8), read in"))]
+    rows = [
+        line
+        for line in str(said).splitlines()
+        if line.lstrip().startswith(("into batches", "from_generator(numbers), read in"))
+    ]
     assert f" {unit} " in rows[0]
 
 

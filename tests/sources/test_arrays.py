@@ -90,7 +90,7 @@ def test_sequence_of_text():
 def test_text_that_ends_in_a_zero_is_whole_or_refused_where_an_array_would_drop_it(texts, kind):
     ds = ps.from_source(texts)
     assert list(ds) == texts
-    error = rf"^Number 0 of a batch of {kind} ends in a zero, and arrays of NumPy do not keep zeros at the end\. Use .*"
+    error = rf"^Number 0 of a batch of {kind} ends in a zero, and arrays of NumPy drop zeros at the end\. Use .*"
     with pytest.raises(ps.SpecError, match=error):
         ds.batch(2)[1]
     with ds.batch(2).loader("inline") as loader:

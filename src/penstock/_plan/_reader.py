@@ -514,7 +514,7 @@ def text_array(texts: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
     for number, text in enumerate(texts.flat):
         if text.endswith(end):
             raise SpecError(
-                f"Number {number} of a batch of {name} ends in a zero, and arrays of NumPy do not keep zeros at the end. "
+                f"Number {number} of a batch of {name} ends in a zero, and arrays of NumPy drop zeros at the end. "
                 "Use what needs it before batch(); or make numbers of it for padded_batch(): "
                 f"map(lambda x: np.frombuffer({content}, np.uint8))."
             )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock._plan._batch import Batch
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._text import length_text
@@ -44,8 +45,10 @@ def lane_of(
         for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
         if count
     )
+    # Of a stream that is put into batches where it is read, the stream is what takes long.
+    named = node.source if is_serial and isinstance(node, Batch) else node
     return Lane(
-        label=node.label,
+        label=named.label,
         workers=workers,
         is_serial=is_serial,
         batches=noted.rows / rows_per_batch if rows_per_batch else delivered,
