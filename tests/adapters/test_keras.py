@@ -245,6 +245,43 @@ def test_a_run_that_was_cut_anywhere_and_resumed_sees_what_one_that_was_not_woul
     assert at(resumed) == (state["epoch"] + 2, 0)
 
 
+SEVERAL_DEVICES = """
+import keras, numpy as np, penstock as ps
+
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+pairs = ps.from_arrays((np.ones((42, 3), "float32"), np.ones((42, 1), "float32")))
+for plan, options in (
+    (pairs.batch(10), {}),
+    (pairs.batch(8), {}),
+    (pairs.batch(8), {"steps_per_epoch": 5}),
+    (pairs.batch(8, drop_remainder=True), {}),
+    (pairs.take(40).batch(16), {}),
+):
+    try:
+        model.fit(plan.to_keras(), verbose=0, **options)
+        print("trained")
+    except ps.ArgumentError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution shares batches out on JAX")
+def test_batches_that_devices_do_not_divide_are_refused_before_the_first(fresh_python):
+    done = fresh_python(
+        SEVERAL_DEVICES, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    )
+    assert done.returncode == 0, done.stderr
+    text = (
+        "keras.distribution.DataParallel makes 4 equal parts of each batch, and one has {} elements. Use batch(size, "
+    )
+    full, short, *others = done.stdout.splitlines()
+    assert full.startswith(text.format(10))
+    assert short.startswith(text.format(2))
+    assert others == ["trained"] * 3
+
+
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX on accelerators")
 @pytest.mark.parametrize("steps", [None, 2])
 def test_where_keras_draws_a_batch_ahead_of_training_the_state_does_not_count_it(monkeypatch, steps):

@@ -20,7 +20,7 @@ of Keras does not have them there, we do not say it.
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NoReturn, final
 
 import keras
@@ -102,13 +102,18 @@ class KerasAdapter(DataAdapter):
         """Batches in an epoch; None where Keras is to go by the steps that `fit` was given.
 
         Raises:
-            ArgumentError: Keras asks for a `fit` that would never end, that was given what Keras would drop, or that
-                trains on this and measures on it, too.
+            ArgumentError: Keras asks for a `fit` that would never end, that was given what Keras would drop, that
+                trains on this and measures on it, too, or that shares batches out which its devices do not divide.
         """
         frame = sys._getframe(1)
         _require_nothing_dropped(frame)
         _require_own_data(frame, self)
-        if _counts_steps(frame):
+        counts_steps = _counts_steps(frame)
+        if _asking(frame) is not None:
+            shard_count = self.loader._options.shard[1]
+            short = set() if counts_steps else {rows // shard_count for rows in remainders(self.loader._node)}
+            _require_divisible({self.batch_size, *short} - {None, 0})
+        if counts_steps:
             return None
         length = self.loader.length
         if length == math.inf and _asking(frame) is not None:
@@ -441,6 +446,27 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
                     "training. Make another one of the dataset to measure on: dataset.to_keras(training=False)."
                 )
             return
+
+
+def _require_divisible(sizes: Collection[int | None]) -> None:
+    """Refuses batches that cannot be shared out evenly, where Keras does that, as JAX would in the middle of an epoch.
+
+    Args:
+        sizes: Elements in a batch, full or short, of those that are known.
+
+    Raises:
+        ArgumentError: Says which size, and the cure.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None or keras.backend.backend() != "jax":
+        return
+    count = max(1, distribution.num_model_replicas // distribution.num_processes)
+    uneven = [size for size in sizes if size is not None and size % count]
+    if uneven:
+        raise ArgumentError(
+            f"keras.distribution.{type(distribution).__name__} makes {count} equal parts of each batch, and one has "
+            f"{max(uneven)} elements. Use batch(size, drop_remainder=True), with a size that {count} divides."
+        )
 
 
 def _tell_cause(error: Exception) -> None:
