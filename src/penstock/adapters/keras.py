@@ -460,7 +460,11 @@ def _require_divisible(sizes: Collection[int | None]) -> None:
     distribution = keras.distribution.distribution()
     if distribution is None or keras.backend.backend() != "jax":
         return
-    count = max(1, distribution.num_model_replicas // distribution.num_processes)
+    import jax
+
+    mesh = distribution.device_mesh
+    replica_count = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+    count = max(1, replica_count // jax.process_count())
     uneven = [size for size in sizes if size is not None and size % count]
     if uneven:
         raise ArgumentError(
