@@ -167,6 +167,27 @@ def test_a_child_that_a_function_forks_does_no_work_of_the_worker() -> None:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
+@pytest.mark.slow
+def test_a_worker_without_a_descriptor_for_what_it_has_to_hand_over_says_so() -> None:
+    def leaking(x: Any) -> Any:
+        import resource
+
+        if x == 3:  # as if it had left so many files open
+            free = os.open(os.devnull, os.O_RDONLY)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return np.full(100_000, x)
+
+    dataset = ps.range(6).map(leaking, element_spec=ps.ArraySpec((None,), "int64"))
+    text = r"Too many open files: a worker has 800,\d{3} bytes to hand over, .* Does a function leave files open\?"
+    with dataset.loader("processes", workers=1) as loader:
+        batches = iter(loader)
+        for number in range(3):
+            assert np.array_equal(next(batches), np.full(100_000, number))
+        with pytest.raises(OSError, match=text):
+            next(batches)
+
+
 def test_text_of_a_type_of_the_users_is_text() -> None:
     dataset = ps.range(6).map(lambda x: Colour.RED if x % 2 else Colour.BLUE).batch(3)
     with dataset.loader("processes", workers=1) as loader, dataset.loader("inline") as oracle:

@@ -192,20 +192,23 @@ class _Worker:
                     self._load(number, plan)
                 with self._watching(number):
                     kind, payload = plan.run(unit, self._trace)
-                data = pickle.dumps(Message(kind, place, payload)) if kind else b""
+                self._require_own()
+                if kind:
+                    state = TOLD
+                    self._tell(kind, place, payload)
             except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
-                if os.getpid() != self._pid:
-                    os._exit(0)  # a child that a function forked and did not end: there is one of us only
+                self._require_own()
                 payload = dump_error(error, f"worker {self._number} (pid {self._pid})"), tuple(self._trace.failures)
-                data = pickle.dumps(Message("error", place, payload))
-            if os.getpid() != self._pid:
-                os._exit(0)
-            if data:
                 state = TOLD
-                self._send(data)
+                self._tell("error", place, payload)
         # Others of a batch that was given up may have been taken from the board: then none is the last.
         if self._board.finish(place, state, plan.words, unit.slot) or unit.ticket <= plan.words[0]:
             os.write(self._bell, b"\0")
+
+    def _require_own(self) -> None:
+        """Ends a child that a function forked and did not end: there is one of us only."""
+        if os.getpid() != self._pid:
+            os._exit(0)
 
     def _load(self, number: int, plan: "_Plan") -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
@@ -241,7 +244,14 @@ class _Worker:
         if len(data) <= PACKET_NBYTES:
             self._control.sendall(data)
             return
-        file = MemoryFile(len(data))
+        try:
+            file = MemoryFile(len(data))
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: a worker has {len(data):,} bytes to hand over, and no file in memory is left "
+                "for them. Does a function leave files open?",
+            ) from None
         file.map()[: len(data)] = data
         socket.send_fds(self._control, [pickle.dumps(len(data))], [file.descriptor])
         file.close()
