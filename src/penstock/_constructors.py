@@ -64,6 +64,8 @@ def from_arrays(tree: Tree) -> Dataset:
 
     A leaf may be a NumPy array, a memmap or a view of one (read from its file, by a handle, as `from_npy` does), an
     `h5py.Dataset` or a `zarr.Array` (reopened wherever they are read), or a list of numbers. Nothing is copied.
+    Once an element was read, a file of HDF5 stays open for reading while the dataset or a loader of it lives, and h5py
+    does not let the same process write to it.
 
     Random access: yes. Memory: none besides the arrays that you hold.
 
