@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"from_source\(\) asks for source\[0\], .*, and a dict takes what is in \[\] for a name\. .* from_arrays\(\{.*",
     ),
     "table as a source": (
-        lambda: ps.from_source(type("DataFrame", (list,), {"iloc": None})([1, 2])),
+        lambda: ps.from_source(type("DataFrame", (list,), {"iloc": None, "columns": None})([1, 2])),
         TypeError,
         r"from_source\(\) .* a DataFrame takes what is in \[\] for a name\. .* from_arrays\(\{.*",
     ),

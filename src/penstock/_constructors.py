@@ -217,8 +217,8 @@ def from_source(source: Any) -> Dataset:
         return Dataset(SourceNode(_Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
-    # Of pandas, and of Polars and Arrow.
-    is_table = hasattr(source, "iloc") or (hasattr(source, "columns") and hasattr(source, "__arrow_c_stream__"))
+    # Of pandas, whose Series has rows and no columns, and of Polars and Arrow.
+    is_table = hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "__arrow_c_stream__"))
     if is_table or (isinstance(source, Mapping) and 0 not in source):
         raise ArgumentTypeError(
             f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. "

@@ -193,3 +193,8 @@ def test_what_has_arrays_by_name_is_refused_with_the_cure(tmp_path):
         ):
             ps.from_arrays({"a": archive})
         assert ps.from_arrays(dict(archive))[1] == {"x": 1, "y": 1}
+
+
+def test_a_column_of_pandas_is_a_sequence():
+    series = type("Series", (list,), {"iloc": None})  # which has rows by number, and no columns
+    assert list(ps.from_source(series([3, 4]))) == [3, 4]

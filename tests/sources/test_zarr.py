@@ -113,6 +113,15 @@ def test_zip_file_is_found_from_another_directory(tmp_path, monkeypatch, executo
         next(iter(loader))
 
 
+def test_zip_file_that_is_still_written_to_is_read_and_left_open(tmp_path):
+    with zarr.storage.ZipStore(tmp_path / "all.zip", mode="w") as store:
+        ds = ps.from_arrays(zarr.create_array(store, name="x", data=np.arange(6), chunks=(2,)))
+        with ds.batch(3).loader("inline") as loader:
+            assert np.concatenate(list(loader)).tolist() == list(range(6))
+        zarr.create_array(store, name="y", data=np.arange(6), chunks=(2,))
+        assert list(ds) == list(range(6))
+
+
 def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
     array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(2,), dtype=str)
     array[...] = ["a", "bcd"]

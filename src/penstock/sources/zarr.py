@@ -71,7 +71,8 @@ class ZarrSource(Handle):
         """
         try:
             store = ZipStore(self._store, mode="r") if isinstance(self._store, str) else self._store
-            now = zarr.open_array(store, path=self._path, mode="r")
+            # Not all stores that can be written to have a way to be read only.
+            now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
         require_same_rows(self, len(self), self.element_spec, now)
@@ -119,9 +120,9 @@ class OpenZarrSource(Source):
             raise SourceError(f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows: {error}") from error
 
     def close(self) -> None:
-        """Closes a Zip file, which was opened here."""
+        """Closes a Zip file that was opened here; one that the user writes to is the user's."""
         store = self._known[1].store
-        if isinstance(store, ZipStore):
+        if isinstance(store, ZipStore) and store.read_only:
             store.close()
 
 
