@@ -1,7 +1,9 @@
 """Slots, and the leases on them. Nothing runs here: the test is the worker and the consumer."""
 
+import errno
 import gc
 import itertools
+import os
 import re
 import sys
 import threading
@@ -38,8 +40,10 @@ def wakes() -> Wakes:
     return Wakes()
 
 
-def make(wakes: Callable[[], None], *, slot_count: int = 4, spec: Any = PAIR, spare_count: int = 2) -> Ring:
-    return Ring(Spec.of(spec), slot_count, spare_count, wakes)
+def make(
+    wakes: Callable[[], None], *, slot_count: int = 4, spec: Any = PAIR, spare_count: int = 2, is_shared: bool = False
+) -> Ring:
+    return Ring(Spec.of(spec), slot_count, spare_count, wakes, is_shared=is_shared)
 
 
 def filled(ring: Ring, value: float) -> int:
@@ -195,15 +199,45 @@ def test_lost_slots_are_found_again_and_leased_or_busy_ones_are_not(wakes: Wakes
     assert batch[1].tolist() == [2] * 5
 
 
-def test_leases_that_a_forked_child_may_hold_end_with_the_ring(wakes: Wakes) -> None:
-    ring = make(wakes)
+def test_leases_that_a_forked_child_may_hold_end_with_it(wakes: Wakes) -> None:
+    ring = make(wakes, is_shared=True)
     batch = ring.hand_out(filled(ring, 1))
-    ring.keep_leases()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
     later = ring.hand_out(filled(ring, 2))
     del batch, later
     assert (ring.leased_count, len(ring.free), wakes.count) == (1, 3, 1)
     ring.reclaim(set())
     assert len(ring.free) == 3
+    os.close(writer)
+    os.waitpid(child, 0)
+    ring.hand_out(filled(ring, 3))
+    assert (ring.leased_count, len(ring.free), wakes.count) == (0, 4, 3)
+    os.close(reader)
+    ring.release()
+
+
+def test_leases_that_a_forked_child_may_hold_end_with_the_ring_where_no_pipe_can_be_had(
+    wakes: Wakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    ring = make(wakes, is_shared=True)
+    batch = ring.hand_out(filled(ring, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe", refuse)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+    os.waitpid(child, 0)
+    del batch
+    ring.hand_out(filled(ring, 2))
+    assert ring.leased_count == 1
     ring.release()
     assert ring.leased_count == 0
 

@@ -13,14 +13,16 @@ Guarantees.
   `on_free`; the first two are single operations of C code.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
 - That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
-  is shared, for workers in other processes, nobody would tell when the child lets go: so those leases never end, and
-  their slots are not filled again. What either of the two writes into such a batch, both see.
+  is shared, for workers in other processes, those leases last as long as the child, which nobody sees let go. What
+  either of the two writes into such a batch, both see.
 
 Decided elsewhere: which batch fills a slot (`_run/_pipeline.py`).
 """
 
+import functools
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +33,7 @@ import numpy.typing as npt
 
 from penstock._errors import LoaderError
 from penstock._memory._budget import granted, mib
+from penstock._memory._forked import Inherited
 from penstock._memory._mapping import MemoryFile, private
 from penstock._memory._slot import RingLayout, ring_words
 from penstock._plan._reader import Rows, text_array
@@ -85,8 +88,8 @@ class Ring:
         """How many batches were handed out as private copies because their user kept many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
         """Slots that may be filled; the one that came back last is taken first."""
-        self._lasting: list[npt.NDArray[Any] | None] = []
-        """What keeps leases from ending; see `keep_leases`."""
+        self._inherited: set[Inherited] = set()
+        """What keeps leases from ending; see `inherit`."""
         if is_shared:
             _shared_rings[id(self)] = self
 
@@ -106,6 +109,8 @@ class Ring:
         Args:
             slot: The slot, filled, and from now on the user's.
         """
+        if self._inherited:
+            self._drop_inherited()
         is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         root = self._root(slot)
@@ -151,15 +156,25 @@ class Ring:
         self.free.append(slot)
         self._on_free()
 
-    def keep_leases(self) -> None:
-        """Has the leases that there are now end with the ring only. Takes no lock."""
-        self._lasting += [root() for _, root in self._leases.copy().values()]
+    def inherit(self) -> Inherited | None:
+        """Has the leases that there are now last as long as a child that is about to be forked. Takes no lock."""
+        roots = [root() for _, root in self._leases.copy().values()]
+        if not roots:
+            return None
+        inherited = Inherited(roots)
+        self._inherited.add(inherited)
+        return inherited
+
+    def _drop_inherited(self) -> None:
+        for each in self._inherited.copy():  # one operation, for another thread may fork
+            if each.is_over:
+                self._inherited.discard(each)
 
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
         self._memory = None
         self._rows = []
-        self._lasting = []
+        self._inherited.clear()
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
         self.words = memoryview(b"").cast("q")
         if self.file is not None:
@@ -179,14 +194,26 @@ class Ring:
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
 
 
-def _keep_leases() -> None:
-    for each in _shared_rings.valuerefs():  # a list, made by one operation
-        if (ring := each()) is not None:
-            ring.keep_leases()
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    rings = [each() for each in _shared_rings.valuerefs()]  # a list, made by one operation
+    _forking.inherited = [ring.inherit() for ring in rings if ring is not None]
+
+
+def _after_fork(*, is_child: bool) -> None:
+    for inherited in _forking.__dict__.pop("inherited", ()):
+        if inherited is not None:
+            inherited.forked(is_child=is_child)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_keep_leases)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=functools.partial(_after_fork, is_child=False),
+        after_in_child=functools.partial(_after_fork, is_child=True),
+    )
 
 
 def _own(leaf: Any, kind: str) -> Any:
