@@ -168,11 +168,20 @@ def panicking_generator() -> Iterator[Any]:
     yield from map(panicking, range(8))
 
 
+class PanickingItems:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return np.int64(panicking(index))
+
+
 PANICS = {
     "map": (lambda: ps.range(8).map(panicking, element_spec=SCALAR), "on element 5 "),
     "filter": (lambda: ps.range(8).filter(lambda x: panicking(x) < 9), "on element 5 "),
     "flat_map": (lambda: ps.range(8).flat_map(lambda x: [panicking(x)], element_spec=SCALAR), "on element 5 "),
     "from_generator": (lambda: ps.from_generator(panicking_generator, element_spec=SCALAR), "at element 5 "),
+    "from_source": (lambda: ps.from_source(PanickingItems()), r"on elements \[4, 5\]"),
 }
 
 
@@ -186,11 +195,26 @@ def test_a_panic_of_a_library_is_told_with_its_element(executor: Any, verb: str)
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_an_element_at_which_a_library_panics_is_set_aside(executor: Any, policy: Any, tmp_path: Path) -> None:
-    plan = ps.range(8).map(panicking, element_spec=SCALAR).batch(4)
-    with plan.loader(executor, workers=1, on_error=policy, quarantine=tmp_path / "bad.jsonl") as loader:
+@pytest.mark.parametrize("verb", ["map", "from_source"])
+def test_an_element_at_which_a_library_panics_is_set_aside(
+    executor: Any, policy: Any, verb: str, tmp_path: Path
+) -> None:
+    with (
+        PANICS[verb][0]()
+        .batch(4)
+        .loader(executor, workers=1, on_error=policy, quarantine=tmp_path / "bad.jsonl") as loader
+    ):
         found = [batch.tolist() for batch in loader]
     assert found == ([[0, 1, 2, 3], [4, 6, 7]] if policy == "skip" else [[0, 1, 2, 3], [4, 6, 6, 7]])
+
+
+def test_a_panic_at_the_element_of_which_the_spec_is_to_be_is_told() -> None:
+    def panic() -> Iterator[Any]:
+        raise PanicError("out of bounds")
+        yield
+
+    with pytest.raises(ps.ElementError, match=r"failed at element 0 of epoch 0: PanicError: out of bounds"):
+        _ = ps.from_generator(panic).element_spec
 
 
 def test_sys_exit_in_a_function_is_told_with_its_element(executor: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import UNTOUCHED, ElementError, PenstockError, SpecError, StateError, words_of
+from penstock._errors import UNTOUCHED, ElementError, SpecError, StateError, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
@@ -102,9 +102,9 @@ class Generate(Node):
     def _find_spec(self) -> Spec:
         try:
             return Spec.of(self.data.element_spec)
-        except PenstockError:
+        except UNTOUCHED:
             raise
-        except Exception as error:  # of the user's function, which is begun to look at its first element
+        except BaseException as error:  # of the user's function, which is begun to look at its first element
             raise ElementError(
                 f"{self.label} at {self.where} failed at element 0 of epoch 0: {words_of(error)}"
             ) from error

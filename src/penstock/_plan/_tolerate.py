@@ -13,13 +13,13 @@ noted in the worker's `Trace`, as data: a traceback that is kept would keep the 
 
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 
-from penstock._errors import ElementError, PenstockError, WorkerError
+from penstock._errors import ElementError, PenstockError, WorkerError, words_of
 from penstock._plan._filter import Sequential
 from penstock._plan._map import Map
 from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
@@ -126,7 +126,6 @@ class Guard(OneToOne):
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
         sources = tuple(sources_of(self.source, epoch, index))
-        said = _text(lambda: str(error))
         reader.trace.failures.append(
             Failure(
                 guard=self.number,
@@ -135,10 +134,8 @@ class Guard(OneToOne):
                 step=at or (sources[0][0] if sources else self.source.label),
                 sources=sources,
                 exception=type(cause).__qualname__,
-                message=_short(
-                    said if isinstance(error, PenstockError) else f"{type(error).__name__}: {said}", _MESSAGE_LENGTH
-                ),
-                traceback=_short(_text(lambda: "".join(traceback.format_exception(error))), _TRACEBACK_LENGTH),
+                message=_short(str(error) if isinstance(error, PenstockError) else words_of(error), _MESSAGE_LENGTH),
+                traceback=_short(_traceback(error), _TRACEBACK_LENGTH),
                 recurs=not any(isinstance(each, Inlet) and each.changes_order for each in nodes),
             )
         )
@@ -324,11 +321,11 @@ def _blank_text(leaf: ArraySpec) -> Any:
     return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
 
 
-def _text(make: Callable[[], str]) -> str:
+def _traceback(error: Exception) -> str:
     try:
-        return make()
-    except Exception as failure:  # the user's `__str__` may fail
-        return f"<its text is not known: it raised {type(failure).__name__}>"
+        return "".join(traceback.format_exception(error))
+    except Exception as failure:  # attributes of the user's exception may fail
+        return f"<its traceback is not known: it raised {type(failure).__name__}>"
 
 
 def _short(text: str, length: int) -> str:

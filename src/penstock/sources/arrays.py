@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import ArgumentTypeError, ElementError, PenstockError, SourceError, SpecError, type_of
+from penstock._errors import UNTOUCHED, ArgumentTypeError, ElementError, SourceError, SpecError, type_of, words_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
@@ -137,12 +137,11 @@ class SequenceSource(Source):
             if hasattr(self._items, "__getitems__"):
                 return self._items.__getitems__(indices)  # type: ignore[no-any-return]
             return [self._items[index] for index in indices]
-        except PenstockError:
+        except UNTOUCHED:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise ElementError(
-                f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: "
-                f"{type(error).__name__}: {error}"
+                f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
 
 
