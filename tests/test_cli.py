@@ -168,11 +168,15 @@ def test_who_reads_only_the_first_line_gets_no_complaint_about_the_others(tmp_pa
     command = [sys.executable, "-m", "penstock", "inspect", "a.npy"]
     for unbuffered in ("", "1"):  # it is noticed at the first line after, or at the end
         env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-        with subprocess.Popen(
-            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as run:
-            run.stdout.close()
-            assert (run.stderr.read(), run.wait(timeout=60)) == ("", 141)
+        reader, writer = os.pipe()
+        os.close(reader)  # before there is anybody who could write
+        try:
+            run = subprocess.run(
+                command, cwd=tmp_path, env=env, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+            )
+        finally:
+            os.close(writer)
+        assert (run.stderr, run.returncode) == (b"", 141)
 
 
 @pytest.mark.slow

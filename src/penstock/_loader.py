@@ -177,8 +177,8 @@ class Loader(NoArray):
 
     _called = "A loader"
     _no_array = (
-        "it delivers batches, one after the other: for batch in loader. Keras takes fit(dataset.to_keras()), with the "
-        "options of loader(), and keeps a loader in that."
+        "it delivers batches, one after the other: for batch in loader. Keras takes fit(dataset.to_keras()), which has "
+        "the options of loader(), and makes its own."
     )
 
     def __init__(

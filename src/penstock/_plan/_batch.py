@@ -76,9 +76,11 @@ class Batch(Node):
     def _members(self, indices: Indices) -> tuple[Indices, Indices]:
         """The elements of some batches, and the place of each among `len(indices) * size` rows."""
         count = self.source.length
-        within = np.arange(min(self.size, count) if isinstance(count, int) else self.size, dtype=np.int64)
-        members = (indices[:, None] * self.size + within).ravel()
-        places = (np.arange(len(indices))[:, None] * self.size + within).ravel()
+        width = min(self.size, count) if isinstance(count, int) else self.size  # nothing for what is not there
+        members = (indices[:, None] * self.size + np.arange(width, dtype=np.int64)).ravel()
+        places = np.arange(len(members), dtype=np.int64)
+        if width < self.size:
+            places += places // width * (self.size - width)
         if self.remainder and isinstance(count, int):
             real = members < count
             return members[real], places[real]
