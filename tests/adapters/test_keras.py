@@ -73,6 +73,17 @@ def test_so_is_a_callback_that_measures_on_it():
     assert at(adapter) == (1, 0)
 
 
+def test_one_after_the_other_it_may_be_trained_and_measured_on_in_a_fit_of_the_users_own():
+    adapter, model = numbered().to_keras(), compiled_model()
+
+    def fit(x):
+        model.fit(x, verbose=0)
+        model.evaluate(x, verbose=0)
+
+    fit(adapter)
+    assert at(adapter) == (2, 0)
+
+
 def test_an_adapter_of_epoch_0_alone_may_be_trained_and_measured_on():
     ds = numbered()
     adapter, model = ds.to_keras(training=False), recording_model()

@@ -437,6 +437,8 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
         return
     measures = False
     while (frame := frame.f_back) is not None:
+        if not frame.f_globals.get("__name__", "").startswith("keras."):
+            continue  # a function of the user's may be called `fit`, too, and go through the data as often as it likes
         verb = frame.f_code.co_name
         measures = measures or verb in ("evaluate", "predict")
         if verb == "fit" and frame.f_locals.get("x") is adapter:
