@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError
+from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._guarding import OnError
 from penstock._plan._index import sliced
@@ -199,7 +199,7 @@ class _Pass:
             except PenstockError as error:
                 self.ended = str(error)
             except Exception as error:  # a source's own
-                self.ended = f"{type(error).__name__}: {error}"
+                self.ended = words_of(error)
             self.failures = sorted(quarantine.kept, key=lambda each: (each.guard, each.epoch, each.index))
             if not self.ended or policy == "skip":
                 return
