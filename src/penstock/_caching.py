@@ -25,7 +25,7 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
     """Makes the step that keeps what a plan gives.
 
     Raises:
-        ArgumentError: It is endless, or differs from epoch to epoch.
+        ArgumentError: It is endless, or differs from epoch to epoch; or the path is none of this machine.
         ArgumentTypeError: Nobody can tell what it depends on.
     """
     _require_one_epoch(node, verb)
@@ -36,8 +36,14 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
         raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {type_of(path)}.")
     if key is not None and not isinstance(key, str):
         raise ArgumentTypeError(f"{verb}(key={key!r}): text is needed, not {type_of(key)}.")
-    name = os.path.basename(os.path.normpath(os.fspath(path)))
-    store = CacheDirectory(node, os.path.abspath(os.fspath(path)), limit, key)
+    directory = os.fspath(path)
+    if not directory or "://" in directory:
+        raise ArgumentError(
+            f"{verb}({directory!r}) keeps elements in a directory of this machine: give its path. "
+            "cache() without one keeps them in memory."
+        )
+    name = os.path.basename(os.path.normpath(directory))
+    store = CacheDirectory(node, os.path.abspath(directory), limit, key)
     whole = store.complete() if node.access == "stream" else None
     return Cache(node, store, name if limit is None else f"{name}, limit={limit}", whole)
 

@@ -212,6 +212,7 @@ def test_a_key_stands_for_what_is_before(tmp_path: Path) -> None:
 
     assert made(1, "a") == made(2, "a") == [0, 1, 2]
     assert made(2, "b") == [0, 2, 4]
+    assert made(3, "") == made(4, "") == [0, 3, 6]
 
 
 # What is not believed.
@@ -371,6 +372,13 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         ps.range(4).cache(limit=0)
     with pytest.raises(ps.ArgumentTypeError, match=r"cache\(key=3\): text is needed, not an int"):
         ps.range(4).cache(tmp_path, key=3)  # type: ignore[arg-type]
+    for path in ("s3://bucket/kept", "file:///kept", ""):
+        with pytest.raises(ps.ArgumentError, match=rf"cache\('{path}'\) keeps elements in a directory of this machine"):
+            ps.range(4).cache(path)
+    with pytest.raises(
+        ps.ArgumentError, match=r"materialize\('gs://kept'\) keeps elements in a directory of this mach"
+    ):
+        ps.range(4).materialize("gs://kept")
     (tmp_path / "file").write_text("")
     with pytest.raises(ps.SourceError, match=r"cache\(\) cannot use the directory .*/file: File exists"):
         ps.range(4).cache(tmp_path / "file")[0]

@@ -106,8 +106,8 @@ class CacheDirectory(_Store):
         self._key = key
         # Now, for variables that functions mention may change when they run; large arrays later, if they are needed.
         skipped: list[str] = []
-        steps = [] if key else table(before, skipped)
-        self._known_steps = None if key or skipped else steps
+        steps = table(before, skipped) if key is None else []
+        self._known_steps = steps if key is None and not skipped else None
 
     @cached_property
     def steps(self) -> list[Step]:
