@@ -153,7 +153,7 @@ def image_dataset_from_directory(
         names, values = tuple(folders), np.repeat(np.arange(len(folders), dtype=np.int32), counts)
     elif labels is not None:
         values = given_labels(verb, labels, len(files), root)
-        names = tuple(map(str, np.unique(values).tolist()))
+        names = tuple(map(str, np.unique(np.asarray(labels)).tolist()))  # not of `values`: 0.1 is another float32
     if verbose:
         _tell(f"Found {len(files)} files{'' if names is None else f' belonging to {len(names)} classes'}.")
     if not len(files):

@@ -126,7 +126,8 @@ def test_labels_that_are_given_belong_to_the_sorted_paths_and_stay_as_they_are(p
     assert [plain[label] for label in found] == ds.file_paths
     assert labels == list(range(14))
     assert (found.dtype, ds.class_names[:3]) == (np.int32, ["0", "1", "2"])
-    assert source_of(of(pets, labels=np.linspace(0, 1, 14))).labels.values.dtype == np.float32
+    floats = of(pets, labels=[0.1, *[0.5] * 13])
+    assert (source_of(floats).labels.values.dtype, floats.class_names) == (np.float32, ["0.1", "0.5"])
 
 
 def test_class_names_choose_and_order_the_folders(pets: Path) -> None:
