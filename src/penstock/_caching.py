@@ -100,7 +100,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Told | None, 
         if whole is None:
             raise SourceError(
                 f"materialize() could keep {held:,} of {length:,} elements in {path}: see the log for why. Make room, "
-                "and call it again: it goes on from there."
+                "or mend what failed, and call it again: it goes on from there."
             )
     if whole is None:
         raise SourceError(f"materialize() could not keep all elements in {path}: see the log for why.")
