@@ -124,12 +124,12 @@ def test_crops_and_padding_are_kerass_for_any_size(tmp_path: Path, keras_load: A
 def test_floats_are_resized_as_tensorflow_does_to_a_thousandth_of_a_level() -> None:
     tf = pytest.importorskip("tensorflow")
     for interpolation in INTERPOLATIONS:
-        for source, size in (((70, 90), (31, 44)), ((31, 44), (97, 60)), ((50, 50), (50, 50))):
+        # In 40 to 300 a Gaussian ends at the very centre of a pixel, and the last bit of a float32 decides.
+        for source, size in (((70, 90), (31, 44)), ((31, 44), (97, 60)), ((50, 50), (50, 50)), ((40, 64), (300, 300))):
             image = photo(*source).astype(np.float32)
             theirs = np.asarray(tf.image.resize(image, size, method=interpolation))
             ours = Resizing(size, interpolation=interpolation)(image)
-            looseness = 10 if interpolation == "bicubic" else 1  # TensorFlow looks those weights up in a table of 1,024
-            assert_alike(ours, theirs, 1e-3 * looseness, 0.05 * looseness, f"{interpolation}, {source} to {size}")
+            assert_alike(ours, theirs, 1e-3, 0.05, f"{interpolation}, {source} to {size}")
 
 
 def test_odd_pngs_are_tensorflows() -> None:
