@@ -446,3 +446,14 @@ print(resident_kib() - before)
     done = fresh_python(script, pickle.dumps(handle).hex())
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2048
+
+
+def test_a_file_is_closed_where_the_interpreter_ends(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    file = _filerows._OpenFile(str(path))
+    fd = file.fd
+    monkeypatch.setattr(os, "close", None)  # as it may be by then
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

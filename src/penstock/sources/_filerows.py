@@ -33,7 +33,7 @@ ours (the parts timed apart: 64 rows or 256 take about the same); the rest is th
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
@@ -99,9 +99,10 @@ class _OpenFile:
             file.seek(offset)
             return file.readinto(views[0]) or 0
 
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0 and os is not None:
-            os.close(self.fd)
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # Bound here: when the interpreter ends, `os` may be there and what is in it gone.
+        if getattr(self, "fd", -1) >= 0:
+            _close(self.fd)
 
 
 class _Requests(NamedTuple):
