@@ -198,3 +198,15 @@ def test_what_has_arrays_by_name_is_refused_with_the_cure(tmp_path):
 def test_a_column_of_pandas_is_a_sequence():
     series = type("Series", (list,), {"iloc": None})  # which has rows by number, and no columns
     assert list(ps.from_source(series([3, 4]))) == [3, 4]
+
+
+def test_a_row_of_text_is_named_with_what_it_says():
+    def decode(path):
+        raise ValueError("no image")
+
+    paths = ps.from_arrays(np.array(["a.jpg", "b" * 500 + "/c.jpg"]))
+    with pytest.raises(ps.ElementError, match=r"made of row 0 of array of \(2,\) <U506, 'a\.jpg': ValueError"):
+        paths.map(decode, element_spec=ps.ArraySpec((), "int64"))[0]
+    with pytest.raises(ps.ElementError, match=r"'b{20}\.\.\.b{91}/c\.jpg'") as caught:
+        paths.map(decode, element_spec=ps.ArraySpec((), "int64"))[1]
+    assert len(str(caught.value)) < 400

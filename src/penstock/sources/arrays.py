@@ -18,6 +18,9 @@ _RAGGED: Final = (
     ".map(lambda i: items[i], element_spec=penstock.ArraySpec((None,), dtype))."
 )
 
+# Characters of a text that a message shows; of a longer one its beginning and its end, where paths differ.
+_MAX_TEXT: Final = 120
+
 
 @final
 class ArraySource(Source):
@@ -34,8 +37,12 @@ class ArraySource(Source):
         return f"array of {ArraySpec(self._array.shape, self._array.dtype)}"
 
     def describe(self, index: int) -> str:
-        """The row."""
-        return f"row {index} of {self}"
+        """The row, and what it says if it is text: it may be the name of the file that a function reads."""
+        row = f"row {index} of {self}"
+        if self._array.ndim == 1 and self._array.dtype.kind == "U":
+            text = str(self._array[index])
+            row += f", {text if len(text) <= _MAX_TEXT else text[:20] + '...' + text[23 - _MAX_TEXT :]!r}"
+        return row
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows; NumPy lets go of the GIL meanwhile."""
@@ -207,8 +214,8 @@ def require_rows(array: Any, leaf: object, place: str) -> None:
         raise SpecError(
             f"from_arrays() got {leaf!r} at {place or 'the top'}, whose values are of any size (dtype {array.dtype}) "
             "and have no place in a batch. Text can be read whole: data.asstr()[:].astype('U') of HDF5, "
-            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: penstock.range(len(data)).map(fn, "
-            "element_spec=penstock.ArraySpec((None,), dtype)), where fn(i) opens the file."
+            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: penstock.range(len(data)).map("
+            "lambda i: data[i], element_spec=penstock.ArraySpec((None,), dtype))."
         )
 
 
