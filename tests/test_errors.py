@@ -90,6 +90,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         OSError,
         r"/nowhere/ds\.npy cannot be read: No such file or directory\.",
     ),
+    "paths": (
+        lambda: ps.from_npy(["a.npy", "b.npy"]),
+        TypeError,
+        r"from_npy\(\) needs a path, got a list\. For several files one after the other: penstock\.concatenate\(.*",
+    ),
+    "pattern": (
+        lambda: ps.from_npy("/nowhere/*.npy"),
+        OSError,
+        r"/nowhere/\*\.npy cannot be read: No such file or directory\. from_npy\(\) reads one file\. For several .*",
+    ),
     "file behind an URL": (
         lambda: ps.from_npy("s3://bucket/ds.npy"),
         OSError,
