@@ -145,3 +145,13 @@ def test_identity_of_a_long_plan_is_folded_and_still_tells_plans_apart():
 )
 def test_difference_is_the_first_step_that_differs(other, message):
     assert difference(plan_of(), other).startswith(message)
+
+
+def test_a_wide_element_and_many_datasets_are_printed_in_part():
+    wide = repr(ps.from_arrays({f"x{number:02d}": np.zeros(3) for number in range(50)}))
+    assert wide.startswith("zip: 3 elements, ['x00']: () float64, ['x01']: () float64, ")
+    assert "and 38 more leaves, random" in wide
+    assert "['x12']: " not in wide
+    lines = repr(ps.concatenate([ps.range(3)] * 100)).split("\n")
+    assert len(lines) == 18
+    assert lines[16:] == ["├─ ... 84 more", "└─ range(3): 3 elements, () int64, random"]

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock import _tree
 from penstock._errors import SpecError
 
 if TYPE_CHECKING:
     from penstock._plan._node import Length, Node
+    from penstock._spec import Spec
 
+_MAX_LEAVES = 12
+"""So many leaves of an element are printed; `element_spec` has them all."""
+_MAX_INPUTS = 16
+"""So many datasets that one step puts together are printed."""
 IDENTITY_NBYTES = 320
 """A plan's line in a checkpoint is at most this long; what is longer is folded."""
 
@@ -29,18 +35,33 @@ def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
     try:
         spec = node.known_spec
         length = length_text(None if _waits_for_function(node) else node.length)
-        facts = f"{length}, {'spec is known when element 0 has run' if spec is None else spec}, {node.access}"
+        facts = (
+            f"{length}, {'spec is known when element 0 has run' if spec is None else _spec_text(spec)}, {node.access}"
+        )
     except SpecError as error:
         facts = f"is wrong: {error}"
     yield f"{first}{node.label}: {facts}"
     if getattr(node, "reads_ahead", False):
         return  # its inputs are alike
+    hidden = range(_MAX_INPUTS - 1, len(node.inputs) - 1) if len(node.inputs) > _MAX_INPUTS else range(0)
     for number, source in enumerate(node.inputs):
         last = number == len(node.inputs) - 1
-        if len(node.inputs) == 1:
+        if number in hidden:
+            if number == hidden[0]:
+                yield f"{rest}├─ ... {len(hidden):,} more"
+        elif len(node.inputs) == 1:
             yield from _lines(source, rest, rest)
         else:
             yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+
+
+def _spec_text(spec: "Spec") -> str:
+    """A spec in words; of a table with many columns the first ones."""
+    if len(spec.leaves) <= _MAX_LEAVES:
+        return str(spec)
+    places = _tree.paths(spec.structure)[:_MAX_LEAVES]
+    first = ", ".join(f"{place}: {leaf}" for place, leaf in zip(places, spec.leaves, strict=False))
+    return f"{first} and {len(spec.leaves) - _MAX_LEAVES:,} more leaves"
 
 
 def _waits_for_function(node: "Node") -> bool:
