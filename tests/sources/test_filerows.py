@@ -56,7 +56,7 @@ def taken(rows: FileRows, indices: object) -> np.ndarray:
 DTYPES: list[Any] = ["f8", ">i4", "?", "S3", "<U10", "M8[s]", [("a", "i1"), ("b", ">f4", (2,))]]
 
 
-@pytest.mark.parametrize("shape", [(40,), (40, 3, 5), (40, 0), (40, 1, 4), (1, 4), (700, 2)])
+@pytest.mark.parametrize("shape", [(40,), (9000,), (40, 3, 5), (40, 0), (40, 1, 4), (1, 4), (700, 2)])
 def test_rows_are_those_of_numpy(tmp_path: Path, way: str, shape: tuple[int, ...]) -> None:
     for number, (dtype, order) in enumerate(itertools.product(DTYPES, "CF")):
         _assert_rows_are_those_of_numpy(tmp_path / f"{number}.npy", shape, dtype, order)
@@ -131,10 +131,10 @@ class CountingQueue:
         self.queue = queue
         self.lengths: list[list[int]] = []
 
-    def read(self, fd: int, offsets: Any, vectors: Any, counts: Any, nbytes: int) -> Iterable[int]:
-        missed = self.queue.read(fd, offsets, vectors, counts, nbytes)
+    def read(self, fd: int, offsets: Any, vectors: Any, counts: Any, sizes: Any) -> Iterable[int]:
+        missed = self.queue.read(fd, offsets, vectors, counts, sizes)
         assert not len(list(missed))
-        self.lengths.append((counts * nbytes).tolist())
+        self.lengths.append(sizes.tolist())
         return missed
 
 
@@ -166,8 +166,23 @@ def test_a_frame_and_its_successor_are_one_read(path: Path, queue: CountingQueue
 
 @linux_only
 def test_consecutive_rows_are_read_many_at_once(path: Path, queue: CountingQueue) -> None:
-    taken(saved(path, numbered((5000, 10))), range(100, 4100))
-    assert queue.lengths == [[64 * 40] * 62 + [32 * 40]]
+    taken(saved(path, numbered((500, 1024))), range(100, 300))
+    assert queue.lengths == [[64 * 4096] * 3 + [8 * 4096]]
+
+
+@linux_only
+def test_small_rows_that_stay_neighbours_are_one_piece(path: Path, queue: CountingQueue) -> None:
+    array = numbered((5000,), "u2")
+    rows, starts = saved(path, array), np.array([700, 30, 31, 3000])
+    windows = np.empty((4, 100), "u2")
+    rows.gather([((starts[:, None] + np.arange(100)).ravel(), windows.reshape(-1), slice(0, 400))])
+    assert queue.lengths == [[200] * 4]
+    np.testing.assert_array_equal(windows, array[starts[:, None] + np.arange(100)])
+    # Neighbours in the file that are none in memory stay apart, and so do those in memory that are none in the file.
+    out = np.empty(6, "u2")
+    rows.gather([(np.array([10, 11, 12, 20, 21, 22]), out, np.array([0, 1, 3, 4, 5, 2]))])
+    assert queue.lengths[1:] == [[6, 6]]
+    assert out.tolist() == [10, 11, 22, 12, 20, 21]
 
 
 @linux_only

@@ -108,7 +108,7 @@ class ReadQueue:
         offsets: NDArray[np.int64],
         vectors: NDArray[np.int64],
         counts: NDArray[np.int64],
-        nbytes: int,
+        sizes: NDArray[np.int64],
     ) -> Iterable[int]:
         """Does up to `CAPACITY` reads, each into several pieces of memory.
 
@@ -119,7 +119,7 @@ class ReadQueue:
             offsets: Byte of the file at which each read starts.
             vectors: Address of the array of `struct iovec` that each fills.
             counts: Its length.
-            nbytes: Bytes of each piece.
+            sizes: The bytes of all its pieces.
 
         Returns:
             The reads that did not bring all that they should: the file ended, the device failed, or the kernel
@@ -147,12 +147,12 @@ class ReadQueue:
             self.close()
             raise
         # No read brings more than it was asked for, so the sum tells whether all brought all.
-        if done == count and int(self._result[:done].sum()) == int(counts.sum()) * nbytes:
+        if done == count and int(self._result[:done].sum()) == int(sizes.sum()):
             return ()
         results = np.full(count, -1, np.int64)
         events = self._events[:done]
         results[events["data"].astype(np.intp)] = events["result"]
-        return (results != counts * nbytes).nonzero()[0].tolist()  # type: ignore[no-any-return]
+        return (results != sizes).nonzero()[0].tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Gives the context back to the kernel; waits for reads that were begun, and 32 ms besides."""

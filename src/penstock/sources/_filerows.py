@@ -52,6 +52,8 @@ _MAX_VECTORS: Final = 64
 # So many places of units are remembered, 16 bytes a row: half a MiB. Units of more rows hardly gain by it.
 _MAX_KNOWN: Final = 64
 _MAX_KNOWN_ROWS: Final = 512
+# Of rows of fewer bytes, neighbours that are neighbours in memory too are one piece, such as a window of tokens.
+_SMALL_NBYTES: Final = 4 << 10
 # Fewer reads than this are done one by one: the tables of a read queue take longer to fill.
 _MIN_QUEUED: Final = 4
 # `advise` looks whether this many rows of a call are in memory (6 to 10 us; announcing 32 rows of 60 kB takes
@@ -106,16 +108,18 @@ class _OpenFile:
 
 
 class _Requests(NamedTuple):
-    """Reads to be done: a *request* is a stretch of the file that goes to one or more rows. Arrays are int64."""
+    """Reads to be done: a *request* is a stretch of the file that goes to one or more pieces. Arrays are int64."""
 
     offsets: NDArray[np.int64]
     """Byte of the file at which each request starts."""
     heads: NDArray[np.int64]
-    """The row that each fills first, an index into `vectors`."""
+    """The piece that each fills first, an index into `vectors`."""
     counts: NDArray[np.int64]
-    """The rows that each fills."""
+    """The pieces that each fills."""
     vectors: NDArray[np.int64]
-    """Shape `(rows, 2)`, address and bytes: the kernel's `struct iovec`."""
+    """Shape `(pieces, 2)`, address and bytes: the kernel's `struct iovec`. A piece is a row, or several small ones."""
+    sizes: NDArray[np.int64]
+    """The bytes of each."""
 
 
 class _Plan:
@@ -124,24 +128,32 @@ class _Plan:
     It is made for every unit, with few and simple operations: beside a read that has emptied the processor's caches
     each costs some microseconds, and holds the GIL. So rows are joined that follow one another as they were
     asked for, and nothing is sorted; and rows that are neighbours in memory too stay vectors of their own, which
-    the kernel hardly minds.
+    the kernel hardly minds, but where they are small.
     """
 
     def __init__(self, elements: NDArray[np.int64], offsets: NDArray[np.int64], vectors: NDArray[np.int64]) -> None:
         self._elements = elements
         self._nbytes = nbytes = int(vectors[0, 1])
-        count = len(offsets)
-        starts = np.ones(count + 1, np.bool_)  # and the end
-        np.not_equal(offsets[1:] - offsets[:-1], nbytes, out=starts[1:-1])
-        bounds = starts.nonzero()[0]
-        if count > _MAX_VECTORS:
+        self._rows: NDArray[np.int64] | None = None
+        """The first row of each piece; None where a piece is a row."""
+        breaks = offsets[1:] - offsets[:-1] != nbytes
+        if nbytes < _SMALL_NBYTES:
+            starts = _with_ends(breaks | (vectors[1:, 0] - vectors[:-1, 0] != nbytes))
+            if len(starts) <= len(offsets):
+                self._rows = rows = starts[:-1]
+                vectors = np.stack((vectors[rows, 0], (starts[1:] - rows) * nbytes), axis=1)
+                offsets, breaks = offsets[rows], breaks[rows[1:] - 1]
+        bounds = _with_ends(breaks)
+        if len(offsets) > _MAX_VECTORS:
             bounds = _split(bounds)
         self._heads = heads = bounds[:-1]
-        self.requests = _Requests(offsets[heads], heads, bounds[1:] - heads, vectors)
+        counts = bounds[1:] - heads
+        sizes = counts * nbytes if self._rows is None else np.add.reduceat(vectors[:, 1], heads)
+        self.requests = _Requests(offsets[heads], heads, counts, vectors, sizes)
 
     def at_runs(self, first: int, shifts: NDArray[np.int64]) -> _Requests:
         """Returns the reads for runs `first` and on; run k lies `shifts[k]` bytes after run 0."""
-        offsets, heads, counts, vectors = self.requests
+        offsets, heads, counts, vectors, sizes = self.requests
         runs = np.arange(len(shifts))[:, None]
         moved = np.tile(vectors, (len(shifts), 1, 1))
         moved[:, :, 0] += (first + runs) * self._nbytes
@@ -150,11 +162,21 @@ class _Plan:
             (heads + runs * len(vectors)).ravel(),
             np.tile(counts, len(shifts)),
             moved.reshape(-1, 2),
+            np.tile(sizes, len(shifts)),
         )
 
     def element_at(self, request: int, byte: int) -> int:
         """Returns the element to which a byte of a request belongs."""
-        return int(self._elements[self._heads[request] + byte // self._nbytes])
+        piece = int(self._heads[request])
+        row = piece if self._rows is None else int(self._rows[piece])
+        return int(self._elements[row + byte // self._nbytes])
+
+
+def _with_ends(breaks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where groups of neighbours start, and the end, given where there is a break between two."""
+    starts = np.ones(len(breaks) + 2, np.bool_)
+    starts[1:-1] = breaks
+    return starts.nonzero()[0]
 
 
 def _split(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -271,14 +293,14 @@ class FileRows:
 
     def _read(self, file: _OpenFile, queue: _aio.ReadQueue | None, plan: _Plan, requests: _Requests) -> None:
         """Does the requests of a plan for one or more of its runs."""
-        offsets, heads, counts, vectors = requests
+        offsets, heads, counts, vectors, sizes = requests
         buffers = heads * (2 * vectors.itemsize)
         buffers += vectors.__array_interface__["data"][0]
         for start in range(0, len(offsets), _aio.CAPACITY):
             part = slice(start, start + _aio.CAPACITY)
             missed: Iterable[int] = range(len(offsets[part]))
             if queue is not None:
-                missed = queue.read(file.fd, offsets[part], buffers[part], counts[part], self._run_nbytes)
+                missed = queue.read(file.fd, offsets[part], buffers[part], counts[part], sizes[part])
             # What did not come back whole is read again one by one, which tells a short read from the end of
             # the file, and an error of the device from one of the queue.
             for k in (start + each for each in missed):
