@@ -141,5 +141,5 @@ def test_what_is_no_image_is_refused() -> None:
             penstock.SpecError, match=r"an image to resize is \(height, width, channels\) of 1 to 4 channels"
         ):
             resize(wrong, (4, 4))
-    with pytest.raises(penstock.SpecError, match=r"this is \(4, 4\) int64"):
+    with pytest.raises(penstock.SpecError, match=r"this is \(4, 4\) int64\. Cast it, a mask of"):
         resize(np.zeros((4, 4), np.int64), (2, 2))

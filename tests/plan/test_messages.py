@@ -240,6 +240,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"the function return it; an axis that differs is None in element_spec=\."
         ),
     ),
+    "text that grows": (
+        lambda: list(ps.range(5).map(lambda i: "x" * int(i)).batch(2).map(lambda batch: batch)),
+        ValueError,
+        (
+            r".* returned an array of \(2,\) <U3 for element 1, .* an axis that differs is None in element_spec=, and "
+            r"text of any size is of np\.dtype\('U'\) there, bytes of np\.dtype\('S'\)\."
+        ),
+    ),
     "other dtype than declared": (
         lambda: list(ps.range(5).map(growing, element_spec=ps.ArraySpec((1,), "float32"))),
         ValueError,

@@ -1,7 +1,7 @@
 """Whether what a function of the user returned is an element of a spec."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -12,6 +12,12 @@ from penstock._spec import Spec, leaf_of, spec_of_leaf
 if TYPE_CHECKING:
     from penstock._plan._node import Leaves
     from penstock._tree import Tree
+
+
+_ALIKE: Final = (
+    "Every element of a dataset has one structure, shape and dtype: make the function return it; an axis that differs "
+    "is None in element_spec="
+)
 
 
 @final
@@ -79,10 +85,13 @@ def observed(value: "Tree") -> Spec:
 
 
 def text_of(spec: Spec | None, *, is_declared: bool) -> str:
-    """The end of a message about a misfit: what was expected."""
+    """The end of a message about a misfit: what was expected, and what can be said of elements that differ."""
     if spec is None:
-        return ""
-    return f", but its element_spec is {spec} (as {'declared' if is_declared else 'found on element 0'})"
+        return f". {_ALIKE}."
+    has_text = any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves)
+    cure = ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')" if has_text else ""
+    found = "declared" if is_declared else "found on element 0"
+    return f", but its element_spec is {spec} (as {found}). {_ALIKE}{cure}."
 
 
 def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:

@@ -378,9 +378,7 @@ class Map(OneToOne):
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(
             f"{self.label} at {self.where} returned {found} for element {index}"
-            f"{text_of(self.known_spec, is_declared=self.declared is not None)}. "
-            "Every element of a dataset has one structure, shape and dtype: make the function return it; an axis that "
-            "differs is None in element_spec=."
+            f"{text_of(self.known_spec, is_declared=self.declared is not None)}"
         )
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:

@@ -148,8 +148,7 @@ class Generate(Node):
                 except MisfitError as found:
                     raise SpecError(
                         f"{self.label} at {self.where} gave {found} as element {index} of epoch {epoch}"
-                        f"{text_of(self.spec, is_declared=self.data.is_declared)}. Every element of a dataset has one "
-                        "structure, shape and dtype; an axis that differs is None in element_spec=."
+                        f"{text_of(self.spec, is_declared=self.data.is_declared)}"
                     ) from None
                 yield leaves
                 index += 1

@@ -75,9 +75,12 @@ class Resizing:
             SpecError: The image is none, or has another dtype.
         """
         if image.ndim not in (2, 3) or 0 in image.shape or image.shape[2:] > (4,) or image.dtype not in _DTYPES:
+            cure = (
+                "Transpose one of channels first" if image.dtype in _DTYPES else "Cast it, a mask of classes to uint8"
+            )
             raise SpecError(
                 "an image to resize is (height, width, channels) of 1 to 4 channels, or (height, width), of one of "
-                f"{', '.join(map(str, _DTYPES))}; this is {image.shape} {image.dtype}. Transpose one of channels first."
+                f"{', '.join(map(str, _DTYPES))}; this is {image.shape} {image.dtype}. {cure}."
             )
         if image.ndim == 3 and image.shape[2] == 1:
             image, out = image[..., 0], out[..., 0]
