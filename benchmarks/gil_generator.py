@@ -11,20 +11,22 @@ Method: `python benchmarks/gil_generator.py`; as `gil_bound.py`, whose function 
 documentation advises; its batches are in no order of the generator. `bare_pair` is two processes that run the function
 and deliver nothing.
 
-Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-22. Its
 speed varies by a tenth and more from run to run; ratios are of the same round.
 
-Result, three rounds, medians and spread, as parts of twice serial (761 elements/s, 716 to 800):
+Result, three rounds, medians and spread, as parts of twice serial (612 elements/s, 577 to 704):
 
-    penstock   0.82 (0.68 to 0.87)    1,171 elements/s (1,037 to 1,388)
-    bare_pair  0.86 (0.78 to 0.90)    1,363 (1,119 to 1,373)
-    torch                               905 (884 to 1,040)
-    tf_data                             493 (440 to 575)
+    penstock   0.84 (0.74 to 0.95)    1,037 elements/s (1,032 to 1,093)
+    bare_pair  0.89 (0.79 to 1.09)    1,105 (1,083 to 1,262)
+    torch                               825 (728 to 829)
+    tf_data                             349 (340 to 386)
 
-Wanted: 0.9 of twice serial, and 3 times tf.data. Both are not met: the machine gave 0.86 to two processes that deliver
-nothing, and penstock reaches 1.01 of these (0.76 to 1.05). It is 2.38 times tf.data (2.36 to 2.42), which gets 0.32.
+Wanted: 0.9 of twice serial, and 3 times tf.data. Both are not met: the machine gave 0.89 to two processes that deliver
+nothing, and penstock reaches 0.94 of these (0.87 to 0.95). It is 2.97 times tf.data (2.83 to 3.04); in five rounds more,
+without torch, 0.84 of twice serial (0.74 to 1.06) and 2.87 times tf.data (2.57 to 3.11). Of 1,860 us of CPU that an
+element takes in all, the function has 1,760 in the two workers, the parent 98, and the generator's process 5.
 
-Not shown: the start of workers (a first batch after 497 ms here, of three processes); a function that lets go of the
+Not shown: the start of workers (a first batch after 493 ms here, of three processes); a function that lets go of the
 GIL.
 """
 

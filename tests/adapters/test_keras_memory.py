@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-pytestmark = pytest.mark.limits
+pytestmark = pytest.mark.framework
 
 EPOCHS = (80, 120, 160, 200)
 ALLOWED_MIB = 1

@@ -402,7 +402,6 @@ for number in range(1, 1001):
 """
 
 
-@pytest.mark.limits
 def test_memory_and_registered_functions_are_flat_over_1000_epochs_half_of_them_broken_off(fresh_python):
     run = fresh_python(MANY, timeout_s=180, env={"PYTHONWARNINGS": "default"})
     assert run.returncode == 0, run.stderr

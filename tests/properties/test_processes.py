@@ -32,7 +32,7 @@ def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> 
 
 @pytest.mark.slow
 @given(plan=plans(max_steps=8), workers=st.integers(1, 5))
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, workers: int) -> None:
     _assert_delivers(plan, workers)
 
@@ -48,7 +48,7 @@ def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> N
 
 @pytest.mark.slow
 @given(plan=plans(), prefetch=st.integers(1, 5))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
     assert_resumes_exactly(plan.dataset, executors=[*RUNS, ("processes", 5)], prefetch=prefetch)
 

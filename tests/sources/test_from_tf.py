@@ -160,7 +160,6 @@ for number in range(1, 1001):
 """
 
 
-@pytest.mark.limits
 def test_memory_is_flat_over_1000_epochs(fresh_python):
     run = fresh_python(MANY, timeout_s=180, env={"PYTHONWARNINGS": "default"})
     assert run.returncode == 0, run.stderr
