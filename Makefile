@@ -2,7 +2,7 @@
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
 #                ARGS=augment: on characters that worker processes distort; ARGS=images: on a folder of JPEGs
-#   make test    every test: the fast set first, on a machine without frameworks     (under 20 minutes)
+#   make test    every test: the fast set first, on a machine without frameworks     (under 25 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
 #   make clean   removes what these made
