@@ -26,7 +26,7 @@ from penstock._memory._budget import overhead_nbytes
 from penstock._plan._batch import Batch
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
-from penstock._plan._node import Node, walk
+from penstock._plan._node import POSITION_LIMIT, Node, walk
 from penstock._plan._settled import settled
 from penstock._plan._text import difference, identity, length_text, length_words, uncounted
 from penstock._plan._tolerate import Guard
@@ -49,7 +49,7 @@ _log = logging.getLogger("penstock")
 _T = TypeVar("_T")
 
 STATE_VERSION = 1
-POSITION_LIMIT = 1 << 40
+BATCH_LIMIT = 1 << 40
 """Beyond the batches of any epoch whose length is not known."""
 CURSOR_COUNT = 64
 """Positions whose cursors are kept."""
@@ -338,17 +338,17 @@ class Loader(NoArray):
                 "Build the dataset as it was when the state was saved."
             )
         epoch, position = as_int(state["epoch"]), as_int(state["position"])
-        if epoch is None or position is None or not (0 <= epoch < 1 << 62 and 0 <= position < 1 << 62):
+        if epoch is None or position is None or not (0 <= epoch < POSITION_LIMIT and 0 <= position < POSITION_LIMIT):
             raise StateError(
                 f"epoch={state['epoch']!r} and position={state['position']!r} must be integers from 0 to 2**62 - 1."
             )
         cursor = state.get("cursor", [0])
         consumed = as_int(cursor[0]) if isinstance(cursor, list) and len(cursor) == 1 else None
-        if consumed is None or not 0 <= consumed < 1 << 62:
+        if consumed is None or not 0 <= consumed < POSITION_LIMIT:
             raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
         self._require_same_batches(position, has_cursor="cursor" in state)
         count = self._program.batch_count
-        if count is None and position >= POSITION_LIMIT:
+        if count is None and position >= BATCH_LIMIT:
             raise StateError(f"position={position} is no number of batches that anybody reads.")
         if count is not None and position and position >= count:
             raise StateError(f"position={position} is beyond the {count} batches of an epoch.")

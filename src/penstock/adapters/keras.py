@@ -110,9 +110,8 @@ class KerasAdapter(DataAdapter):
         _require_own_data(frame, self)
         counts_steps = _counts_steps(frame)
         if _asking(frame) is not None:
-            shard_count = self.loader._options.shard[1]
-            short = set() if counts_steps else {rows // shard_count for rows in remainders(self.loader._node)}
-            _require_divisible({self.batch_size, *short} - {None, 0})
+            full = set() if self.batch_size is None else {self.batch_size}
+            _require_divisible(full if counts_steps else full | self._short_batch_sizes)
         if counts_steps:
             return None
         length = self.loader.length
@@ -139,8 +138,14 @@ class KerasAdapter(DataAdapter):
     @property
     def partial_batch_size(self) -> int | None:
         """Elements in that batch, or None."""
-        rows = min(remainders(self.loader._node), default=0) // self.loader._options.shard[1]
+        rows = min(self._short_batch_sizes, default=0)
         return rows if self.has_partial_batch and rows else None
+
+    @property
+    def _short_batch_sizes(self) -> set[int]:
+        """Elements in the batches that are smaller than the others, where that is known; 0 where a shard has none."""
+        shard_count = self.loader._options.shard[1]
+        return {rows // shard_count for rows in remainders(self.loader._node)}
 
     def on_epoch_begin(self) -> None:
         """Has Keras look for the end of an epoch of unknown length, and not go by the length of the one before.
@@ -450,7 +455,7 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
             return
 
 
-def _require_divisible(sizes: Collection[int | None]) -> None:
+def _require_divisible(sizes: Collection[int]) -> None:
     """Refuses batches that cannot be shared out evenly, where Keras does that, as JAX would in the middle of an epoch.
 
     Args:
@@ -467,7 +472,7 @@ def _require_divisible(sizes: Collection[int | None]) -> None:
     mesh = distribution.device_mesh
     replica_count = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
     count = max(1, replica_count // jax.process_count())
-    uneven = [size for size in sizes if size is not None and size % count]
+    uneven = [size for size in sizes if size % count]
     if uneven:
         raise ArgumentError(
             f"keras.distribution.{type(distribution).__name__} makes {count} equal parts of each batch, and one has "

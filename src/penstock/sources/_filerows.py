@@ -363,8 +363,8 @@ class FileRows:
         rows = indices[: max(1, _MAX_ADVICES // self._run_count)] * self.handle.strides[0] + self.handle.offset
         starts = np.sort((rows[:, None] + self._run_offsets[:_MAX_ADVICES]).ravel())
         gaps = starts[1:] - starts[:-1] > self._run_nbytes + _ADVISE_GAP_NBYTES
-        firsts = starts[np.concatenate(([True], gaps))]
-        lasts = starts[np.concatenate((gaps, [True]))]
+        bounds = _with_ends(gaps)
+        firsts, lasts = starts[bounds[:-1]], starts[bounds[1:] - 1]
         return zip(firsts.tolist(), (lasts - firsts + self._run_nbytes).tolist(), strict=True)
 
     def describe(self, index: int) -> str:

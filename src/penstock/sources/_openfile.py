@@ -411,8 +411,8 @@ def fetched(url: str) -> bytes:
 
 def _described(url: str) -> File:
     if not is_remote(url):
-        status = os.stat(url)
-        return File(url, status.st_size, str(status.st_mtime_ns))
+        nbytes, changed = stamp(url)
+        return File(url, nbytes, str(changed))
     system, inner = _file_system(url)
     info = system.info(inner)
     if info["size"] is None:
