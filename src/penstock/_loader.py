@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, Literal, Self, TypeGuard, TypeVar, final
+from typing import Any, Literal, Self, TypeGuard, TypeVar, TypeVarTuple, final
 
 from penstock._calls import NoArray, as_int
 from penstock._errors import (
@@ -47,6 +47,7 @@ from penstock.diagnostics._report import Counters, Report
 _log = logging.getLogger("penstock")
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 STATE_VERSION = 1
 BATCH_LIMIT = 1 << 40
@@ -312,7 +313,7 @@ class Loader(NoArray):
                 differs), or a position that this dataset does not have.
         """
         at = self._checked(state)
-        self._alone(lambda: self._resume(at, int(state.get("cursor", [-1])[0])))
+        self._alone(self._resume, at, int(state.get("cursor", [-1])[0]))
 
     def _resume(self, at: Position, consumed: int) -> None:
         self._iterator_count += 1
@@ -473,7 +474,7 @@ class Loader(NoArray):
 
     # Its life.
 
-    def _alone(self, call: Callable[[], _T]) -> _T:
+    def _alone(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Makes a call as the one consumer: two threads take turns. `get_state`, `report` and `close` need no turn."""
         # After fork() nobody may be there to release the lock: the thread that held it did not come along.
         if self._pipeline is not None:
@@ -492,7 +493,7 @@ class Loader(NoArray):
         with self._lock:
             self._lock_holder = threading.get_ident()
             try:
-                return call()
+                return call(*arguments)
             finally:
                 self._lock_holder = 0
 
@@ -626,7 +627,7 @@ class _Epoch(Iterator[Tree]):
         if loader is None:
             raise StopIteration
         try:
-            return loader._alone(lambda: loader._take(self))
+            return loader._alone(loader._take, self)
         finally:
             if self.is_over:
                 self._loader = None

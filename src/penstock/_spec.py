@@ -139,7 +139,7 @@ class Spec:
         """The tree of `ArraySpec`s that a user sees as `element_spec`."""
         return self.structure.unflatten(self.leaves)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of one element in a slot; leaves of unknown size count as nothing."""
         return sum(leaf.nbytes or 0 for leaf in self.leaves)

@@ -53,7 +53,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = os.open
 
     def counting(path: Any, *args: Any, **options: Any) -> int:
-        paths.append(os.fspath(path))
+        paths.append(os.fsdecode(path))
         return real(path, *args, **options)
 
     monkeypatch.setattr(os, "open", counting)

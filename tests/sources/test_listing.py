@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.sources._listing import FileList, Texts, listed, named, packed
+from penstock.sources._listing import FileList, Paths, Texts, listed, named, packed
 
 JPG = (".jpg",)
 
@@ -69,7 +69,7 @@ def test_paths_are_as_the_root_was_written_and_are_found_from_elsewhere(
     monkeypatch.chdir(tmp_path)
     files, _ = listed("data/", ["a"], JPG, follow_links=False)
     monkeypatch.chdir("/")
-    assert (files[0], files.path(0)) == ("data/a/x.jpg", str(tmp_path / "data/a/x.jpg"))
+    assert (files[0], Paths(files)(np.array([0]))) == ("data/a/x.jpg", [os.fsencode(tmp_path / "data/a/x.jpg")])
 
 
 def test_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:

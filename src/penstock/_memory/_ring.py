@@ -115,11 +115,12 @@ class Ring:
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         root = self._root(slot)
         leaves = self._layout.slot.leaves(root, rows[slot])
-        for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
-            if not spec.is_bounded:
-                leaves[number] = _own(leaf, spec.dtype.kind)
-            elif not is_lease or leaf.ndim == 0:
-                leaves[number] = leaf.copy()[()]
+        if not is_lease or not self._layout.slot.is_fixed:
+            for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
+                if not spec.is_bounded:
+                    leaves[number] = _own(leaf, spec.dtype.kind)
+                elif not is_lease or leaf.ndim == 0:
+                    leaves[number] = leaf.copy()[()]
         batch = self._structure.unflatten(leaves)
         if is_lease:
             # Last of all: an interrupt before it leaves a slot for `reclaim`, one after it a lease that ends.

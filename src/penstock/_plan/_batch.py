@@ -45,7 +45,7 @@ class Batch(Node):
             return count
         return count // self.size if self.drop_remainder else -(-count // self.size)
 
-    @property
+    @cached_property
     def remainder(self) -> int:
         """How many elements the last batch has if it is short; 0 if none is."""
         count = self.source.length

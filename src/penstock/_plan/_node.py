@@ -261,15 +261,20 @@ class Reorder(Node):
         """That of the input's element."""
         if any(leaf.max_shape is None for leaf in self.spec.leaves):
             return None  # batches beside ragged elements: they are put into places of another kind, whole
-        (need,) = self.demand(epoch, np.array([index], np.int64))
-        return self.inputs[need.input].part_count(need.epoch, int(need.indices[0]))
+        number, epoch, index = self.demand_one(epoch, index)
+        return self.inputs[number].part_count(epoch, index)
 
     def fill_parts(
         self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
     ) -> None:
         """Has the input write the parts of its element."""
+        number, epoch, index = self.demand_one(epoch, index)
+        reader.inputs[number].fill_parts(epoch, index, parts, out, gather)
+
+    def demand_one(self, epoch: int, index: int) -> tuple[int, int, int]:
+        """Where one element comes from: the input's number, and its epoch and index there. What `demand` says."""
         (need,) = self.demand(epoch, np.array([index], np.int64))
-        reader.inputs[need.input].fill_parts(need.epoch, int(need.indices[0]), parts, out, gather)
+        return need.input, need.epoch, int(need.indices[0])
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -40,7 +40,7 @@ class Rows:
     leaf `(count,)`, of arrays. Where the first axis varies, `extents` holds how much of it is used.
     """
 
-    __slots__ = ("arrays", "extents", "rows")
+    __slots__ = ("_parts", "arrays", "extents", "rows")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Rows:
         self.arrays = arrays
         self.rows = rows
         self.extents = extents
+        self._parts: Rows | None = None
 
     @classmethod
     def allocate(cls, spec: Spec, count: int) -> "Rows":
@@ -82,9 +83,11 @@ class Rows:
         return Rows(arrays, slice(0, stop - start), extents)
 
     def parts(self) -> "Rows":
-        """The parts of the one element that these rows are a place for, as rows."""
-        assert len(self.arrays[0]) == 1
-        return Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
+        """The parts of the one element that these rows are a place for, as rows; made once, for a slot comes again."""
+        if self._parts is None:
+            assert len(self.arrays[0]) == 1
+            self._parts = Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
+        return self._parts
 
     def put(self, row: int, leaves: Sequence[Any]) -> None:
         """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays."""
@@ -183,6 +186,10 @@ def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: flo
     A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
     added to `counted`.
     """
+    if len(reads) == 1 and not counted:  # as most often
+        times.note(readers[0].number, len(reads[0].indices), seconds)
+        counted.add(readers[0])
+        return
     total = sum(len(read.indices) for read in reads)
     for read, reader in zip(reads, readers, strict=True):
         count = len(read.indices)
@@ -356,7 +363,7 @@ class Reader:
 
     def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
-        if spec is self.spec or _places(spec) == _places(self.spec):
+        if spec is self._node.spec or _places(spec) == _places(self.spec):
             self.fill(epoch, indices, out, gather)
             return
         box, reads = self.scratch(len(indices)), Gather()

@@ -125,6 +125,11 @@ class Repeat(Reorder):
             needs.append(Demand(0, first + number, indices[rows] - number * count, rows))
         return needs
 
+    def demand_one(self, epoch: int, index: int) -> tuple[int, int, int]:
+        """The same of one, which is asked for with each unit of a batch."""
+        number, index = divmod(index, finite_length(self.source))
+        return 0, epoch * (self.count or ENDLESS_ROUND_COUNT) + number, index
+
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """One round after the other."""
         first = epoch * (self.count or ENDLESS_ROUND_COUNT)

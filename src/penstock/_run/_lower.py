@@ -4,7 +4,6 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -110,13 +109,15 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
     try:
         program.run(reader, unit, out)
     finally:
-        with contextlib.suppress(IndexError):  # the ring was released
+        try:
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
             ended = time.perf_counter()
             note_time(words, unit.stop - unit.start, ended - began)
             if times is not None:
                 times.end(began, ended, program.rows_done(reader, unit))
+        except IndexError:  # the ring was released
+            pass
 
 
 class Program:
@@ -161,7 +162,7 @@ class Program:
         """Of a serial program: the number of the first element of a batch."""
         return 0
 
-    @property
+    @cached_property
     def batch_count(self) -> int | None:
         """Batches in an epoch; None for an epoch without an end."""
         return self.node.length if isinstance(self.node.length, int) else None
@@ -373,7 +374,8 @@ class Program:
             reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
             gather.run()
             out.set_extents(np.array([last - first], np.int64))
-        self._announce(reader, *unit.announce)
+        if unit.announce[2]:
+            self._announce(reader, *unit.announce)
 
     def _reader_at(self, reader: Reader, unit: Unit) -> Reader:
         if reader.window is not None:

@@ -199,7 +199,7 @@ class Pipeline:
         with self._lock:
             filling = self._fillings[unit.ticket]
             row = unit.start
-            if self._sets_aside(error, unit):
+            if error is not None and self._sets_aside(error, unit):
                 if unit.stop - unit.start > 1:
                     self._repeat_by_rows(filling, unit)
                 else:
@@ -262,7 +262,7 @@ class Pipeline:
             self._order.append(Filling(*position, slot=-1, ticket=self._ticket, remaining=0, is_end=True))
         self._cursor = self._program.next_position(*position, is_last=True)
 
-    def _sets_aside(self, error: BaseException | None, unit: Unit) -> bool:
+    def _sets_aside(self, error: BaseException, unit: Unit) -> bool:
         """Whether workers died of what a guard is to set aside: one element of this unit, or the only one."""
         is_lethal = isinstance(error, (WorkerError, DeadlineError)) and self._executor.is_elsewhere
         return is_lethal and self._is_guarded and not unit.is_condemned and not self._closed
@@ -439,7 +439,8 @@ class Pipeline:
     def _head_if_ready(self, position: Position) -> Filling | None:
         self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         with self._lock:
-            self.require_open()
+            if self._closed:
+                self.require_open()
             self._seek(position)
             if self._order and not self._order[0].remaining:
                 self._is_awaited = False

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.image._formats import (
+    JPEG_START,
     Header,
     ImageError,
     check_size,
@@ -51,10 +52,9 @@ def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] |
     Raises:
         ImageError: There are no such pixels in the bytes.
     """
-    header = header_of(data)
-    if header.format == "JPEG":
+    if bytes(data[:3]) == JPEG_START:
         return _jpeg(data, channels, least)
-    pixels = _opencv(data, header, channels)
+    pixels = _opencv(data, header_of(data), channels)
     return np.ascontiguousarray(pixels).reshape(*pixels.shape[:2], channels)
 
 
@@ -64,28 +64,34 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
     except (ValueError, KeyError):  # a flaw, however small, or colours that its interface has no words for
         return _odd_jpeg(data, channels)
     check_size(height, width, "JPEG", len(data))
-    options: dict[str, Any] = {}
     if least is not None:
-        least_height, least_width = least(height, width)
-        divisor = min(height // least_height, width // least_width)
-        if divisor >= 2:
-            # 1/2, 1/4 or 1/8. libjpeg-turbo has 3/8 as well, but no vector code for it: 555 us, where 1/2 takes 481.
-            divisor = 8 if divisor >= 8 else 4 if divisor >= 4 else 2
-            height, width = -(-height // divisor), -(-width // divisor)
-            options = {"min_height": height, "min_width": width, "min_factor": 2}
+        divisor = _divisor(height, width, least(height, width))
+        height, width = -(-height // divisor), -(-width // divisor)
     if colors in ("CMYK", "YCCK"):
         inks = scratch("decoded", (height, width, 4), np.uint8)
-        _turbo(data, inks, "CMYK", options)
+        _turbo(data, inks, "CMYK")
         return _without_inks(inks, channels, inverted=b"\xff\xee\0\x0eAdobe" in bytes(data[:65536]))
     pixels = scratch("decoded", (height, width, channels), np.uint8)
-    _turbo(data, pixels, _TURBO_COLORS[channels], options)
+    _turbo(data, pixels, _TURBO_COLORS[channels])
     return pixels
 
 
-def _turbo(data: memoryview | bytes, out: Pixels, colors: str, options: dict[str, Any], *, strict: bool = True) -> None:
-    """Decodes a JPEG, with the fast integer DCT and smooth upsampling, as TensorFlow does."""
+def _divisor(height: int, width: int, least: Size) -> int:
+    """1, 2, 4 or 8. libjpeg-turbo has 3/8 as well, but no vector code for it: 555 us, where 1/2 takes 481."""
+    ratio = min(height // least[0], width // least[1])
+    return 8 if ratio >= 8 else 4 if ratio >= 4 else 2 if ratio >= 2 else 1
+
+
+def _turbo(data: memoryview | bytes, out: Pixels, colors: str, *, strict: bool = True) -> None:
+    """Decodes a JPEG, with the fast integer DCT and smooth upsampling, as TensorFlow does.
+
+    Where `out` is 1/2, 1/4 or 1/8 of the image in size, so much of it is decoded.
+    """
+    height, width, _ = out.shape
     try:
-        simplejpeg.decode_jpeg(data, colors, fastdct=True, buffer=out, strict=strict, **options)
+        simplejpeg.decode_jpeg(
+            data, colors, fastdct=True, buffer=out, min_height=height, min_width=width, min_factor=2, strict=strict
+        )
     except ValueError as error:
         reason = str(error)
         view = memoryview(data)
@@ -93,11 +99,11 @@ def _turbo(data: memoryview | bytes, out: Pixels, colors: str, options: dict[str
             # Only the end mark may be missing, and all pixels there: with an end mark, libjpeg tells. Of several scans,
             # as progressive JPEGs have, it would not miss the last ones.
             try:
-                return _turbo(bytes(data) + b"\xff\xd9", out, colors, options)
+                return _turbo(bytes(data) + b"\xff\xd9", out, colors)
             except ImageError:
                 raise truncated(view) from None
         if strict and 0 < _extraneous_nbytes(reason) <= _MOST_EXTRANEOUS:
-            return _turbo(data, out, colors, options, strict=False)
+            return _turbo(data, out, colors, strict=False)
         if "remature end" in reason:
             raise truncated(view) from None
         if reason.startswith("Unsupported"):

@@ -117,8 +117,8 @@ class Decoding:
         if self._resizing is None:
             raise ArgumentError("Decoding.into() needs a `size`; without one, every image has a shape of its own.")
         least = self._resizing.least_size if self.decode == "fast" else None
-        pixels = decoded(_view(data), self.channel_count, least)
-        self._resizing.into(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0))
+        pixels = decoded(_view(data), _CHANNEL_COUNTS[self.color_mode], least)
+        self._resizing.fill(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0))
 
     def __call__(self, data: Data) -> Array:
         """Returns the image in an array of its own; without `size`, as large as the file has it.

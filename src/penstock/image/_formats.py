@@ -15,6 +15,8 @@ PIXEL_LIMIT: Final = 2**28
 it."""
 
 
+JPEG_START: Final = b"\xff\xd8\xff"
+
 _MOST_DEFLATED: Final = 1032
 """Bytes that one byte of a PNG can stand for: a bit for each of two codes, which repeat 258 bytes."""
 
@@ -34,7 +36,6 @@ class Header(NamedTuple):
     """`JPEG`, `PNG`, `BMP`, `GIF`, `WebP` or `TIFF`."""
     height: int
     width: int
-    """Pixels. 0 x 0 for JPEG, whose codec reads its header itself."""
     is_blended: bool = False
     """Whether its codec multiplies colours by alpha, and so loses those that are transparent."""
 
@@ -63,14 +64,12 @@ _TEXTS: Final = (
 
 
 def header_of(data: memoryview) -> Header:
-    """Returns the format and size of an image file, of which `data` is all the bytes.
+    """Returns the format and size of an image file but a JPEG, whose codec reads its header; `data` is all its bytes.
 
     Raises:
         ImageError: No image, one of a format that is not read here, a header cut short, or more than `PIXEL_LIMIT`.
     """
     head = bytes(data[:40])
-    if head.startswith(b"\xff\xd8\xff"):
-        return Header("JPEG", 0, 0)
     for magic, parse in _PARSERS:
         if head.startswith(magic):
             try:
@@ -260,7 +259,7 @@ def _what_it_is(data: memoryview, head: bytes) -> str:
             return f"not an image: {name}."
     if not any(head):
         return f"not an image: the first of its {len(data):,} bytes are zeros, as after a failed copy. Fetch it again."
-    if any(magic.startswith(head) for magic in (b"\xff\xd8\xff", *(magic for magic, _ in _PARSERS))):
+    if any(magic.startswith(head) for magic in (JPEG_START, *(magic for magic, _ in _PARSERS))):
         return f"truncated: the file has {len(data)} bytes, too few for any image. Fetch it again."
     begin = f"it begins with {head[:8]!r} and has {len(data):,} bytes"
     return f"not an image, or of an unknown format: {begin}. {read}; take it out of the images."

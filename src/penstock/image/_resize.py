@@ -82,13 +82,19 @@ class Resizing:
                 "an image to resize is (height, width, channels) of 1 to 4 channels, or (height, width), of one of "
                 f"{', '.join(map(str, _DTYPES))}; this is {image.shape} {image.dtype}. {cure}."
             )
+        self.fill(image, out)
+
+    def fill(self, image: Array, out: Array) -> None:
+        """What `into` does, of pixels that are known to be an image."""
         if image.ndim == 3 and image.shape[2] == 1:
             image, out = image[..., 0], out[..., 0]
-        place = self._place(*image.shape[:2])
-        if self.fit == "pad":
-            out[...] = 0
-            out = out[place.out]
-        self._fill(image[place.image], out)
+        if self.fit != "stretch":
+            place = self._place(*image.shape[:2])
+            if self.fit == "pad":
+                out[...] = 0
+                out = out[place.out]
+            image = image[place.image]
+        self._interpolate(image, out)
 
     def least_size(self, height: int, width: int) -> tuple[int, int]:
         """Returns the smallest size of an image of these proportions that this need not enlarge."""
@@ -115,7 +121,7 @@ class Resizing:
             out = _from(max(0, top), max(1, int(tall))), _from(max(0, left), max(1, int(wide)))
         return _Place(image, out)
 
-    def _fill(self, image: Array, out: Array) -> None:
+    def _interpolate(self, image: Array, out: Array) -> None:
         height, width = out.shape[:2]
         if self.interpolation == "nearest":
             rows = np.take(image, nearest(image.shape[0], height), axis=0)
@@ -124,7 +130,7 @@ class Resizing:
             levels = out if out.dtype == np.uint8 and _is_opencvs(out) else scratch("levels", out.shape, np.uint8)
             _by_opencv(image, levels)
             if levels is not out:
-                np.copyto(out, levels)
+                out[...] = levels
         else:
             floats = out if out.dtype == np.float32 and _is_opencvs(out) else scratch("floats", out.shape, np.float32)
             if self.interpolation == "bilinear":

@@ -18,7 +18,9 @@ back. A thread that decodes and resizes has at most six: the image, and for kern
 
 class _Kept(threading.local):
     def __init__(self) -> None:
-        self.arrays: dict[str, npt.NDArray[np.uint8]] = {}
+        self.memory: dict[str, npt.NDArray[np.uint8]] = {}
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        """What was last made of it, which is most often what is asked for next."""
 
 
 _kept = _Kept()
@@ -26,10 +28,14 @@ _kept = _Kept()
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """Returns an array, C-contiguous, its content undefined, that is this thread's until it asks for `name` again."""
+    last = _kept.arrays.get(name)
+    if last is not None and last.shape == shape and last.dtype == dtype:
+        return last
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes > KEPT_NBYTES:
         return np.empty(shape, dtype)
-    kept = _kept.arrays.get(name)
-    if kept is None or kept.nbytes < nbytes:
-        kept = _kept.arrays[name] = np.empty(nbytes, np.uint8)
-    return np.ndarray(shape, dtype, buffer=kept.data)
+    memory = _kept.memory.get(name)
+    if memory is None or memory.nbytes < nbytes:
+        memory = _kept.memory[name] = np.empty(nbytes, np.uint8)
+    array = _kept.arrays[name] = np.ndarray(shape, dtype, buffer=memory.data)
+    return array

@@ -174,7 +174,8 @@ class _Plan:
 
 def _with_ends(breaks: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Where groups of neighbours start, and the end, given where there is a break between two."""
-    starts = np.ones(len(breaks) + 2, np.bool_)
+    starts = np.empty(len(breaks) + 2, np.bool_)
+    starts[0] = starts[-1] = True
     starts[1:-1] = breaks
     return starts.nonzero()[0]
 

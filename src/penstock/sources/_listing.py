@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import final
+from functools import lru_cache
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from penstock._errors import ArgumentError, SourceError
 
 Integers = npt.NDArray[np.int64]
+
+_FOLDERS_KEPT: Final = 4096
 
 _Places = frozenset[tuple[int, int]]
 """Folders by device and inode."""
@@ -81,19 +84,12 @@ class FileList:
 
     def __getitem__(self, index: int) -> str:
         """The path of a file, as a user would write it."""
-        return os.path.join(self.root, self._below(index))
+        return os.path.join(self.root, self.folders[int(self.folder_of[index])], self.names[index])
 
     def __iter__(self) -> Iterator[str]:
         folders = [os.path.join(self.root, self.folders[number], "") for number in range(len(self.folders))]
         for number, folder in enumerate(self.folder_of.tolist()):
             yield folders[folder] + self.names[number]
-
-    def path(self, index: int) -> str:
-        """The path of a file, to open it."""
-        return os.path.join(self.base, self._below(index))
-
-    def _below(self, index: int) -> str:
-        return os.path.join(self.folders[int(self.folder_of[index])], self.names[index])
 
     def take(self, order: Integers) -> "FileList":
         """Some of the files, in any order."""
@@ -104,6 +100,29 @@ class FileList:
         """Bytes of the arrays."""
         tables = (self.folders, self.names)
         return int(sum(each.nbytes for table in tables for each in vars(table).values()) + self.folder_of.nbytes)
+
+
+@final
+class Paths:
+    """The paths of files, to open them: bytes, made for many at once. Memory: those of the last folders."""
+
+    def __init__(self, files: FileList) -> None:
+        self._files = files
+        self._text = files.names.data.data
+        self._folder = lru_cache(_FOLDERS_KEPT)(self._made)
+
+    def __call__(self, indices: Integers) -> list[bytes]:
+        """The path of each."""
+        files, text, folder = self._files, self._text, self._folder
+        starts = files.names.starts[indices]
+        stops = starts + files.names.sizes[indices]
+        numbers = files.folder_of[indices].tolist()
+        each = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
+        return [folder(number) + text[start:stop] for number, start, stop in each]
+
+    def _made(self, number: int) -> bytes:
+        """The path of a folder, with what stands before a name."""
+        return os.fsencode(os.path.join(self._files.base, self._files.folders[number], ""))
 
 
 def listed(

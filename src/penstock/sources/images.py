@@ -7,8 +7,8 @@ import io
 import os
 import stat
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
@@ -23,7 +23,7 @@ from penstock._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
 from penstock.sources import _openfile
-from penstock.sources._listing import FileList
+from penstock.sources._listing import FileList, Paths
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -138,6 +138,7 @@ class OpenImageSource(Opened[ImageSource]):
 
     def __init__(self, source: ImageSource) -> None:
         super().__init__(source)
+        self._paths = Paths(source.files)
         self._own = threading.local()
 
     def gather(self, reads: Sequence[Read]) -> None:
@@ -152,8 +153,9 @@ class OpenImageSource(Opened[ImageSource]):
             rows = np.arange(len(images))[read.rows]
             if labels is not None:
                 labels.read_into(read.indices, read.arrays[1], rows)
-            for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
-                data = self._content(index)
+            paths = self._paths(read.indices)
+            for row, index, path in zip(rows.tolist(), read.indices.tolist(), paths, strict=True):
+                data = self._content(path, index)
                 try:
                     if decoding.size is None:
                         images[row] = decoding(data)
@@ -163,17 +165,19 @@ class OpenImageSource(Opened[ImageSource]):
                     # Not its cause: that says the same without the file, and would be what stands last.
                     raise SourceError(f"{self._named(index)}: {error}") from None
 
-    def _content(self, index: int) -> Bytes:
+    def _content(self, path: bytes, index: int) -> Bytes:
         """The bytes of a file; in memory of this thread, which holds another one's after the next call."""
-        path = self._source.files.path(index)
-        if "://" in path and _openfile.is_remote(self.describe(index)):
+        if b"://" in path and _openfile.is_remote(self.describe(index)):
             return np.frombuffer(_openfile.fetched(self.describe(index)), np.uint8)
         try:
-            with _Opened(path) as descriptor:
+            descriptor = os.open(path, _OPEN_FLAGS)
+            try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
                 return self._read(descriptor, status.st_size, index)
+            finally:
+                os.close(descriptor)
         except SourceError:
             raise
         except OSError as error:
@@ -213,31 +217,23 @@ class OpenImageSource(Opened[ImageSource]):
         """Has the kernel fetch the files, unless the first and the last are in memory already. Never fails."""
         if not hasattr(os, "posix_fadvise") or not len(indices):
             return
-        path = self._source.files.path
         with suppress(OSError):
-            if all(_is_in_memory(path(int(indices[end]))) for end in (0, -1)):
+            if all(map(_is_in_memory, self._paths(indices[[0, -1]]))):
                 return
-        for index in indices.tolist():
-            with suppress(OSError), _Opened(path(index)) as descriptor:  # one behind an URL is not there
+        for path in self._paths(indices):
+            with suppress(OSError), _opened(path) as descriptor:  # one behind an URL is not there
                 # The kernel cuts an announcement to the device's readahead, and forgets the rest.
                 for at in range(0, min(os.fstat(descriptor).st_size, _KEPT_NBYTES), _ADVICE_NBYTES):
                     os.posix_fadvise(descriptor, at, _ADVICE_NBYTES, os.POSIX_FADV_WILLNEED)
 
 
-class _Opened:
-    """A file while it is open. Cheaper than a generator or a file object, of which each image would need one."""
-
-    __slots__ = ("_descriptor", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> int:
-        self._descriptor = os.open(self._path, _OPEN_FLAGS)
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+@contextmanager
+def _opened(path: bytes) -> Iterator[int]:
+    descriptor = os.open(path, _OPEN_FLAGS)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _read_some(descriptor: int, place: Bytes) -> int:
@@ -247,6 +243,6 @@ def _read_some(descriptor: int, place: Bytes) -> int:
         return file.readinto(place.data) or 0
 
 
-def _is_in_memory(path: str) -> bool:
-    with _Opened(path) as descriptor:
+def _is_in_memory(path: bytes) -> bool:
+    with _opened(path) as descriptor:
         return _openfile.is_in_memory(descriptor, 0)
