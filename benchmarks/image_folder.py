@@ -47,8 +47,11 @@ machine changes. What limits it is Huffman decoding, two thirds of the time and 
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """
 
+import collections
 import itertools
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +201,56 @@ def penstock(decode: Any) -> Contender:
     return batches
 
 
+def bare_threads(part: int) -> Contender:
+    def batches(folder: Path) -> Batches:
+        import cv2
+        import simplejpeg
+
+        cv2.setNumThreads(0)
+        paths = [path.encode() for path in _files(folder)[0]]
+        rng = np.random.default_rng(1)
+        slots = np.zeros((4, _BATCH_SIZE, *_SIZE, 3), np.float32)
+        tasks: queue.SimpleQueue[tuple[int, int, list[int]]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def work() -> None:
+            content, pixels = np.zeros(1 << 20, np.uint8), np.zeros(4 << 20, np.uint8)
+            levels = np.zeros((*_SIZE, 3), np.uint8)
+            while True:
+                slot, first, members = tasks.get()
+                for row, member in enumerate(members, first):
+                    descriptor = os.open(paths[member], os.O_RDONLY | os.O_CLOEXEC)
+                    data = content.data[: os.readv(descriptor, [content])]
+                    os.close(descriptor)
+                    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+                    least = {"min_height": -(-height // part), "min_width": -(-width // part), "min_factor": part}
+                    image = simplejpeg.decode_jpeg(data, "RGB", fastdct=True, buffer=pixels, **least)
+                    cv2.resize(image, _SIZE[::-1], dst=levels)
+                    slots[slot, row] = levels
+                done.put(slot)
+
+        for _ in range(2):
+            threading.Thread(target=work, daemon=True).start()
+        whole_count = len(paths) // _BATCH_SIZE * _BATCH_SIZE
+        orders = (rng.permutation(len(paths))[:whole_count].tolist() for _ in itertools.count())
+        members_of = itertools.chain.from_iterable(orders)
+        left, order = [0] * len(slots), collections.deque[int]()
+        for ahead in itertools.count():
+            slot, half = ahead % len(slots), _BATCH_SIZE // 2
+            members = list(itertools.islice(members_of, _BATCH_SIZE))
+            left[slot] = 2
+            tasks.put((slot, 0, members[:half]))
+            tasks.put((slot, half, members[half:]))
+            order.append(slot)
+            if len(order) == len(slots) - 1:
+                head = order.popleft()
+                while left[head]:
+                    left[done.get()] -= 1
+                yield (slots[head],)
+
+    return batches
+
+
 def _files(folder: Path) -> tuple[list[str], list[int]]:
     classes = sorted(folder.iterdir())
     found = [(str(path), number) for number, each in enumerate(classes) for path in sorted(each.iterdir())]
@@ -221,6 +274,8 @@ _OTHERS = ("keras", "tf_data", "torch_pillow", "torch_opencv", "grain_pillow", "
 _CASES = {
     "penstock": _case(penstock("exact")),
     "penstock_fast": _case(penstock("fast")),
+    "bare_threads": _case(bare_threads(1)),
+    "bare_threads_half": _case(bare_threads(2)),
     "keras": _case(keras),
     "tf_data": _case(tf_data(1)),
     "tf_data_half": _case(tf_data(2)),
@@ -236,6 +291,9 @@ def _targets(options: Options) -> list[Target]:
         Target("penstock, exact / the best that decodes all", ratio("penstock", _OTHERS), at_least=1.15),
         Target("penstock, fast / the best that decodes all", ratio("penstock_fast", _OTHERS), at_least=1.5),
         Target("penstock, fast / tf.data at half size", ratio("penstock_fast", ["tf_data_half"])),
+        Target("penstock, exact / bare threads", ratio("penstock", ["bare_threads"])),
+        Target("penstock, fast / bare threads", ratio("penstock_fast", ["bare_threads_half"])),
+        Target("bare threads at half size / the best that decodes all", ratio("bare_threads_half", _OTHERS)),
         Target("gap p99 / median", value("penstock", "p99/median"), at_most=1.7),
         Target("gap p99 / median, fast", value("penstock_fast", "p99/median"), at_most=1.7),
     ]
