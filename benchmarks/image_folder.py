@@ -41,7 +41,24 @@ Result of 2026-11-21, since batches are cut into units that are alike, of these 
 
 Exact decoding is 1.14 (1.09 to 1.22) times tf.data, `"fast"` 1.38 (1.17 to 1.41); gaps are below the 1.7 that was
 wanted. Two runs of three rounds just before gave 0.97 and 0.98, with rounds from 0.92 to 1.33: the speed of this
-machine changes. What limits it is Huffman decoding, two thirds of the time and the same code for all:
+machine changes.
+
+Result of 2026-11-22, with fewer calls of Python an image, five rounds, on a machine that was slower and less steady than
+before. `bare_threads` are two threads that open, read, decode, resize and convert with the same libraries, and a
+consumer: no labels, no order but a list, no errors, no report. `bare_threads_half` decode at half size.
+
+    penstock           2,114 (2,054 to 2,188)  1.43 (1.37 to 1.65)
+    penstock_fast      2,319 (2,173 to 2,699)  1.52 (1.45 to 1.57)
+    keras              1,599 (1,523 to 1,807)  1.33 (1.30 to 1.49)
+    tf_data            1,903 (1,699 to 1,996)  1.32 (1.25 to 1.36)
+    tf_data_half       2,034 (1,973 to 2,320)  1.35 (1.27 to 1.39)
+    bare_threads       2,357 (2,210 to 2,564)  1.49 (1.41 to 1.69)
+    bare_threads_half  2,591 (2,521 to 3,072)  1.54 (1.51 to 1.76)
+
+Exact decoding was 1.10 (1.06 to 1.29) times the best, and 0.91 (0.81 to 0.99) of the bare threads; `"fast"` 1.28 (1.15
+to 1.43), and 0.88 (0.83 to 0.91). Five rounds more, beside tf.data alone: 1.16 (0.95 to 1.39) and 1.24 (1.15 to 1.46).
+The bare threads at half size are 1.48 (1.30 to 1.72) times the best: so 1.5 is more than there is to be had by decoding
+at half size on two cores. What limits it is Huffman decoding, two thirds of the time and the same code for all:
 `design/0009-decoding.md`.
 
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
