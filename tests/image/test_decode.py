@@ -194,6 +194,11 @@ def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
         assert np.array_equal(pixels(flawed), pixels(data))
     odd = data[:revision] + b"\0\0" + data[revision + 2 :]
     assert np.abs(pixels(odd).astype(int) - pixels(data)).mean() < 1.5  # by another decoder
+    for mode, count in (("grayscale", 1), ("rgba", 4)):
+        assert pixels(odd, mode).shape == (*PHOTO.shape[:2], count)
+        for interpolation in ("nearest", "bilinear"):
+            decoding = Decoding((5, 6), color_mode=mode, interpolation=interpolation, data_format="channels_first")  # type: ignore[arg-type]
+            assert np.abs(decoding(odd) - decoding(data)).mean() < 3
     with pytest.raises(ImageError, match="truncated"):
         pixels(odd[:-100])
 

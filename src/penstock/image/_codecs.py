@@ -54,8 +54,7 @@ def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] |
     """
     if bytes(data[:3]) == JPEG_START:
         return _jpeg(data, channels, least)
-    pixels = _opencv(data, header_of(data), channels)
-    return np.ascontiguousarray(pixels).reshape(*pixels.shape[:2], channels)
+    return np.ascontiguousarray(_opencv(data, header_of(data), channels))
 
 
 def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
@@ -154,7 +153,7 @@ def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
         return _with_alpha(data, header, _imdecode(data, header, cv2.IMREAD_UNCHANGED))
     flags = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
     pixels = _imdecode(data, header, flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    return pixels if channels == 1 else np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
+    return pixels[..., None] if channels == 1 else np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
 
 
 def _require_opaque(pixels: npt.NDArray[Any], header: Header) -> None:
