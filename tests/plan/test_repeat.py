@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._node import Reorder
 
 
 def values(ds):
@@ -37,6 +38,14 @@ def test_repeats_within_repeats_count_on():
 
 def test_batches_cross_the_border_of_a_repeat():
     assert [b.tolist() for b in ps.range(3).repeat(2).batch(2)] == [[0, 1], [2, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("count", [1, 3, None])
+def test_where_one_element_comes_from_is_what_is_said_of_many(count):
+    node = ps.range(7).batch(3).repeat(count)._node
+    for epoch in range(3):
+        for index in range(3 * (count or 4)):
+            assert node.demand_one(epoch, index) == Reorder.demand_one(node, epoch, index)
 
 
 def test_repeat_of_nothing_and_no_times_is_empty():

@@ -1,7 +1,9 @@
+import gc
 import os
 import re
 import struct
 import traceback
+import weakref
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -472,6 +474,19 @@ def test_the_list_of_files_goes_to_workers_in_shared_memory() -> None:
     parcel = pack(node, node)
     assert len(parcel.data) < 10_000
     assert parcel.shared_nbytes == count * (16 + 6 + 8)
+
+
+def test_the_list_of_files_is_gone_with_its_dataset(pets: Path) -> None:
+    ds = of(pets)
+    ds[0]
+    files = weakref.ref(source_of(ds).files)
+    gc.collect()
+    gc.disable()
+    try:
+        del ds
+        assert files() is None
+    finally:
+        gc.enable()
 
 
 def test_a_description_names_the_file(pets: Path) -> None:

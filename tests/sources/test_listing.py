@@ -72,6 +72,24 @@ def test_paths_are_as_the_root_was_written_and_are_found_from_elsewhere(
     assert (files[0], Paths(files)(np.array([0]))) == ("data/a/x.jpg", [os.fsencode(tmp_path / "data/a/x.jpg")])
 
 
+@pytest.mark.parametrize("folders", [["a", "c"], [""]])
+def test_paths_of_many_at_once_are_those_of_each(tree: Path, folders: list[str]) -> None:
+    files, _ = listed(str(tree), folders, JPG, follow_links=True)
+    order = np.random.default_rng(0).integers(len(files), size=3 * len(files))
+    assert Paths(files)(order) == [os.fsencode(files[index]) for index in order]
+    assert Paths(files)(order[:0]) == []
+    assert Paths(files.take(order))(np.array([5, 0])) == [os.fsencode(files[order[index]]) for index in (5, 0)]
+
+
+def test_paths_of_files_that_were_named_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["b.jpg", "/x/y/a.png", "/a.png", "x/\udcff.gif", "./c.jpg", *(f"{n}/{n % 7}.jpg" for n in range(5000))]
+    paths = Paths(named(names))
+    monkeypatch.chdir("/")
+    for _ in range(2):  # of more folders than are kept
+        assert paths(np.arange(len(names))) == [os.fsencode(os.path.join(tmp_path, name)) for name in names]
+
+
 def test_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ps.SourceError, match=r"The folder .*/gone cannot be read: No such file or directory\. "):
         listed(str(tmp_path), ["gone"], JPG, follow_links=False)

@@ -91,6 +91,10 @@ class FileList:
         for number, folder in enumerate(self.folder_of.tolist()):
             yield folders[folder] + self.names[number]
 
+    def beginning(self, folder: int) -> bytes:
+        """What stands before a name in the absolute path of a file in a folder."""
+        return os.fsencode(os.path.join(self.base, self.folders[folder], ""))
+
     def take(self, order: Integers) -> "FileList":
         """Some of the files, in any order."""
         return FileList(self.root, self.base, self.folders, self.folder_of[order], self.names.take(order))
@@ -109,7 +113,7 @@ class Paths:
     def __init__(self, files: FileList) -> None:
         self._files = files
         self._text = files.names.data.data
-        self._folder = lru_cache(_FOLDERS_KEPT)(self._made)
+        self._folder = lru_cache(_FOLDERS_KEPT)(files.beginning)  # not a method of this, which would keep itself alive
 
     def __call__(self, indices: Integers) -> list[bytes]:
         """The path of each."""
@@ -119,10 +123,6 @@ class Paths:
         numbers = files.folder_of[indices].tolist()
         each = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
         return [folder(number) + text[start:stop] for number, start, stop in each]
-
-    def _made(self, number: int) -> bytes:
-        """The path of a folder, with what stands before a name."""
-        return os.fsencode(os.path.join(self._files.base, self._files.folders[number], ""))
 
 
 def listed(
