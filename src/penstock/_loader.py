@@ -82,10 +82,10 @@ class LoaderOptions:
         if self.workers != "auto":
             if as_int(self.workers) == 0:
                 raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
-            self._set("workers", _integer("workers", self.workers, 1))
-        self._set("prefetch", _integer("prefetch", self.prefetch, 1))
+            self._set("workers", _integer("workers", self.workers))
+        self._set("prefetch", _integer("prefetch", self.prefetch))
         if self.memory_limit is not None:
-            self._set("memory_limit", _integer("memory_limit", self.memory_limit, 1, "bytes, such as 2 * 2**30"))
+            self._set("memory_limit", _integer("memory_limit", self.memory_limit, "bytes, such as 2 * 2**30"))
         if not _is_number(self.timeout_s):
             raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
         if not self.timeout_s > 0:
@@ -652,10 +652,11 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _integer(name: str, value: object, least: int, unit: str = "") -> int:
+def _integer(name: str, value: object, unit: str = "") -> int:
+    """An option as a number of Python, from 1 on."""
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
-    if number < least:
-        raise ArgumentError(f"{name}={number} is below {least}.")
+    if number < 1:
+        raise ArgumentError(f"{name}={number} is below 1.")
     return number

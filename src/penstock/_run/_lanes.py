@@ -18,12 +18,12 @@ def lane_of(
     node: Node,
     times: npt.NDArray[np.int64],
     workers: int,
-    delivered: float = 0,
+    delivered: float,
     *,
     rows_per_batch: int = 0,
-    is_serial: bool = False,
-    executor: str = "threads",
-    first: int = 0,
+    is_serial: bool,
+    executor: str,
+    first: int,
     takes_turns: bool = False,
 ) -> Lane:
     """What some workers did so far.
@@ -32,8 +32,8 @@ def lane_of(
         node: What they run.
         times: See `Ring.total_times`.
         workers: How many they are.
-        delivered: Batches that it was for, if these workers do not fill them.
-        rows_per_batch: Rows in a batch, if they do.
+        delivered: Batches that it was for, if these workers do not fill them; else 0.
+        rows_per_batch: Rows in a batch, if they do; else 0.
         is_serial: Whether one worker does it, whatever the number that was asked for.
         executor: What they are, see `Lane`.
         first: The place of `node` in the whole plan.

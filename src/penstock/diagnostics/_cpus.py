@@ -43,7 +43,7 @@ class CpuUse:
     """How long a worker waited for a CPU, in all, by how long it ran."""
 
 
-def cpus_now(tasks: Iterable[str] = ()) -> CpuMoment:
+def cpus_now(tasks: Iterable[str]) -> CpuMoment:
     """Reads what was counted so far.
 
     Args:

@@ -73,7 +73,7 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            object.__setattr__(self, "size", checked_size("size", self.size))
+            object.__setattr__(self, "size", checked_size(self.size))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
         if self.dtype not in (np.float32, np.uint8):
             raise ArgumentError(f"dtype is {self.dtype}. Images are decoded to float32 or uint8; `cast` makes others.")
@@ -117,7 +117,7 @@ class Decoding:
         if self._resizing is None:
             raise ArgumentError("Decoding.into() needs a `size`; without one, every image has a shape of its own.")
         least = self._resizing.least_size if self.decode == "fast" else None
-        pixels = decoded(_view(data), _CHANNEL_COUNTS[self.color_mode], least)
+        pixels = decoded(_view(data), self.channel_count, least)
         self._resizing.fill(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0))
 
     def __call__(self, data: Data) -> Array:

@@ -48,7 +48,7 @@ class Resizing:
     of the right proportions, and `"pad"` puts the whole image, in its own proportions, amid zeros."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size("size", self.size))
+        object.__setattr__(self, "size", checked_size(self.size))
         check_choice("interpolation", self.interpolation, Interpolation)
         check_choice("fit", self.fit, Fit)
 
@@ -217,14 +217,12 @@ def resize(
     return Resizing(size, interpolation=interpolation, fit=fit)(image)
 
 
-def checked_size(what: str, size: object) -> tuple[int, int]:
+def checked_size(size: object) -> tuple[int, int]:
     """Returns a height and width as plain ints, or says what is wrong with them."""
     if not isinstance(size, (tuple, list)) or not all(isinstance(each, (int, np.integer)) for each in size):
-        raise ArgumentTypeError(
-            f"{what} is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180)."
-        )
+        raise ArgumentTypeError(f"size is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180).")
     if len(size) != 2 or min(size) < 1:
-        raise ArgumentError(f"{what} is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
+        raise ArgumentError(f"size is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
     return int(size[0]), int(size[1])
 
 

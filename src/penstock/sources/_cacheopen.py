@@ -55,7 +55,7 @@ def _believed(files: CacheFiles) -> np.uint64:
     return np.uint64(files.tag << 1 | 1)
 
 
-def holds_all(files: CacheFiles, asked: Asked = None) -> bool:
+def holds_all(files: CacheFiles, asked: Asked) -> bool:
     """Whether every element that is asked for is there, and believed; reads marks up to the first that is not.
 
     Args:

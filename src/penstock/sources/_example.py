@@ -42,8 +42,6 @@ Bytes = npt.NDArray[np.uint8]
 _MIN_ALIKE: Final = 4
 _MAX_LAYOUTS: Final = 256
 _MAX_LAYOUTS_OF_A_SIZE: Final = 16
-# Values from this size on are copied one by one where they are not evenly spaced: all at once takes memory for a copy.
-_LARGE_NBYTES: Final = 1 << 10
 
 
 class ExampleError(Exception):
