@@ -73,6 +73,18 @@ def test_a_function_that_draws_late_is_seeded_from_its_first_draw_on() -> None:
     assert [float(dataset[index]) for index in reversed(range(20))] == forward[::-1]
 
 
+@pytest.mark.parametrize("access", ["random", "stream"])
+def test_a_function_that_is_seeded_late_and_changes_what_it_is_given_gets_it_unchanged_again(access: str) -> None:
+    def in_place(x: Any) -> Any:
+        x += 1
+        return x + 0 * np.random.rand(2)
+
+    spec = ps.ArraySpec((2,), "float64")
+    rows = ps.from_arrays(np.zeros((4, 2)))
+    source = rows if access == "random" else rows.filter(lambda x: True)
+    assert np.array_equal(list(source.map(in_place, element_spec=spec)), np.ones((4, 2)))
+
+
 def test_two_steps_in_a_row_draw_numbers_of_the_element() -> None:
     dataset = ps.range(12).map(with_numpy).map(with_random)
     want = [float(x) for x in dataset]

@@ -385,15 +385,19 @@ class Map(OneToOne):
         """Runs the function on each element of a stream."""
         source, rng = reader.inputs[0], None if self.seed is None else self._new_rng()
         structure, trace = source.spec.structure, reader.trace.words
+
+        def run(leaves: Leaves, globals_: "seeded_globals | None", index: int) -> Leaves:
+            element = structure.unflatten(self._given([copied(leaf) for leaf in leaves]))
+            return self._run(element, rng, globals_, epoch, index)
+
         for index, leaves in enumerate(source.sequence(epoch)):
             trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
-            leaves = self._given([copied(leaf) for leaf in leaves])
             try:
                 with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
-                    value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+                    value = run(leaves, globals_, index)
                     if globals_ is not None and not self.traits.uses_globals and globals_.used():
                         self.traits.uses_globals = True
-                        value = self._run(structure.unflatten(leaves), rng, globals_, epoch, index)
+                        value = run(leaves, globals_, index)  # of a copy of its own, for it may have changed the first
             except Exception as error:
                 if not reader.trace.takes_any or isinstance(error, MemoryError):
                     raise
