@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +60,3 @@ def drop_from_page_cache(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def free_nbytes(path: Path) -> int:
-    """Free space where a path lies."""
-    return shutil.disk_usage(path).free

@@ -288,7 +288,6 @@ def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
 def test_a_generator_that_a_function_holds_is_told_of() -> None:
     rng = np.random.default_rng(0)
     with ps.range(4).map(lambda x: x + rng.random()).batch(2).loader("processes", workers=1) as loader:
-        assert "holds a random generator (Generator)" in loader.report().note or not loader.report().batches
         list(loader)
         assert "holds a random generator (Generator). Each worker has a copy of it" in str(loader.report())
 
