@@ -122,7 +122,7 @@ H = TypeVar("H", bound=Handle)
 
 
 class Opened(Source, Generic[H]):
-    """What a `Handle` opens, if it reads many requests at once: it has length, spec and names from the handle."""
+    """What a `Handle` opens: it has length, spec and names from the handle."""
 
     def __init__(self, source: H) -> None:
         self._source = source
@@ -134,6 +134,10 @@ class Opened(Source, Generic[H]):
     def describe(self, index: int) -> str:
         """As the handle does."""
         return self._source.describe(index)
+
+
+class Gathering(Opened[H]):
+    """One that reads many requests at once."""
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads into consecutive rows, as a single request."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened, Read
+from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _etlfiles, _recordindex
@@ -194,7 +194,7 @@ class EtlcdbSource(Handle):
 
 
 @final
-class OpenEtlcdbSource(Opened[EtlcdbSource]):
+class OpenEtlcdbSource(Gathering[EtlcdbSource]):
     """An `EtlcdbSource` that reads."""
 
     def __init__(self, source: EtlcdbSource) -> None:

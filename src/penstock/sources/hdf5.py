@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentTypeError, SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Source
+from penstock._plan._source import Handle, Opened
 from penstock._spec import ArraySpec
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import require_same_rows
@@ -53,21 +53,13 @@ class Hdf5Source(Handle):
 
 
 @final
-class OpenHdf5Source(Source):
+class OpenHdf5Source(Opened[Hdf5Source]):
     """An `Hdf5Source` with its file open from the first read on."""
 
     def __init__(self, source: Hdf5Source) -> None:
-        self._source = source
-        self.element_spec = source.element_spec
+        super().__init__(source)
         self._file: h5py.File | None = None
         self._data: Any = None
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """File, dataset and row."""
-        return self._source.describe(index)
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads each run of neighbouring rows in one call, in file order, so that a chunk is decoded once."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock import _tree
 from penstock._errors import ArgumentTypeError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Source
+from penstock._plan._source import Handle, Opened
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 from penstock.sources._arrow import Column, Leaf, by_chunk
@@ -109,25 +109,17 @@ class HuggingFaceSource(Handle):
 
 
 @final
-class OpenHuggingFaceSource(Source):
+class OpenHuggingFaceSource(Opened[HuggingFaceSource]):
     """A `HuggingFaceSource` with its files mapped; they stay so until nobody has it any more."""
 
     def __init__(
         self, source: HuggingFaceSource, leaves: tuple[Leaf, ...], table: pa.Table, order: pa.Table | None
     ) -> None:
-        self._source = source
-        self.element_spec = source.element_spec
+        super().__init__(source)
         _, self._structure = _tree.flatten(source.element_spec)
         self._columns = [Column(leaf, table.column(leaf.path[0]).chunks) for leaf in leaves]
         # What `select`, `shuffle` and `sort` leave behind: for each element its row in the table.
         self._order = None if order is None else Column(_ROW, order.column(0).chunks)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The dataset and the row."""
-        return self._source.describe(index)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Copies rows, column by column and chunk by chunk."""

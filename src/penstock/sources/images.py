@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened, Read
+from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.image._decode import Decoding
@@ -131,7 +131,7 @@ class ImageSource(Handle):
 
 
 @final
-class OpenImageSource(Opened[ImageSource]):
+class OpenImageSource(Gathering[ImageSource]):
     """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes."""
 
     computes = True

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
-from penstock._plan._source import Handle, Opened, Read
+from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
@@ -118,7 +118,7 @@ class _Decoded:
 
 
 @final
-class OpenTableSource(Opened[TableSource]):
+class OpenTableSource(Gathering[TableSource]):
     """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open."""
 
     def __init__(self, source: TableSource) -> None:

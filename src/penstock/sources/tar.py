@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened, Read
+from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
@@ -123,7 +123,7 @@ class TarSource(Handle):
 
 
 @final
-class OpenTarSource(Opened[TarSource]):
+class OpenTarSource(Gathering[TarSource]):
     """A `TarSource` that reads."""
 
     def __init__(self, source: TarSource) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened, Read
+from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
@@ -165,7 +165,7 @@ class TFRecordSource(Handle):
 
 
 @final
-class OpenTFRecordSource(Opened[TFRecordSource]):
+class OpenTFRecordSource(Gathering[TFRecordSource]):
     """A `TFRecordSource` that reads."""
 
     def __init__(self, source: TFRecordSource) -> None:

@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, ZipStore
 
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Source
+from penstock._plan._source import Handle, Opened
 from penstock._spec import ArraySpec
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import require_same_rows
@@ -91,20 +91,12 @@ class ZarrSource(Handle):
 
 
 @final
-class OpenZarrSource(Source):
+class OpenZarrSource(Opened[ZarrSource]):
     """A `ZarrSource` that reads. Looks at each read whether the metadata of the array are still those it knows."""
 
     def __init__(self, source: ZarrSource) -> None:
-        self._source = source
-        self.element_spec = source.element_spec
+        super().__init__(source)
         self._known = source.version(), source.find()
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """The store and the row."""
-        return self._source.describe(index)
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Reads the rows in one call, so that each chunk is decoded once."""
