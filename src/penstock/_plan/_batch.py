@@ -58,10 +58,11 @@ class Batch(Node):
 
     def _find_spec(self) -> Spec:
         require_one_shape(self.label, self.source.spec)
-        return self.source.spec.stacked(self.size, exact=self._is_exact)
+        return self.source.spec.stacked(self.size, exact=self.is_exact)
 
     @property
-    def _is_exact(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether every batch has as many elements."""
         return self.drop_remainder or (self.remainder == 0 and self.source.length is not None)
 
     @property
@@ -137,8 +138,8 @@ class Bundle(Batch):
 
     def _find_spec(self) -> Spec:
         spec = self.source.spec
-        objects = ArraySpec((self.size if self._is_exact else None,), _OBJECTS, (self.size,))
-        leaves = zip(spec.leaves, spec.stacked(self.size, exact=self._is_exact).leaves, strict=True)
+        objects = ArraySpec((self.size if self.is_exact else None,), _OBJECTS, (self.size,))
+        leaves = zip(spec.leaves, spec.stacked(self.size, exact=self.is_exact).leaves, strict=True)
         return Spec(tuple(objects if is_object(leaf) else many for leaf, many in leaves), spec.structure)
 
 

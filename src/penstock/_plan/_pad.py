@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -146,7 +147,7 @@ class PaddedBatch(Node):
         """As the user wrote it, without the padding."""
         return f"padded_batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
 
-    @property
+    @cached_property
     def _plain(self) -> Batch:
         """The batch without padding, whose numbers are the same."""
         return Batch(self.source, self.size, self.drop_remainder)
@@ -170,8 +171,7 @@ class PaddedBatch(Node):
         return self.spec if self.source.known_spec else None
 
     def _find_spec(self) -> Spec:
-        is_exact = self.drop_remainder or (self._plain.remainder == 0 and self.source.length is not None)
-        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=is_exact)
+        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self._plain.is_exact)
 
     @property
     def batch_size(self) -> int:

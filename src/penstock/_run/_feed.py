@@ -29,7 +29,7 @@ from typing import Any, Final, final
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place, SharedFile
 from penstock._plan._node import Node
-from penstock._plan._reader import Window, place_of
+from penstock._plan._reader import Rows, Window, place_of
 from penstock._plan._stream import needed
 from penstock._plan._times import Times
 from penstock._plan._tolerate import Failure
@@ -104,6 +104,7 @@ class Feed(Client):
         quarantine: Quarantine | None = None,
     ) -> None:
         self._program = program
+        self._layout = program.layout
         self._quarantine = quarantine
         self._shared = shared
         self._wake = wake
@@ -183,16 +184,16 @@ class Feed(Client):
             span.pending -= 1
             run = span.run
             if run is self._run and not run.is_over and not self._closed:
-                marks = self._program.layout.marks(self.ring.rows(unit.slot))
+                marks = self._layout.marks(self.ring.rows(unit.slot))
                 # In another process, the worker may be at the next unit of this span by now.
                 stop, ended = int(marks[0]), bool(marks[1])
                 ended &= stop < unit.stop
                 stop = min(stop, unit.stop)
                 try:
-                    self._share(span, max(unit.start, run.filled - span.index * self._program.layout.size), stop)
+                    self._share(span, max(unit.start, run.filled - span.index * self._layout.size), stop)
                 except OSError as failure:  # no memory
                     error, stop = error or failure, unit.start
-                run.filled = max(run.filled, span.index * self._program.layout.size + stop)
+                run.filled = max(run.filled, span.index * self._layout.size + stop)
                 if error is not None:
                     if self._quarantine is not None:
                         note_end_of_stream(error)
@@ -206,13 +207,13 @@ class Feed(Client):
 
     def _share(self, span: _Span, start: int, stop: int) -> None:
         """Puts text and ragged arrays where other processes find them."""
-        if self._shared is None or not self._program.layout.has_objects or start >= stop:
+        if self._shared is None or not self._layout.has_objects or start >= stop:
             return
-        slot = self.ring.rows(span.number % self._program.layout.slot_count)
-        data = self._program.layout.packed(slot, start, stop)
+        slot = self._places(span.number)
+        data = self._layout.packed(slot, start, stop)
         place = self._shared.put_bytes(data)
         span.places.append(place)
-        self._program.layout.note_place(slot, start, stop, place)
+        self._layout.note_place(slot, start, stop, place)
 
     def look(self) -> bool:
         """Notes what is there of a unit that is not done yet, for a consumer that waits; returns whether it is more."""
@@ -220,18 +221,18 @@ class Feed(Client):
             run = self._run
             if run is None or run.is_over or self._closed or not self._units:
                 return False
-            if self._executor.is_elsewhere and self._program.layout.has_objects:
+            if self._executor.is_elsewhere and self._layout.has_objects:
                 return False  # text and ragged arrays come when the unit is done
             ticket = min(self._units)
             span = self._units[ticket]
             if span.run is not run:
                 return False
-            marks = self._program.layout.marks(self.ring.rows(span.number % self._program.layout.slot_count))
+            marks = self._layout.marks(self._places(span.number))
             stop = min(int(marks[0]), span.issued)
-            there = span.index * self._program.layout.size + stop
+            there = span.index * self._layout.size + stop
             if there <= run.filled:
                 return False
-            self._share(span, run.filled - span.index * self._program.layout.size, stop)
+            self._share(span, run.filled - span.index * self._layout.size, stop)
             run.filled = there
         self._wake()
         return True
@@ -249,23 +250,27 @@ class Feed(Client):
     def _issue(self) -> None:
         while self._run is not None and not self._run.is_over and not self._closed and len(self._units) < AHEAD_COUNT:
             span = self._spans[-1] if self._spans else None
-            if span is None or span.run is not self._run or span.issued == self._program.layout.size:
+            if span is None or span.run is not self._run or span.issued == self._layout.size:
                 span = self._new_span(self._run)
                 if span is None:
                     return
-            stop = min(self._program.layout.size, span.issued + self._unit_rows())
+            stop = min(self._layout.size, span.issued + self._unit_rows())
             if self._limit is not None:  # what is behind may never be asked for, and may take for ever
-                stop = min(stop, self._limit - span.index * self._program.layout.size)
+                stop = min(stop, self._limit - span.index * self._layout.size)
                 if stop <= span.issued:
                     return
             self._ticket += 1
-            slot = span.number % self._program.layout.slot_count
+            slot = span.number % self._layout.slot_count
             unit = Unit(span.run.epoch, span.index, span.issued, stop, slot, self._ticket, origin=span.run.origin)
             # Noted last: rows count as given to the worker when they were. Ctrl-C in between leaves a unit of which
             # the books know nothing: it is not run, and its rows are given again. Noted first, they would be left out.
             self._executor.submit([unit])
             span.issued, span.pending = stop, span.pending + 1
             self._units[self._ticket] = span
+
+    def _places(self, number: int) -> Rows:
+        """Where the elements of a span lie, given its number."""
+        return self.ring.rows(number % self._layout.slot_count)
 
     def _unit_rows(self) -> int:
         row_s = self.ring.words[-1] / 1e9
@@ -275,12 +280,12 @@ class Feed(Client):
         while self._spans and self._spans[0].number < self._wanted_from and not self._spans[0].pending:
             self._forget(self._spans.popleft())
         oldest = self._spans[0].number if self._spans else self._next_number
-        if self._next_number - oldest >= self._program.layout.slot_count:
+        if self._next_number - oldest >= self._layout.slot_count:
             return None
-        size = self._program.layout.size
+        size = self._layout.size
         span = _Span(self._next_number, run, self._next_number - run.base // size)
         span.issued = max(0, run.filled - span.index * size) if run.filled < (span.index + 1) * size else 0
-        marks = self._program.layout.marks(self.ring.rows(span.number % self._program.layout.slot_count))
+        marks = self._layout.marks(self._places(span.number))
         marks[0], marks[1] = span.issued, 0  # what is there of the span that lay here before is not of this one
         self._next_number += 1
         self._spans.append(span)
@@ -308,7 +313,7 @@ class Feed(Client):
             limit: How many elements of the epoch are ever needed; None for all.
         """
         with self._lock:
-            size = self._program.layout.size
+            size = self._layout.size
             index = element // size
             run = Run(epoch, (self._next_number - index) * size, element)
             if consumed >= 0:
@@ -324,7 +329,7 @@ class Feed(Client):
     def release(self, run: Run, element: int) -> None:
         """Says that of all spans, nothing before this element of a run is needed any more."""
         with self._lock:
-            number = (element + run.base) // self._program.layout.size
+            number = (element + run.base) // self._layout.size
             if number <= self._wanted_from:
                 return
             self._wanted_from = number
@@ -334,14 +339,12 @@ class Feed(Client):
         """How far the stream's input was read when the elements before this one were there; -1 if nobody knows."""
         if not element:
             return -1
-        number, row = divmod(element - 1 + run.base, self._program.layout.size)
-        slot = self.ring.rows(number % self._program.layout.slot_count)
-        return int(self._program.layout.consumed(slot)[row])
+        number, row = divmod(element - 1 + run.base, self._layout.size)
+        return int(self._layout.consumed(self._places(number))[row])
 
     def window(self) -> Window:
         """What a worker of this process reads from."""
-        layout = self._program.layout
-        return layout.window([self.ring.rows(slot) for slot in range(layout.slot_count)])
+        return self._layout.window([self.ring.rows(slot) for slot in range(self._layout.slot_count)])
 
     # The consumer's.
 
