@@ -327,10 +327,15 @@ def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas(
         gif[start:start] = b"\x21\xf9\4\0\0\0\0\0"
         start += 8
     gif[start - 5] |= 1
-    gif[start - 2] = 3  # this colour is transparent
-    alpha = pixels(bytes(gif), "rgba")[..., 3]
-    assert (pixels(bytes(gif))[alpha == 0] == 0).all()
-    assert np.array_equal(pixels(bytes(gif))[alpha > 0], pixels(FILES["gif"])[alpha > 0])
+    opaque = pixels(FILES["gif"])
+    found = 0
+    for colour in range(256):
+        gif[start - 2] = colour  # this one is transparent
+        alpha = pixels(bytes(gif), "rgba")[..., 3]
+        found += np.count_nonzero(alpha == 0)
+        assert (pixels(bytes(gif))[alpha == 0] == 0).all()
+        assert np.array_equal(pixels(bytes(gif))[alpha > 0], opaque[alpha > 0])
+    assert found == opaque.shape[0] * opaque.shape[1]  # each pixel is of one colour
 
 
 def test_a_canvas_around_a_gif_is_never_made() -> None:
