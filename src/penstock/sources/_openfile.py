@@ -111,6 +111,18 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
     return tuple(map(described, urls))
 
 
+def names_of(files: Sequence[File]) -> str:
+    """What several files are called in a message: `a.tar and 3 more`."""
+    more = len(files) - 1
+    return files[0].name + f" and {more} more" * (more > 0)
+
+
+def placed(bounds: Integers, index: int) -> tuple[int, int]:
+    """Which part an element is in, and its number there; part `n` holds the elements from `bounds[n]` on."""
+    number = int(np.searchsorted(bounds, index, "right")) - 1
+    return number, index - int(bounds[number])
+
+
 def stamp(path: str) -> tuple[int, int]:
     """The size of a file of this machine and the time of its last change, by which it is known again.
 

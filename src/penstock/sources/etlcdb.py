@@ -24,7 +24,7 @@ from penstock._tree import Tree
 from penstock.sources import _etlfiles, _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
-from penstock.sources._openfile import File, OpenFiles, described
+from penstock.sources._openfile import File, OpenFiles, described, placed
 
 Integers = npt.NDArray[np.int64]
 
@@ -185,8 +185,8 @@ class EtlcdbSource(Handle):
         return self._place(index if records is None else int(records[index]))
 
     def _place(self, record: int) -> str:
-        number = int(np.searchsorted(self.bounds, record, "right")) - 1
-        return f"{self.files[number].name} record {record - int(self.bounds[number]) + self.layout.dummy_count}"
+        number, place = placed(self.bounds, record)
+        return f"{self.files[number].name} record {place + self.layout.dummy_count}"
 
     def open(self) -> "OpenEtlcdbSource":
         """The form that reads; files are opened when they are first read."""

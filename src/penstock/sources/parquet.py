@@ -23,7 +23,7 @@ from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
-from penstock.sources._openfile import File
+from penstock.sources._openfile import File, names_of, placed
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
@@ -91,13 +91,11 @@ class TableSource(Handle):
         return int(self.groups.bounds[-1])
 
     def __str__(self) -> str:
-        more = len(self.files) - 1
-        return self.files[0].name + f" and {more} more" * (more > 0)
+        return names_of(self.files)
 
     def describe(self, index: int) -> str:
         """File, row group and the row in it."""
-        group = int(np.searchsorted(self.groups.bounds, index, "right")) - 1
-        return self.describe_row(group, index - int(self.groups.bounds[group]))
+        return self.describe_row(*placed(self.groups.bounds, index))
 
     def describe_row(self, group: int, row: int) -> str:
         """File, row group and the row in it."""

@@ -23,7 +23,7 @@ from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
-from penstock.sources._openfile import File, OpenFiles
+from penstock.sources._openfile import File, OpenFiles, names_of, placed
 
 Integers = npt.NDArray[np.int64]
 
@@ -60,11 +60,6 @@ class _Index(NamedTuple):
     shards: list[_Shard]
     bounds: Integers
     """The first sample of each file and the number of all, shape `(files + 1,)`."""
-
-    def place(self, index: int) -> tuple[int, int]:
-        """The file of a sample, and its number there."""
-        number = int(np.searchsorted(self.bounds, index, "right")) - 1
-        return number, index - int(self.bounds[number])
 
 
 @final
@@ -105,8 +100,7 @@ class TarSource(Handle):
         return int(self.index.bounds[-1])
 
     def __str__(self) -> str:
-        more = len(self.files) - 1
-        return self.files[0].name + f" and {more} more" * (more > 0)
+        return names_of(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where it arrives the index is looked up again: it is a file, and may be large.
@@ -114,7 +108,7 @@ class TarSource(Handle):
 
     def describe(self, index: int) -> str:
         """The file, and the sample's key and number."""
-        number, sample = self.index.place(index)
+        number, sample = placed(self.index.bounds, index)
         return f"{self.files[number].name} sample {sample} ({self.index.shards[number].key(sample)!r})"
 
     def open(self) -> "OpenTarSource":
@@ -147,7 +141,7 @@ class OpenTarSource(Gathering[TarSource]):
             rows = np.arange(len(read.arrays[0]))[read.rows]
             keys, *contents = read.arrays
             for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
-                number, sample = self._index.place(index)
+                number, sample = placed(self._index.bounds, index)
                 keys[row] = self._index.shards[number].key(sample)
             if not contents:
                 continue
@@ -171,7 +165,7 @@ class OpenTarSource(Gathering[TarSource]):
             sizes[mine] = shard.sizes[samples, columns]
         if bool((offsets < 0).any()):
             row, field = np.argwhere(offsets < 0)[0].tolist()
-            number, sample = self._index.place(int(indices[row]))
+            number, sample = placed(self._index.bounds, int(indices[row]))
             shard = self._index.shards[number]
             found = [name for name, at in zip(shard.fields, shard.offsets[sample].tolist(), strict=True) if at >= 0]
             raise SourceError(

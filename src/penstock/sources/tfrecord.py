@@ -24,7 +24,7 @@ from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred
-from penstock.sources._openfile import File, OpenFiles
+from penstock.sources._openfile import File, OpenFiles, names_of, placed
 from penstock.sources._tfframes import HEAD_NBYTES, TAIL_NBYTES, compression_of, first_record, offsets_of
 from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, is_sequence, walk
 
@@ -114,8 +114,7 @@ class TFRecordSource(Handle):
         return int(self.index.bounds[-1])
 
     def __str__(self) -> str:
-        more = len(self.files) - 1
-        return self.files[0].name + f" and {more} more" * (more > 0)
+        return names_of(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where it arrives the index is looked up again: it is a file, and may be large.
@@ -123,7 +122,7 @@ class TFRecordSource(Handle):
 
     def describe(self, index: int) -> str:
         """The file, and the number of the record in it."""
-        number, record = _place(self.index, index)
+        number, record = placed(self.index.bounds, index)
         return f"{self.files[number].name} record {record}"
 
     def open(self) -> "OpenTFRecordSource":
@@ -235,7 +234,7 @@ class OpenTFRecordSource(Gathering[TFRecordSource]):
             return
         k, what = wrong
         element = int(elements[k])
-        number = _place(self._index, element)[0]
+        number = placed(self._index.bounds, element)[0]
         file, content = self._source.files[number], self._index.files[number]
         offset = int(self._ranges(elements[k : k + 1])[1][0])
         raise SourceError(
@@ -273,8 +272,3 @@ def _composed(rows: Integers | slice, members: Integers) -> Integers | slice:
             return slice(rows.start + first, rows.start + first + count)
         return np.asarray(members * step + rows.start, np.int64)
     return rows[members]
-
-
-def _place(index: _Index, element: int) -> tuple[int, int]:
-    number = int(np.searchsorted(index.bounds, element, "right")) - 1
-    return number, element - int(index.bounds[number])
