@@ -286,7 +286,7 @@ def test_a_copy_is_refused_and_harms_nothing(kind: Any, make: Callable[[Any], An
         assert [first, *(batch.tolist() for batch in batches)] == epoch(0)
 
 
-def test_a_call_from_within_a_call_is_refused(executor: Any) -> None:
+def test_a_call_from_within_a_call_is_refused() -> None:
     # As a finalizer or a signal handler might, on the thread that is in `next`.
     errors = []
 

@@ -140,7 +140,7 @@ class Node(ABC):
     @property
     def label(self) -> str:
         """This step as a user wrote it, for messages and for `repr`: `map(decode)`."""
-        settings = (str(value) for name, value in self.settings().items() if value is not None)
+        settings = (str(value) for value in self.settings().values() if value is not None)
         return f"{self.verb}({', '.join(settings)})"
 
     def settings(self) -> dict[str, Any]:
