@@ -65,6 +65,14 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
             r"It takes fn, element_spec, length, shards\."
         ),
     ),
+    "function of buckets": (
+        lambda: ps.range(3).bucket_by_length(element_length_func=len, boundaries=[1], batch_sizes=[1, 1]),
+        r"bucket_by_length\(\) has no argument element_length_func=\. Here it is length_fn=\. It takes .*",
+    ),
+    "function of batches": (
+        lambda: ps.range(3).map(abs, batched=True),
+        r"map\(\) has no argument batched=\. Write map\(fn\) after batch\(n\)\. It takes fn, element_spec\.",
+    ),
     "signature of a generator": (
         lambda: ps.from_generator(range, 3, output_signature=None),
         r"from_generator\(\) has no argument output_signature=\. Here it is element_spec=\. It takes .*",

@@ -176,6 +176,8 @@ def test_names_of_other_libraries_say_what_to_write_here() -> None:
     dataset = ps.range(4)
     with pytest.raises(AttributeError, match=r"no 'prefetch': each loader reads ahead by itself"):
         dataset.prefetch(2)
+    with pytest.raises(AttributeError, match=r"no .bucket_by_sequence_length.: bucket_by_length\(length_fn, bound"):
+        dataset.bucket_by_sequence_length(len, [3], [2, 2])
     with pytest.raises(AttributeError, match=r"A dataset has no 'nonsense'\."):
         dataset.nonsense  # noqa: B018
     with pytest.raises(AttributeError, match="none of its sources does"):

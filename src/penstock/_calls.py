@@ -28,6 +28,9 @@ _SAME: Final = {
     "reshuffle_each_iteration": "reshuffle",
     "random_state": "seed",
     "size": "length",
+    "element_length_func": "length_fn",
+    "bucket_boundaries": "boundaries",
+    "bucket_batch_sizes": "batch_sizes",
 }
 """Other libraries' words for an argument, where the function has it."""
 _ELSEWHERE: Final = {
@@ -48,6 +51,10 @@ _ELSEWHERE: Final = {
     "persistent_workers": "There is nothing to write: workers live as long as the loader.",
     "pin_memory": "It is an option of to_torch() alone.",
     "deterministic": "There is nothing to write: the order is always that of the dataset.",
+    "pad_to_bucket_boundary": "Pad each element to the boundary in a map() before.",
+    "batched": "Write map(fn) after batch(n).",
+    "num_proc": "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
+    "remove_columns": "What fn returns is the element: leave them out there.",
     "use_multiprocessing": "Write executor='processes', or nothing: it is chosen by itself.",
 }
 """What to write for other libraries' words that are no argument here."""

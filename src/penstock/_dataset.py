@@ -58,6 +58,10 @@ _ELSEWHERE: Final = {
     "ragged_batch": "padded_batch(size)",
     "with_options": "options are arguments of ds.loader()",
     "interleave": "flat_map(function), or ps.interleave(datasets)",
+    "bucket_by_sequence_length": "bucket_by_length(length_fn, boundaries, batch_sizes)",
+    "train_test_split": "split(0.9, 0.1, seed=1)",
+    "select": "ds[a:b], or ps.from_arrays(numbers).map(lambda i: ds[i])",
+    "remove_columns": "map(function), which returns what is to stay",
     "concatenate": "ps.concatenate([ds, other])",
     "zip": "ps.zip((ds, other))",
 }

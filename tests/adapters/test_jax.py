@@ -136,6 +136,9 @@ def test_arguments_that_mean_nothing_are_refused():
     ):
         with pytest.raises(error, match=re.escape(message)):
             ds.to_jax(**options)
+    buckets = ps.range(8).map(np.ones, element_spec=ps.ArraySpec((None,), "float64")).bucket_by_length(len, [4], [2, 2])
+    with pytest.raises(ps.SpecError, match=r"element is \(None, None\) float64: without .*, sharding\)\.$"):
+        buckets.to_jax(sharding=one)
 
 
 def test_arrays_are_committed_to_a_device_that_was_named_and_to_no_other():

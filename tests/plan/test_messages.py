@@ -256,6 +256,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"\(as declared\)\..*"
         ),
     ),
+    "other dtype of one of several leaves": (
+        lambda: list(ps.range(5).map(lambda i: {"a": i, "b": {"c": [i, i] if i == 2 else [i, 0.5]}})),
+        ValueError,
+        r".* returned an array of \(2,\) int64 in \['b'\]\['c'\] for element 2, but its element_spec is .*",
+    ),
+    "text in one of several leaves": (
+        lambda: list(ps.range(5).map(lambda i: (i, "x" if i == 2 else i))),
+        ValueError,
+        r".* returned a str in \[1\] for element 2, but its element_spec is .*",
+    ),
     "other structure": (
         lambda: list(ps.range(5).map(turning)),
         ValueError,

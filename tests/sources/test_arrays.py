@@ -111,6 +111,8 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
         list(ps.from_source([np.zeros(2, int), np.zeros(3, int)]))
     with pytest.raises(ps.SpecError, match=r"has a leaf of \(\) float64, but element 0 is \(\) int64\.$"):
         list(ps.from_source([1, 2.5]))
+    with pytest.raises(ps.SpecError, match=r"^list\[1\] has a leaf\['b'\] of \(\) float64, but element 0 is"):
+        list(ps.from_source([{"a": 1, "b": 2}, {"a": 1, "b": 2.5}]))
     with pytest.raises(
         ps.SpecError, match=r"^list\[1\] has the structure .* but element 0 is \(\(\) int64, \(\) int64\)"
     ):

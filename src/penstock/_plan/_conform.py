@@ -40,7 +40,7 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         try:
             found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
         except SpecError as error:
-            raise MisfitError(f"a leaf that is {error}") from None
+            raise MisfitError(f"a leaf{_place(spec, number)} that is {error}") from None
         if isinstance(found, np.ndarray):
             if (
                 found.dtype != want.dtype
@@ -49,7 +49,7 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
             ):
                 found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
             if not want.admits(found.shape, found.dtype):
-                raise MisfitError(f"an array of {spec_of_leaf(found)}")
+                raise MisfitError(f"an array of {spec_of_leaf(found)}{_where(spec, number)}")
             leaves[number] = found
         elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
             # Plain text: an enumeration of the user's is text too, but none that others know.
@@ -57,8 +57,17 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         elif want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind and _fits(found, want.dtype):
             leaves[number] = np.array(found, want.dtype)
         else:
-            raise MisfitError(type_of(found))
+            raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
     return leaves
+
+
+def _place(spec: Spec, number: int) -> str:
+    return _tree.paths(spec.structure)[number]
+
+
+def _where(spec: Spec, number: int) -> str:
+    """Which of several leaves; nothing of a lone one."""
+    return f" in {place}" if (place := _place(spec, number)) else ""
 
 
 def _fits(text: Any, dtype: np.dtype[Any]) -> bool:

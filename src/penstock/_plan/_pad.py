@@ -47,7 +47,10 @@ class Padding:
                 kind; or text has axes to pad.
         """
         if not self._is_one_value and self.value_structure != spec.structure:
-            raise SpecError(f"{label}: padding_values has another structure than the element, {spec}.")
+            raise SpecError(
+                f"{label}: padding_values has another structure than the element, {spec}. Give one value for all "
+                "leaves, or one for each."
+            )
         shapes = self.shapes or (None,) * len(spec.leaves)
         if self.shapes is not None and (self.structure != spec.structure or len(shapes) != len(spec.leaves)):
             raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.")

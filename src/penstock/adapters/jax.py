@@ -256,7 +256,11 @@ def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[i
     for place, leaf, sharding in zip(_tree.paths(spec.structure), spec.leaves, shardings, strict=True):
         shape = leaf.max_shape
         if shape is None:
-            raise SpecError(f"element{place} is {leaf}: without a size it cannot be shared out to devices.")
+            raise SpecError(
+                f"element{place} is {leaf}: without a size known ahead it cannot be shared out to devices. Give "
+                "batches one shape, padded_batch(n, padded_shapes=..., drop_remainder=True), or leave sharding= out, "
+                "and put each batch where it belongs in your loop: jax.device_put(batch, sharding)."
+            )
         try:
             part_shape = sharding.shard_shape(shape)
         except IndexError:

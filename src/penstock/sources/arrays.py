@@ -132,11 +132,14 @@ class SequenceSource(Source):
                 raise SpecError(
                     f"{self.describe(index)} has the structure {_tree.flatten(item)[1]}, but element 0 is {spec}."
                 ) from None
-            for leaf, want, array in zip(map(leaf_of, leaves), spec.leaves, arrays, strict=True):
+            for number, (leaf, want, array) in enumerate(zip(map(leaf_of, leaves), spec.leaves, arrays, strict=True)):
                 found = spec_of_leaf(leaf)
                 if not want.admits([size or 0 for size in found.shape], found.dtype):
                     cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
-                    raise SpecError(f"{self.describe(index)} has a leaf of {found}, but element 0 is {spec}.{cure}")
+                    place = _tree.paths(spec.structure)[number]
+                    raise SpecError(
+                        f"{self.describe(index)} has a leaf{place} of {found}, but element 0 is {spec}.{cure}"
+                    )
                 array[row] = leaf
 
     def _get(self, indices: list[int]) -> Sequence[Any]:
