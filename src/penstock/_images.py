@@ -222,7 +222,8 @@ def from_image_files(
         pad_to_aspect_ratio: Pads with black instead of stretching.
         data_format: Where the axis of channels is.
         decode: `"fast"` decodes large JPEGs smaller; needs `image_size`.
-        dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded.
+        dtype: `"uint8"`, or `"float32"` from 0 to 255. That is not rounded, but where bilinear makes less than half as
+            many pixels, see `penstock.image.Resizing`.
 
     Raises:
         ArgumentError: There are no paths, or not as many labels, or a label is none of the classes, or an option has no
