@@ -143,6 +143,19 @@ def test_what_a_function_should_not_do_is_noticed(function: Any, kind: str, is_o
         assert (result.ok, named in str(result)) == (is_ok, True)
 
 
+def test_an_object_that_answers_with_something_else_when_asked_again_is_told() -> None:
+    class Drawn(list[float]):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index) + (np.random.rand() if index == 3 else 0)
+
+    numbers = [float(number) for number in range(6)]
+    steady = ps.from_source(numbers)
+    for source, found in ((ps.from_source(Drawn(numbers)), ("from_source(Drawn)",)), (steady, ())):
+        result = ps.zip((source, steady)).batch(2).check(executors=())
+        assert result.nondeterministic == found
+        assert result.ok == (not found)
+
+
 def test_executors_that_deliver_something_else_are_told() -> None:
     def where(x: Any) -> Any:
         return x + (threading.current_thread() is threading.main_thread())

@@ -22,6 +22,7 @@ from penstock._plan._index import sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._reader import OpenSources, Reader, copied
+from penstock._plan._source import SourceNode
 from penstock._plan._text import length_text, sources_of
 from penstock._plan._tolerate import Failure
 from penstock._random import ElementRng, seeded_globals
@@ -33,7 +34,7 @@ EXECUTORS: Final = ("inline", "threads", "processes")
 COMPARED_COUNT: Final = 64
 """So many elements are compared between executors."""
 CALLED_COUNT: Final = 8
-"""On so many elements a function is called, twice each."""
+"""On so many elements a function is called, twice each, and so many are asked of a source."""
 SHOWN_COUNT: Final = 10
 """So many of a kind are printed."""
 _LETHAL: Final = ("WorkerError", "DeadlineError")
@@ -57,7 +58,8 @@ class CheckResult:
     ended: str = ""
     """Why the pass ended before its time: what a generator raised, say."""
     nondeterministic: tuple[str, ...] = ()
-    """Functions that return something else when they are called on the same element again."""
+    """Functions that return something else when they are called on the same element again, and objects of
+    `from_source` when they are asked for it again."""
     reuses_memory: tuple[str, ...] = ()
     """Functions that return memory which they write again: on threads, two calls would write it at once."""
     differences: tuple[str, ...] = ()
@@ -237,7 +239,7 @@ def _digest(element: Tree) -> bytes:
 
 @final
 class _Functions:
-    """What functions do that are called on a few elements, each twice."""
+    """What functions do that are called on a few elements, each twice, and objects that are asked for some twice."""
 
     def __init__(self) -> None:
         self.nondeterministic: list[str] = []
@@ -246,19 +248,34 @@ class _Functions:
         self.keeps_input: list[str] = []
 
     def look_at(self, plan: Node, failed: set[Any]) -> None:
-        """Calls each function of a plan.
+        """Calls each function of a plan, and reads each source.
 
         Args:
             plan: The plan.
             failed: Sources of elements that are passed over.
         """
+        parts = {(source,) for sources in failed for source in sources}
         for step in {id(node): node for node in walk(plan)}.values():
-            if isinstance(step, Map):
-                sources = OpenSources(step.source)
-                try:
-                    self._look_at_function(step, _elements(step, sources, failed))
-                finally:
-                    sources.close()
+            if not isinstance(step, (Map, SourceNode)):
+                continue
+            try:
+                sources = OpenSources(step)
+            except Exception:  # which the pass has told
+                continue
+            try:
+                if isinstance(step, Map):
+                    self._look_at_function(step, _elements(step.source, sources, failed))
+                else:
+                    self._look_at_source(step, *(_elements(step, sources, parts) for _ in range(2)))
+            finally:
+                sources.close()
+
+    def _look_at_source(
+        self, step: SourceNode, once: Iterator[tuple[int, Leaves]], again: Iterator[tuple[int, Leaves]]
+    ) -> None:
+        first = dict(once)
+        if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
+            _add(self.nondeterministic, step.label)
 
     def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
         name = f"{step.label} at {step.where}"
@@ -283,10 +300,10 @@ class _Functions:
             before = again, [copied(leaf) for leaf in again]
 
 
-def _elements(step: Map, sources: OpenSources, failed: set[Any]) -> Iterator[tuple[int, Leaves]]:
-    """Some elements that a function is to get, by number; what cannot be read is passed over."""
-    reader = Reader(step.source, sources, isolation=seeded_globals)
-    if step.source.access == "stream":
+def _elements(node: Node, sources: OpenSources, failed: set[Any]) -> Iterator[tuple[int, Leaves]]:
+    """Some elements of a step, as the next one gets them, by number; what cannot be read is passed over."""
+    reader = Reader(node, sources, isolation=seeded_globals)
+    if node.access == "stream":
         reader.trace.takes_any = True
         elements = enumerate(itertools.islice(reader.sequence(0), CALLED_COUNT))
         while True:
@@ -295,11 +312,11 @@ def _elements(step: Map, sources: OpenSources, failed: set[Any]) -> Iterator[tup
             except (Exception, SystemExit):  # it ended, or raised
                 return
             yield index, [copied(leaf) for leaf in leaves]
-    for index in range(min(CALLED_COUNT, int(step.source.length or 0))):
-        if tuple(sources_of(step.source, 0, index)) in failed:
+    for index in range(min(CALLED_COUNT, int(node.length or 0))):
+        if tuple(sources_of(node, 0, index)) in failed:
             continue
         try:
-            yield index, step.source.spec.structure.flatten_up_to(reader.element(0, index))
+            yield index, node.spec.structure.flatten_up_to(reader.element(0, index))
         except (Exception, SystemExit):
             continue
 

@@ -885,10 +885,10 @@ class Dataset(NoArray):
         """Goes through epoch 0 once, in parallel and without training, and says what is wrong. Print what it returns.
 
         It lists elements that fail, with file and step; elements that are not as `element_spec` says; functions that
-        return something else when called again, or memory that they write again; and what executors deliver
-        differently, among the first 64 elements. It tells, too, which functions draw from global generators, keep what
-        they were given, or cannot go to worker processes. To that end, functions are also called on a few elements
-        here, twice each.
+        return something else when called again, as objects of `from_source` may when asked again, or memory that they
+        write again; and what executors deliver differently, among the first 64 elements. It tells, too, which functions
+        draw from global generators, keep what they were given, or cannot go to worker processes. To that end, functions
+        are also called on a few elements here, twice each, and sources read.
 
         Memory: a loader's, and 50 bytes an element.
 
