@@ -419,9 +419,10 @@ def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> D
     if len({length for length in lengths if length not in (None, math.inf)}) > 1:
         pairs = _pairs([length_text(length) for length in lengths], structure)
         listed = ", ".join(f"{place or 'the whole'}: {length}" for length, place in pairs)
+        repeated = ", or repeat() the shorter" if verb == "zip" else ""
         raise ArgumentError(
             f"{verb}() puts elements side by side, so lengths must be equal, but they are {listed}. Cut them to one "
-            "length with take(n) or a slice."
+            f"length with take(n) or a slice{repeated}."
         )
     if len(nodes) == 1 and structure.num_nodes == 1:
         return Dataset(nodes[0])

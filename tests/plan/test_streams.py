@@ -513,7 +513,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"mix\(weights=None\): a list of numbers is needed, .* 2 datasets; for equal parts, \[1, 1\]\.",
     ),
     (lambda: ps.mix([numbers(1)] * 2, [1, math.nan]), ValueError, r"mix\(.*\): nan is not a number above zero\."),
-    (lambda: ps.zip((numbers(1, length=1), ps.range(2))), ValueError, r"zip\(\) puts elements side by side.*"),
+    (
+        lambda: ps.zip((numbers(1, length=1), ps.range(2))),
+        ValueError,
+        r"zip\(\) puts elements side by side.*, or repeat\(\) the shorter\.",
+    ),
     (lambda: ps.concatenate([numbers(1, length=math.inf), ps.range(2)]), ValueError, r".*dataset 0 is endless.*"),
     (lambda: numbers(1, length=math.inf).repeat(), ValueError, r"repeat\(\) needs.*It is endless already\."),
     (
