@@ -43,8 +43,8 @@ Exact decoding is 1.14 (1.09 to 1.22) times tf.data, `"fast"` 1.38 (1.17 to 1.41
 wanted. Two runs of three rounds just before gave 0.97 and 0.98, with rounds from 0.92 to 1.33: the speed of this
 machine changes.
 
-Result of 2026-11-22, with fewer calls of Python an image, five rounds, on a machine that was slower and less steady than
-before. `bare_threads` are two threads that open, read, decode, resize and convert with the same libraries, and a
+Result of 2026-11-22, with fewer calls of Python an image, five rounds, on a machine that was slower and less steady
+than before. `bare_threads` are two threads that open, read, decode, resize and convert with the same libraries, and a
 consumer: no labels, no order but a list, no errors, no report. `bare_threads_half` decode at half size.
 
     penstock           2,114 (2,054 to 2,188)  1.43 (1.37 to 1.65)

@@ -61,7 +61,7 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
     except (ValueError, KeyError):  # a flaw, however small, or colours that its interface has no words for
-        return _odd_jpeg(data, channels)
+        return _odd_jpeg(data, channels, least)
     check_size(height, width, "JPEG", len(data))
     if least is not None:
         divisor = _divisor(height, width, least(height, width))
@@ -131,8 +131,10 @@ def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
     return rgb if channels == 3 else np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2RGBA))
 
 
-def _odd_jpeg(data: memoryview, channels: int) -> Pixels:
-    """Decodes with OpenCV a JPEG at whose header simplejpeg stops: for a revision of JFIF, or chroma of an odd size."""
+def _odd_jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
+    """Decodes a JPEG at whose header simplejpeg stops: of an odd revision of JFIF, or, by OpenCV, odd chroma."""
+    if bytes(data[6:11]) == b"JFIF\0" and data[11] != 1:  # which means nothing for its pixels
+        return _jpeg(memoryview(bytes(data[:11]) + b"\1" + bytes(data[12:])), channels, least)
     frame = jpeg_frame(data)
     check_size(frame.height, frame.width, "JPEG", len(data))
     if b"\xff\xd9" not in bytes(data[frame.start :]):
