@@ -107,3 +107,96 @@ def test_directory_is_refused_with_the_cure(tmp_path):
         _openfile.find("from_x", tmp_path / "[1]")
     pattern = str(caught.value).split("'")[1]
     assert [file.name for file in _openfile.find("from_x", pattern)] == ["a"]
+
+
+class ServerError(Exception):
+    """No `OSError`, as those of aiohttp and botocore are none."""
+
+
+@pytest.fixture
+def server():
+    """A file system that answers as servers do: `served.answer` makes, of a range, what it gives or raises."""
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Served(MemoryFileSystem):
+        protocol = "served"
+        cachable = False
+        mark = '"first"'
+
+        def info(self, path, **options):
+            return {"name": path, "size": 1000, "type": "file", "ETag": Served.mark}
+
+        def ukey(self, path):
+            return path
+
+        def cat_file(self, path, start=None, end=None, **options):
+            return Served.answer(start, end)
+
+    fsspec.register_implementation("served", Served, clobber=True)
+    return Served
+
+
+def read_in_a_range():
+    files = _openfile.find("test", "served://there/file")
+    return [bytes(chunk.data) for chunk in _openfile.OpenFiles(files).chunks(*(np.array([n]) for n in (0, 10, 20)))]
+
+
+def read_as_a_stream():
+    with _openfile.find("test", "served://there/file")[0].stream(100) as stream:
+        stream.seek(10)
+        return [stream.read(20)]
+
+
+def read_as_a_whole():
+    return [_openfile.fetched("served://there/file")[10:30]]
+
+
+READS = [read_in_a_range, read_as_a_stream, read_as_a_whole]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_a_server_gives_is_read(server, read):
+    server.answer = lambda start, end: bytes(range(200))[start:end]
+    assert read() == [bytes(range(10, 30))]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_a_server_raises_names_the_file_and_what_it_said(server, read):
+    def answer(start, end):
+        raise ServerError("503, message='Service Unavailable'")
+
+    server.answer = answer
+    with pytest.raises(
+        ps.SourceError, match=r"^served://there/file cannot be read.*: ServerError: 503, message"
+    ) as told:
+        read()
+    assert isinstance(told.value.__cause__, ServerError)
+
+
+@pytest.mark.parametrize("read", READS[:2])
+def test_whole_file_in_place_of_a_part_is_refused_with_the_cure(server, read):
+    server.answer = lambda start, end: bytes(1000)
+    with pytest.raises(
+        ps.SourceError, match=r"does not come in parts: \d+ bytes.*1,000 came.* 'simplecache::served://"
+    ):
+        read()
+
+
+def test_file_that_is_not_found_says_why(server, monkeypatch):
+    def refused(self, path, **options):
+        raise FileNotFoundError(path) from ServerError("403, message='Forbidden'")
+
+    monkeypatch.setattr(server, "info", refused)
+    with pytest.raises(ps.SourceError, match=r"cannot be read: FileNotFoundError: .*\(ServerError: 403, message='Forb"):
+        _openfile.find("test", "served://there/file")
+
+
+def test_file_of_the_same_size_whose_mark_has_changed_is_another(server):
+    (file,) = _openfile.find("test", "served://there/file")
+    file.open()
+    server.mark = '"second"'
+    with pytest.raises(
+        ps.SourceError, match=r"has changed since the dataset was made: 1,000 bytes then, 1,000 now, and"
+    ):
+        file.open()

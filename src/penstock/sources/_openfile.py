@@ -13,14 +13,14 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, type_of
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -67,14 +67,12 @@ class File:
         Raises:
             SourceError: It is gone, or another than it was.
         """
-        try:
+        with _told(
+            f"{self.url} cannot be opened",
+            " It was there when the dataset was made; put it back, or make the dataset again.",
+        ):
             now = _described(self.url)
             opened = _LocalFile(self.url) if self.is_local else _RemoteFile(self.url)
-        except (OSError, ValueError) as error:
-            raise SourceError(
-                f"{self.url} cannot be opened: {_reason(error)}. It was there when the dataset was made; put it back, "
-                "or make the dataset again."
-            ) from error
         if now != self:
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
@@ -139,10 +137,8 @@ def described(url: str) -> File:
     Raises:
         SourceError: It cannot be looked at.
     """
-    try:
+    with _told(f"{url} cannot be read", home_cure(url)):
         return _described(url)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{url} cannot be read: {_reason(error)}.{home_cure(url)}") from error
 
 
 class Chunk(NamedTuple):
@@ -338,9 +334,24 @@ class _RemoteFile:
 
     def read_into(self, offset: int, place: memoryview) -> int:
         """Fills memory with the bytes from `offset` on; returns how many."""
-        data = self.system.cat_file(self.inner, start=offset, end=offset + len(place))
+        with _told(f"{self.path} cannot be read at byte {offset:,}"):
+            data = self.system.cat_file(self.inner, start=offset, end=offset + len(place))
+        self.require_part(data, len(place))
         place[: len(data)] = data
         return len(data)
+
+    def require_part(self, data: bytes, nbytes: int) -> None:
+        """Refuses what is more than the part that was asked for.
+
+        Raises:
+            SourceError: It is.
+        """
+        if len(data) > nbytes:
+            raise SourceError(
+                f"{self.path} does not come in parts: {nbytes:,} bytes of it were asked for, and {len(data):,} came, "
+                "as from a server of HTTP that knows no ranges. Fetch it to this machine first; fsspec does for "
+                f"'simplecache::{self.path}'."
+            )
 
 
 def _read_remote(wanted: list[tuple[_RemoteFile, int, Bytes]]) -> None:
@@ -348,11 +359,14 @@ def _read_remote(wanted: list[tuple[_RemoteFile, int, Bytes]]) -> None:
     files = [file.inner for file, _, _ in wanted]
     offsets = [offset for _, offset, _ in wanted]
     ends = [offset + len(place) for _, offset, place in wanted]
-    parts = wanted[0][0].system.cat_ranges(files, offsets, ends, on_error="return")
+    with _told(f"{wanted[0][0].path} cannot be read at byte {offsets[0]:,}"):
+        parts = wanted[0][0].system.cat_ranges(files, offsets, ends, on_error="return")
     for (file, offset, place), part in zip(wanted, parts, strict=True):
-        if isinstance(part, Exception):
-            raise SourceError(f"{file.path} cannot be read at byte {offset:,}: {_reason(part)}.") from part
-        if len(part) != len(place):
+        with _told(f"{file.path} cannot be read at byte {offset:,}"):
+            if isinstance(part, Exception):
+                raise part
+        file.require_part(part, len(place))
+        if len(part) < len(place):
             raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
         place[:] = np.frombuffer(part, np.uint8)
 
@@ -414,11 +428,9 @@ def fetched(url: str) -> bytes:
         SourceError: It is not there, or the connection fails.
         ImportError: `fsspec` is missing.
     """
-    try:
+    with _told(f"{url} cannot be read"):
         system, inner = _file_system(url)
         return bytes(system.cat_file(inner))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{url} cannot be read: {_reason(error)}.") from error
 
 
 def _described(url: str) -> File:
@@ -438,7 +450,9 @@ def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
     # The key of a file in an archive is that of the object that reads the archive: another one each time.
     if isinstance(system, AbstractArchiveFileSystem):
         return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
-    return str(system.ukey(inner))
+    # That of a file behind HTTP is its URL's alone, whatever is there; what the server says of the content tells more.
+    mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
+    return f"{system.ukey(inner)}{mark}"
 
 
 def _file_system(url: str) -> tuple[Any, str]:
@@ -460,5 +474,22 @@ def _sorted(numbers: Integers, offsets: Integers) -> Integers | None:
     return np.lexsort((offsets, numbers)).astype(np.int64)
 
 
+@contextmanager
+def _told(fact: str, cure: str = "") -> Iterator[None]:
+    """Has what fails told as a fact, with its reason and a cure, a sentence after a space.
+
+    Whatever it is: each file system raises exceptions of its own, and many, as those of aiohttp, are no `OSError`.
+    """
+    try:
+        yield
+    except (PenstockError, ImportError):
+        raise
+    except Exception as error:
+        raise SourceError(f"{fact}: {_reason(error)}.{cure}") from error
+
+
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    # To fsspec a file that HTTP refuses is not found, for whatever reason. What the server said is the cause.
+    is_hidden = isinstance(error, FileNotFoundError) and error.__cause__ is not None
+    return f"{reason} ({type(error.__cause__).__name__}: {error.__cause__})" if is_hidden else reason
