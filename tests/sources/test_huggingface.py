@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import json
 import os
 import pickle
 import sys
@@ -226,6 +227,19 @@ def test_images_give_the_bytes_of_their_files_and_map_decodes_them(hf, tmp_path)
         ours[5]
 
 
+def test_json_is_the_text_that_map_decodes(hf):
+    if not hasattr(hf, "Json"):
+        pytest.skip("datasets of this version has no Json")
+    ds = hf.Dataset.from_dict({"x": [{"q": 1}, [2, "ä"]]}, features=hf.Features({"x": hf.Json()}))
+    with pytest.raises(
+        ps.SpecError, match=r"decoded as Json.*cast_column\('x', datasets\.Json\(decode=False\)\)\) gives text"
+    ):
+        ps.from_source(ds)
+    ours = ps.from_source(ds.cast_column("x", hf.Json(decode=False)))
+    assert ours.element_spec == {"x": ps.ArraySpec((), "U")}
+    assert [json.loads(element["x"]) for element in ours] == [{"q": 1}, [2, "ä"]]
+
+
 def test_what_has_no_spec_is_refused_with_the_cure(hf):
     small = hf.Dataset.from_dict({"x": [1, 2]})
     for column, says in [
@@ -242,6 +256,10 @@ def test_what_has_no_spec_is_refused_with_the_cure(hf):
         ps.from_source(small.with_format("numpy", dtype=np.float32))
     with pytest.raises(ps.ArgumentTypeError, match=r"several datasets: 'train', 'test'\. Choose one: .*\['train'\]"):
         ps.from_source(hf.DatasetDict({"train": small, "test": small}))
+    with pytest.raises(
+        ps.ArgumentTypeError, match=r"got an IterableDatasetDict, several datasets: 'train'\. Choose one"
+    ):
+        ps.from_source(hf.IterableDatasetDict({"train": small.to_iterable_dataset()}))
     with pytest.raises(ps.SpecError, match="no columns"):
         ps.from_source(small.remove_columns("x"))
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import _tree
-from penstock._errors import ArgumentTypeError, SourceError, SpecError
+from penstock._errors import ArgumentTypeError, SourceError, SpecError, type_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Handle, Opened
 from penstock._spec import ArraySpec, Spec
@@ -152,7 +152,7 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
     """
     if isinstance(dataset, dict):
         raise ArgumentTypeError(
-            f"from_source() got a DatasetDict, several datasets: {', '.join(map(repr, dataset))}. "
+            f"from_source() got {type_of(dataset)}, several datasets: {', '.join(map(repr, dataset))}. "
             f"Choose one: from_source(dataset[{next(iter(dataset), 'train')!r}])."
         )
     form = dataset.format
@@ -186,23 +186,25 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
 
 
 def is_dataset(source: object) -> bool:
-    """Whether it is a `datasets.Dataset`, or several in a `DatasetDict`; asked where `datasets` is imported already."""
+    """Whether it is a `datasets.Dataset`, or several in a dict; asked where `datasets` is imported already."""
     import datasets  # not above: a worker process, which has the files alone, does not need it
 
-    return isinstance(source, (datasets.Dataset, datasets.DatasetDict))
+    return isinstance(source, (datasets.Dataset, datasets.DatasetDict, datasets.IterableDatasetDict))
 
 
 def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
     """The tree of leaves of a column, or of a field of a struct."""
-    if hasattr(feature, "decode_example"):  # images, sound: files inside the table
+    if hasattr(feature, "decode_example"):  # images, sound: files inside the table; JSON, which is text
+        is_file = pa.types.is_struct(kind)
         if feature.decode:
             name = type(feature).__name__
             raise SpecError(
                 f"Column {'.'.join(path)} of this dataset is to be decoded as {name}, one element after the other, and "
                 "nobody knows its shape ahead. Decode it in map(), which is parallel: from_source(dataset.cast_column("
-                f"{path[0]!r}, datasets.{name}(decode=False))) gives the bytes of each file."
+                f"{path[0]!r}, datasets.{name}(decode=False))) gives {'the bytes of each file' if is_file else 'text'}."
             )
-        return Leaf(path, ArraySpec((), np.dtype("S")), is_file=True)
+        if is_file:
+            return Leaf(path, ArraySpec((), np.dtype("S")), is_file=True)
     if pa.types.is_struct(kind) and not isinstance(kind, pa.BaseExtensionType):
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return {field.name: _leaves(field.type, _part(feature, field.name), (*path, field.name)) for field in fields}
