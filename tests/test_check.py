@@ -59,6 +59,7 @@ def test_a_dataset_without_fault_is_ok() -> None:
         assert result.ok, str(result)
         assert result
         assert str(result).endswith("Nothing was found.")
+        assert repr(result) == str(result)  # which a notebook shows
     assert result.elements == 5
     assert (result.executor, result.compared) == ("threads", ("inline",))
 

@@ -41,7 +41,7 @@ _LETHAL: Final = ("WorkerError", "DeadlineError")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckResult:
     """What `Dataset.check` found. Print it; `result.ok`, which is its truth too, says whether all is well."""
 
@@ -112,6 +112,9 @@ class CheckResult:
             lines += [f"{text}: {each}" for each in found]
         lines += self.remarks
         return "\n".join(lines if not self.ok or len(lines) > 1 else [*lines, "Nothing was found."])
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows at the end of a cell
 
 
 def _section(what: str, lines: Sequence[str]) -> Iterator[str]:

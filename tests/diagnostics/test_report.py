@@ -44,6 +44,11 @@ def report(*lanes: Lane, use_ms: float, wait_ms: float, workers: int = 2, cpu_co
     )
 
 
+def test_it_is_shown_as_it_is_printed() -> None:
+    said = report(lane(100, 100), use_ms=22, wait_ms=28)
+    assert repr(said) == str(said) != ""
+
+
 # What it computes.
 
 

@@ -124,7 +124,7 @@ class WhatIf:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A snapshot of a run. `print` it for a sentence and a table, `save` it as a picture, or read its fields."""
 
@@ -363,6 +363,9 @@ class Report:
             copies += f" {self.set_aside:,} element{plural} set aside, see {self.quarantine}."
         lines = [f"{self.sentence}.{copies}", *self._table(), *self._memory(), *([self.note] if self.note else [])]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows at the end of a cell
 
     @property
     def sentence(self) -> str:
