@@ -81,6 +81,48 @@ def test_array_that_is_gone_after_it_was_read_is_not_read_as_zeros(tmp_path):
         ds[0]
 
 
+@pytest.mark.parametrize("fill", [0, np.nan, 7.5])
+def test_array_that_is_gone_from_another_store_is_not_read_as_its_fill_value(fill):
+    store = zarr.storage.MemoryStore()
+    array = zarr.create_array(store=store, shape=(10, 2), chunks=(4, 2), dtype="f8", fill_value=fill)
+    array[:5] = np.arange(1, 11).reshape(5, 2)
+    ds = ps.from_arrays(zarr.open_array(store, mode="r+"))
+    np.testing.assert_array_equal(ds.batch(10)[0], array[...])  # no chunk for the last rows, and that is right
+    source, out = ds._node.data.open(), np.empty((2, 2))
+    source.read_into(np.array([1, 3]), out)
+    np.testing.assert_array_equal(out, [[3, 4], [7, 8]])
+    store._store_dict.clear()
+    with pytest.raises(ps.SourceError, match=r"cannot be opened again: .* Put it back\.$"):
+        source.read_into(np.array([1, 3]), out)
+
+
+class UnableStore(zarr.storage.MemoryStore):
+    """Raises no `OSError`, as stores over HTTP do not."""
+
+    is_able = True
+
+    async def get(self, key, prototype, byte_range=None):
+        if not self.is_able:
+            raise UnableError("503")
+        return await super().get(key, prototype, byte_range)
+
+
+class UnableError(Exception):
+    pass
+
+
+def test_what_a_store_raises_names_the_array_and_the_rows():
+    store = UnableStore()
+    zarr.create_array(store=store, shape=(10,), chunks=(4,), dtype="f8")[...] = 1
+    ds = ps.from_arrays(zarr.open_array(store, mode="r+"))
+    source = ds._node.data.open()
+    store.is_able = False
+    with pytest.raises(ps.SourceError, match=r"\[3\] and 1 more rows: 503"):
+        source.read_into(np.array([3, 4]), np.empty(2))
+    with pytest.raises(ps.SourceError, match=r"cannot be opened again: 503\. Put it back\."):
+        ds[3]
+
+
 def test_array_that_was_made_anew_is_read_as_it_is_now(tmp_path):
     ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(10), (4,)))
     assert ds[1] == 1

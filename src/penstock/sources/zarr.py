@@ -2,11 +2,10 @@
 
 Where a chunk is not there Zarr gives the fill value. So an array that is gone, or that is looked for in another
 directory, would be read as zeros: it is looked at again wherever it is opened, under its absolute path, and when its
-metadata have changed or gone.
+metadata have changed or gone. In a store that is no file of this machine it is looked for after rows of nothing else.
 """
 
 import os
-import zipfile
 from contextlib import suppress
 from typing import Any, final
 
@@ -73,7 +72,7 @@ class ZarrSource(Handle):
             store = ZipStore(self._store, mode="r") if isinstance(self._store, str) else self._store
             # Not all stores that can be written to have a way to be read only.
             now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except Exception as error:  # stores raise what they like, as those over HTTP do
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
         require_same_rows(self, len(self), self.element_spec, now)
         return now
@@ -84,6 +83,11 @@ class ZarrSource(Handle):
             with suppress(OSError):
                 return stamp(os.path.join(self._store.root, self._path, self._metadata_name))
         return None
+
+    @property
+    def may_vanish(self) -> bool:
+        """Whether the store is no file of this machine, so that `version` does not tell that the array is gone."""
+        return not isinstance(self._store, (str, LocalStore))
 
     def describe(self, index: int) -> str:
         """The store and the row."""
@@ -106,16 +110,26 @@ class OpenZarrSource(Opened[ZarrSource]):
             self._known = now, array
         rows, places = np.unique(indices, return_inverse=True)
         try:
-            out[...] = array.oindex[rows][places]
-        # Codecs raise what they like, and Zip files what they have of their own.
-        except (OSError, KeyError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+            found = array.oindex[rows]
+            out[...] = found[places]
+        except Exception as error:  # codecs raise what they like, and so do stores
             raise SourceError(f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows: {error}") from error
+        if self._source.may_vanish and _has_empty_row(found, array.fill_value):
+            self._source.find()
 
     def close(self) -> None:
         """Closes a Zip file that was opened here; one that the user writes to is the user's."""
         store = self._known[1].store
         if isinstance(store, ZipStore) and store.read_only:
             store.close()
+
+
+def _has_empty_row(rows: npt.NDArray[Any], fill: Any) -> bool:
+    """Whether some row, shape `(n, ...)`, is what Zarr gives where no chunk is."""
+    if fill is None:
+        fill = np.zeros((), rows.dtype)[()]
+    is_fill = rows != rows if fill != fill else rows == fill  # NaN is not itself
+    return bool(is_fill.all(axis=tuple(range(1, rows.ndim))).any())
 
 
 def is_array(leaf: object) -> bool:
