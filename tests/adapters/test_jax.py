@@ -49,6 +49,19 @@ def numbers_of_64_bits():
         jax.config.update("jax_enable_x64", False)
 
 
+def test_numbers_of_64_bits_that_are_turned_off_later_are_told_where_they_do_not_fit():
+    with numbers_of_64_bits():
+        adapter = ps.from_arrays(np.array([1, 2, 2**40])).batch(1).to_jax()
+        assert adapter.element_spec == ps.ArraySpec((1,), "int64")
+        assert [batch.tolist() for batch in adapter] == [[1], [2], [2**40]]
+    assert adapter.element_spec == ps.ArraySpec((1,), "int32")
+    batches = iter(adapter)
+    assert [next(batches).tolist(), next(batches).tolist()] == [[1], [2]]
+    with pytest.raises(ps.SpecError, match=r"values from 1099511627776 .* do not fit int32, .* are off\. Turn them on"):
+        next(batches)
+    adapter.close()
+
+
 def test_arrays_on_a_cpu_are_the_slots_memory_and_keep_it():
     import jax
 

@@ -54,7 +54,7 @@ class JaxAdapter(EpochAdapter):
         self, loader: Loader, spec: Spec, places: Sequence[Any], *, share: Share | None, ahead_count: int
     ) -> None:
         super().__init__(loader)
-        self._spec = Spec(tuple(map(_arriving, spec.leaves)), spec.structure)
+        self._spec = spec
         self._names = _tree.paths(spec.structure)
         self._places = list(places)
         self._share = share
@@ -62,8 +62,12 @@ class JaxAdapter(EpochAdapter):
 
     @property
     def element_spec(self) -> Tree:
-        """The tree of `ArraySpec` of what arrives."""
-        return self._spec.tree
+        """The tree of `ArraySpec` of what arrives, of 32 bits where JAX's 64-bit numbers are off here and now."""
+        return self._arriving.tree
+
+    @property
+    def _arriving(self) -> Spec:
+        return Spec(tuple(map(_arriving, self._spec.leaves)), self._spec.structure)
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the loader's next epoch, or the rest of one after `loader.set_state`."""
@@ -71,7 +75,7 @@ class JaxAdapter(EpochAdapter):
 
     def _put(self, batch: Tree) -> list[Any]:
         leaves = [
-            _fitting(leaf, spec.dtype, name)
+            _fitting(leaf, _arriving_dtype(spec.dtype), name)
             for leaf, spec, name in zip(
                 _tree.flatten_like(self._spec.structure, batch), self._spec.leaves, self._names, strict=True
             )
@@ -90,7 +94,7 @@ class JaxAdapter(EpochAdapter):
 
     def __repr__(self) -> str:
         rows = "" if self._share is None else f", rows {self._share[0]} of {self._share[1]} from here"
-        return f"<penstock JaxAdapter of {self._spec}{rows}, of {self.loader!r}>"
+        return f"<penstock JaxAdapter of {self._arriving}{rows}, of {self.loader!r}>"
 
 
 def adapt(
@@ -163,7 +167,17 @@ def _is_cpu(device: Any, sharding: Any) -> bool:
 
 
 def _arriving(leaf: ArraySpec) -> ArraySpec:
-    return ArraySpec(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.max_shape)
+    return ArraySpec(leaf.shape, _arriving_dtype(leaf.dtype), leaf.max_shape)
+
+
+def _arriving_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype, or that of 32 bits where JAX's 64-bit numbers are off.
+
+    To be asked for each batch: they are a setting of a block and of a thread (`jax.enable_x64`), and where they are off
+    JAX takes the upper half away without a word.
+    """
+    found: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
+    return found
 
 
 def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
@@ -181,7 +195,7 @@ def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
         if low < bounds.min or high > bounds.max:
             raise SpecError(
                 f"batch{name} has values from {low} to {high}, which do not fit {dtype}, and JAX's 64-bit numbers are "
-                "off. Turn them on before to_jax(): jax.config.update('jax_enable_x64', True)."
+                "off. Turn them on, and leave them on: jax.config.update('jax_enable_x64', True)."
             )
     return array.astype(dtype)
 
