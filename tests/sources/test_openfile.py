@@ -192,6 +192,16 @@ def test_file_that_is_not_found_says_why(server, monkeypatch):
         _openfile.find("test", "served://there/file")
 
 
+def test_file_that_a_worker_cannot_open_says_what_workers_do_not_know(server):
+    def refused(self, path, **options):
+        raise PermissionError("no key")
+
+    (file,) = _openfile.find("test", "served://there/file")
+    server.info = refused
+    with pytest.raises(ps.SourceError, match=r"file cannot be opened: .* environment .* use executor='threads'\.$"):
+        file.open()
+
+
 def test_file_of_the_same_size_whose_mark_has_changed_is_another(server):
     (file,) = _openfile.find("test", "served://there/file")
     file.open()

@@ -67,10 +67,13 @@ class File:
         Raises:
             SourceError: It is gone, or another than it was.
         """
-        with _told(
-            f"{self.url} cannot be opened",
-            " It was there when the dataset was made; put it back, or make the dataset again.",
-        ):
+        cure = " It was there when the dataset was made; put it back, or make the dataset again."
+        if not self.is_local:
+            cure += (
+                " A worker process has of fsspec what the environment and its configuration files say, and neither "
+                "what this program registered or set, nor memory://. For these use executor='threads'."
+            )
+        with _told(f"{self.url} cannot be opened", cure):
             now = _described(self.url)
             opened = _LocalFile(self.url) if self.is_local else _RemoteFile(self.url)
         if now != self:
