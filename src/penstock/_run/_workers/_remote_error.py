@@ -19,13 +19,12 @@ the wrong part of the user's line; its frames hold the calling thread's by `f_ba
 RecursionError.
 """
 
-import ast
 import copyreg
 import io
 import itertools
 import pickle
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, final
@@ -43,6 +42,8 @@ _FRAME_COUNT: Final = 1000
 """The most frames of a traceback: half of them the outermost, half the innermost."""
 _TEXT_LENGTH: Final = 20_000
 """The most characters of a message or a note."""
+_FAR: Final = 1 << 24
+"""No line or column of a file is as large, and what decodes them does not look."""
 
 # Frames of these lead from a worker's loop to the user's function; they say nothing to the user.
 _OUR_ROOTS: Final = {"penstock", "numpy", "optree"}
@@ -385,36 +386,51 @@ def _set(error: BaseException, name: str, value: object) -> None:
 
 
 def _traceback(lines: list[_Line]) -> types.TracebackType | None:
-    codes: dict[_Line, tuple[types.CodeType, int]] = {}
+    codes: dict[_Line, types.CodeType] = {}
     link: types.TracebackType | None = None
     for line in reversed(lines):
         with suppress(Exception):  # numbers that no compiler accepts, of code that none has made
             if line not in codes:
                 codes[line] = _code(line)
-            code, index = codes[line]
-            # The frame of a generator that waits at its `yield`: it is on that line, and no frame is behind it.
-            generator = types.FunctionType(code, {"__name__": line.module, "__file__": line.filename})()
-            next(generator)
-            link = types.TracebackType(link, generator.gi_frame, 2 * index, line.line)
+            # The frame of a generator that was never begun: it is on that line, and no frame is behind it. One that
+            # waits at its `yield` is closed when it is dropped, and 3.12 puts the frame that does so behind it.
+            generator = types.FunctionType(codes[line], {"__name__": line.module, "__file__": line.filename})()
+            link = types.TracebackType(link, generator.gi_frame, 0, line.line)
     return link
 
 
-def _code(line: _Line) -> tuple[types.CodeType, int]:
-    """Code whose one instruction of interest, the second value, is where the worker's was."""
-    tree = ast.parse("def function(): yield")
+def _generator() -> Iterator[None]:
+    yield
+
+
+def _code(line: _Line) -> types.CodeType:
+    """Code of which each instruction is where the worker's was."""
+    code = _generator.__code__
     first, last, start, stop = line.positions
-    if first != line.line or None in (last, start, stop):
-        first, last, start, stop = line.line, line.line, -1, -1  # columns unknown
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            node.lineno, node.end_lineno, node.col_offset, node.end_col_offset = first, last, start, stop  # type: ignore[assignment]
-    function = tree.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    function.lineno, function.end_lineno = line.first_line, max(line.first_line, last or 0)
-    function.col_offset, function.end_col_offset = 0, 0
-    module = compile(tree, line.filename, "exec")
-    code = next(each for each in module.co_consts if isinstance(each, types.CodeType))
-    code = code.replace(co_name=line.name, co_qualname=line.qualname)
-    columns = (None, None) if start == -1 else (start, stop)
-    places = list(code.co_positions())
-    return code, places.index((first, last, *columns)) if (first, last, *columns) in places else 0
+    table, count, distance = b"", len(code.co_code) // 2, line.line - line.first_line
+    if not -_FAR < distance < _FAR:
+        raise ValueError(distance)
+    while count > 0:  # an entry is of up to 8: see `locations.md` in the sources of CPython
+        size = min(8, count)
+        line_step = _varint(abs(distance) << 1 | (distance < 0))
+        if first != line.line or last is None or start is None or stop is None:  # columns unknown
+            table += bytes([0x80 | 13 << 3 | size - 1]) + line_step
+        else:
+            places = b"".join(map(_varint, (last - first, start + 1, stop + 1)))
+            table += bytes([0x80 | 14 << 3 | size - 1]) + line_step + places
+        count, distance = count - size, 0
+    return code.replace(
+        co_name=line.name, co_qualname=line.qualname, co_filename=line.filename, co_firstlineno=line.first_line,
+        co_linetable=table,
+    )  # fmt: skip
+
+
+def _varint(number: int) -> bytes:
+    """Six bits a byte, the lowest first, and one that says that more follow."""
+    if not 0 <= number < 2 * _FAR:
+        raise ValueError(number)
+    head = b""
+    while number >= 64:
+        head += bytes([number & 63 | 64])
+        number >>= 6
+    return head + bytes([number])
