@@ -156,9 +156,56 @@ def test_a_change_of_nothing_that_it_does_does_not(what: str, tmp_path: Path) ->
     assert _of(SCRIPT, tmp_path) == _of(SCRIPT.replace(old, new), tmp_path)
 
 
-def test_another_file_is_the_same(tmp_path: Path) -> None:
-    assert _module(SCRIPT, tmp_path / "one.py").f.__module__ == "one"
-    assert fingerprint(_module(SCRIPT, tmp_path / "one.py").f) == fingerprint(_module(SCRIPT, tmp_path / "other.py").f)
+GENERIC = """
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Box(Generic[T]):
+    def get(self, x):
+        return x
+
+
+def f(x):
+    class Inner(Box[int]):
+        scale = 3
+
+    return Inner().get(x)
+"""
+TYPE_PARAMETERS = """
+class Box[T]:
+    def get(self, x: T) -> T:
+        return x
+
+
+def f[T](x: T) -> T:
+    class Inner[S](Box[int]):
+        scale = 3
+
+    return Inner().get(x)
+"""  # of 3.12
+SCRIPTS = [SCRIPT, GENERIC, TYPE_PARAMETERS] if sys.version_info >= (3, 12) else [SCRIPT, GENERIC]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=range(len(SCRIPTS)))
+def test_another_file_is_the_same(script: str, tmp_path: Path) -> None:
+    assert _module(script, tmp_path / "one.py").f.__module__ == "one"
+    assert fingerprint(_module(script, tmp_path / "one.py").f) == fingerprint(_module(script, tmp_path / "other.py").f)
+
+
+def test_what_a_class_inside_takes_of_a_module_that_is_closed_over_changes_it(tmp_path: Path) -> None:
+    def made(module: Any) -> Any:
+        def f(x: int) -> int:
+            class Inner:
+                scale = module.SCALE
+
+            return x * Inner.scale
+
+        return f
+
+    one, other = [_module(f"SCALE = {scale}", tmp_path / f"scale{scale}.py") for scale in (3, 4)]
+    assert fingerprint(made(one)) != fingerprint(made(other))
 
 
 @pytest.mark.slow
@@ -223,7 +270,7 @@ VALUES = [
     np.ma.masked_array([1.0, 2.0], [True, False]), np.ma.masked_array([1.0, 2.0], [False, False]),
     np.add, np.multiply, len, sorted, str.upper, "".join, np.mean, np.linalg.norm, re.compile("a"), re.compile("b"),
     int, float, np.ndarray, threading, np, functools.partial(len), functools.partial(sorted), Path("a"), Path("b"),
-    np.random.default_rng(1), np.random.default_rng(2), itertools.count(1), collections.OrderedDict(a=1),
+    np.random.default_rng(1), np.random.default_rng(2), collections.deque([1]), collections.OrderedDict(a=1),
 ]  # fmt: skip
 
 

@@ -9,7 +9,12 @@ import site
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+# The last three are of the bodies of classes: up to 3.11, and from 3.12 on.
+_LOADS: Final = {
+    "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS",
+}  # fmt: skip
 
 
 def closure_of(function: types.FunctionType) -> dict[str, Any]:
@@ -41,9 +46,11 @@ def uses(code: types.CodeType) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     follows = False
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            found.append((instruction.argval, []))
-            follows = True
+        if instruction.opname in _LOADS:
+            # The body of a class begins with its module's name, which is no use of it.
+            follows = (instruction.opname, instruction.argval) != ("LOAD_NAME", "__name__")
+            if follows:
+                found.append((instruction.argval, []))
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and follows:
             found[-1][1].append(instruction.argval)
         else:

@@ -42,7 +42,8 @@ _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsi
 _SILENT: Final = {
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__",
-    "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl",
+    "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__type_params__", "__weakref__",
+    "_abc_impl",
 }  # fmt: skip
 _NAMED_KINDS: Final = (types.BuiltinFunctionType, np.ufunc, type(np.mean))
 _MISSING: Final = object()
