@@ -1,9 +1,11 @@
 """A cache changes nothing but the time: what it keeps is what the plan gives, made once."""
 
+import json
 import logging
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,6 +157,21 @@ def test_another_function_is_another_cache_and_the_log_says_why(
         r"stays in .*/[0-9a-f]{32} \([0-9.]+ MiB\); delete it if nobody needs it\.",
         record.getMessage(),
     )
+
+
+def test_another_python_makes_its_own_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = ps.range(3).cache(tmp_path)
+    assert numbers(kept) == [0, 1, 2]
+    (header,) = tmp_path.glob("*/cache.json")
+    # As another one would have written it: what is Python's own is known by its version.
+    content = json.loads(header.read_text())
+    content["steps"][0][2]["the data"], content["python"] = "0" * 32, "3.10"
+    header.write_text(json.dumps(content))
+    header.parent.rename(tmp_path / ("0" * 32))
+    assert numbers(ps.range(3).cache(tmp_path)) == [0, 1, 2]
+    (record,) = caplog.records
+    now = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"begins anew: Python was 3.10 and is {now}. What was kept" in record.getMessage()
 
 
 def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import threading
-from typing import NamedTuple
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, NewType, ParamSpec, TypeVarTuple
 
 import cloudpickle
 import numpy as np
@@ -246,6 +248,58 @@ def test_all_that_can_be_called_travels(tell):
     callables = [lambda x: x + step, Scaler(2), Scaler(2).method, cut, doubled, cached, np.sqrt]
     there = tell(lambda: [float(each(4)) for each in callables])
     assert there == "[11.0, 8.0, 11.0, 2.0, 11.0, 24.0, 2.0]"
+
+
+Id = NewType("Id", int)
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+
+
+def typed(function: Callable[P, Any]) -> Callable[P, Id]:
+    def inner(*args: P.args, **kwargs: P.kwargs) -> Id:
+        return Id(function(*args, **kwargs))
+
+    return inner
+
+
+@typed
+def annotated(x: Id, *more: tuple[*Ts]) -> Id:
+    return x
+
+
+def test_what_annotations_mention_travels(tell):
+    assert tell(annotated, 3) == "3"
+
+
+TYPE_PARAMETERS = """
+type Pixels = np.ndarray
+type Tree[T] = list[Tree[T]] | T
+
+
+class Box[*Ts]:
+    def get(self, x: tuple[*Ts]) -> Tree[int]:
+        return x
+
+
+def typed[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    def inner(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    return inner
+
+
+@typed
+def decorated(x: Pixels) -> Tree[int]:
+    return Box[int, str]().get(x), Pixels.__value__
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is of Python 3.12")
+def test_type_parameters_and_aliases_travel(tell):
+    module = types.ModuleType("made_by_hand")
+    vars(module).update(np=np, Callable=Callable)
+    exec(TYPE_PARAMETERS, vars(module))
+    assert tell(module.decorated, 3) == "(3, <class 'numpy.ndarray'>)"
 
 
 def test_two_steps_share_one_array_through_views_of_it(tell):

@@ -49,6 +49,7 @@ from penstock._spec import ArraySpec, Spec
 from penstock.sources.npy import StridedFile
 
 VERSION: Final = 1
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # File systems whose kernel alone writes the disk, so that what it has taken is there until the machine goes down. On
 # others (NFS, FUSE) an error may come after it was taken, or another machine may write: no tag is believed.
 _LOCAL: Final = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
@@ -277,7 +278,7 @@ def _make(path: str, directory: str, content: dict[str, Any], spec: Spec, length
     try:
         _fill_files(_paths(new, spec), spec, length)
         with open(os.path.join(new, "cache.json"), "x") as file:
-            json.dump(content, file, indent=1)
+            json.dump(content | {"python": _PYTHON}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.rename(new, directory)
@@ -300,17 +301,21 @@ def _announce(path: str, steps: list[Step]) -> None:
     others = []
     for file in Path(path).glob("[!.]*/cache.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = [Step(*step) for step in json.loads(file.read_text())["steps"]]
+            written = json.loads(file.read_text())
+            before = [Step(*step) for step in written["steps"]]
             now = {(number, *part) for number, step in enumerate(steps) for part in step.parts.items()}
             then = {(number, *part) for number, step in enumerate(before) for part in step.parts.items()}
             if now != then:  # or another process has made it just now
-                others.append((len(now ^ then), file.parent, before))
+                # Of another Python, all differ: neither code nor what is Python's own can be compared.
+                python = written.get("python", _PYTHON)
+                why = change(before, steps) if python == _PYTHON else f"Python was {python} and is {_PYTHON}"
+                others.append((len(now ^ then), file.parent, why))
     if others:
-        _, directory, before = min(others, key=lambda other: (other[0], str(other[1])))
+        _, directory, why = min(others, key=lambda other: (other[0], str(other[1])))
         taken = sum(each.stat().st_blocks * 512 for each in directory.iterdir())
         _log.warning(
             "The cache in %s begins anew: %s. What was kept before stays in %s (%.1f MiB); delete it if nobody needs "
-            "it.", path, change(before, steps), directory, taken / (1 << 20),
+            "it.", path, why, directory, taken / (1 << 20),
         )  # fmt: skip
 
 

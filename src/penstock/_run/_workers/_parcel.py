@@ -26,6 +26,7 @@ import random
 import sys
 import threading
 import types
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
@@ -220,6 +221,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._sent: list[tuple[types.ModuleType, set[str]]] = []
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
+        self._aliases: set[int] = set()
 
     def forget(self) -> None:
         """Has cloudpickle treat modules as before; what the user registered was left alone."""
@@ -258,6 +260,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, types.ModuleType):
             if is_own(obj):
                 return self._reduce_module(obj)
+        elif isinstance(obj, _HINTS):
+            if not _is_of_installed(obj):  # or else by name
+                return self._reduce_hint(obj)
         elif isinstance(obj, functools._lru_cache_wrapper):
             if is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
@@ -289,6 +294,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._sent.append((module, set(content)))
         # The content is set when the module exists, for it may refer to the module.
         return types.ModuleType, (module.__name__,), content, None, None, _fill_module
+
+    def _reduce_hint(self, hint: Any) -> Any:
+        """What annotations mention, which pickle and cloudpickle would have a worker look up in the user's module."""
+        if isinstance(hint, typing.NewType):
+            return typing.NewType, (hint.__name__, hint.__supertype__)
+        if isinstance(hint, (typing.ParamSpec, typing.TypeVarTuple)):
+            return type(hint), (hint.__name__,)
+        # One that comes again comes in its own value, `type Tree = list[Tree]`, which pickle cannot say.
+        value = typing.Any if id(hint) in self._aliases else hint.__value__
+        self._aliases.add(id(hint))
+        return _alias, (hint.__name__, value, hint.__type_params__)
 
 
 class _Names:
@@ -324,6 +340,19 @@ class _Names:
 
 
 _OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
+# `type X = ...` is of Python 3.12.
+_HINTS = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
+
+
+def _is_of_installed(hint: Any) -> bool:
+    module = sys.modules.get(hint.__module__ or "")
+    return module is not None and not is_own(module) and getattr(module, hint.__name__, None) is hint
+
+
+def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+    return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
