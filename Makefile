@@ -1,4 +1,4 @@
-# From a fresh clone, with nothing but Python 3.11 and make:
+# From a fresh clone, with nothing but Python 3.11 and make (PYTHON=python3.13 for another, into .venv-python3.13):
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
 #                ARGS=augment: on characters that worker processes distort; ARGS=images: on a folder of JPEGs
@@ -18,7 +18,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure: one thing at a time
 .PHONY: demo test test-fast test-framework test-keras test-faults test-limits check format bench clean
 
-VENV := .venv
+# python3.11 where there is one, for it is the oldest that we support; otherwise the first that is new enough.
+PYTHON :=
+PYTHONS := $(or $(PYTHON),python3.11 python3 python)
+VENV := .venv$(if $(PYTHON),-$(subst /,-,$(PYTHON)))
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 INSTALLING = @echo "Installing what $(subst $(STAMP)-,,$@) needs into $(VENV) ..."
@@ -74,13 +77,12 @@ bench: $(STAMP)-bench
 	@for file in $(BENCH); do echo "== $$file"; $(PY) "$$file" $(ARGS); done
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# python3.11 where there is one, for it is the oldest that we support; otherwise the first that is new enough.
 # pip: 25.1 is the first that knows dependency groups.
 $(STAMP)-venv:
-	@for python in python3.11 python3 python; do \
+	@for python in $(PYTHONS); do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 			$$python -m venv --clear $(VENV); \
 			$(PIP_INSTALL) --upgrade 'pip>=25.1'; \
@@ -88,7 +90,7 @@ $(STAMP)-venv:
 			exit 0; \
 		fi; \
 	done; \
-	echo 'penstock needs Python 3.11 or newer; none of python3.11, python3 and python on PATH is one.' >&2; \
+	echo 'penstock needs Python 3.11 or newer; none on PATH of $(PYTHONS) is one.' >&2; \
 	exit 1
 
 $(STAMP)-core: $(STAMP)-venv pyproject.toml
