@@ -61,6 +61,20 @@ def test_a_program_without_a_main_guard_loads_in_processes(tmp_path: Path, kind:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_on", [0, 1])
+def test_files_are_text_of_one_encoding_here_and_in_workers(is_on: int) -> None:
+    program = """
+import locale, sys, numpy as np, penstock as ps
+def encoding(x):
+    return np.array(locale.getencoding() + str(sys.flags.utf8_mode))
+with ps.range(1).map(encoding).loader("processes", workers=1) as loader:
+    print([str(each) for each in loader] == [str(encoding(0))], sys.flags.utf8_mode)
+"""
+    done = run(["-X", f"utf8={is_on}", "-c", program], env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"})
+    assert (done.returncode, done.stdout) == (0, f"True {is_on}\n"), done.stderr
+
+
+@pytest.mark.slow
 def test_a_program_without_a_main_guard_whose_functions_are_in_a_module_beside_it(tmp_path: Path) -> None:
     head, body = BODY.split("FACTOR = 3")
     functions, rest = body.split("with ps.range")

@@ -90,7 +90,7 @@ class Child:
                 f"from penstock._run._workers._worker import main; main{arguments}"
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", script, f"penstock worker {number}"],
+                [sys.executable, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", script, f"penstock worker {number}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *channels),
                 env=os.environ | _thread_counts(thread_count),
