@@ -46,7 +46,7 @@ class Demand(NamedTuple):
 class Node(ABC):
     """One step of a plan. Final classes below; this one is abstract and holds what they share."""
 
-    @property
+    @cached_property
     def inputs(self) -> tuple["Node", ...]:
         """The nodes that this one reads: its field `source`, or its field `sources`, or none."""
         source: Node | None = getattr(self, "source", None)

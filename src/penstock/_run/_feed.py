@@ -112,7 +112,8 @@ class Feed(Client):
         self._closed = False
         self._reader: Cursor | None = None
         self._lock = threading.Lock()
-        self._run: Run | None = None
+        self.current: Run | None = None
+        """What is being read."""
         self._spans: deque[_Span] = deque()
         self._next_number = 0
         self._limit: int | None = None
@@ -161,7 +162,7 @@ class Feed(Client):
     def _is_wanted(self, unit: Unit) -> bool:
         with self._lock:
             span = self._units.get(unit.ticket)
-            return span is not None and span.run is self._run and not span.run.is_over
+            return span is not None and span.run is self.current and not span.run.is_over
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         """What a worker was at that had a unit, for messages."""
@@ -183,7 +184,7 @@ class Feed(Client):
                 return  # forgotten, see `begin`
             span.pending -= 1
             run = span.run
-            if run is self._run and not run.is_over and not self._closed:
+            if run is self.current and not run.is_over and not self._closed:
                 marks = self._layout.marks(self.ring.rows(unit.slot))
                 # In another process, the worker may be at the next unit of this span by now.
                 stop, ended = int(marks[0]), bool(marks[1])
@@ -218,7 +219,7 @@ class Feed(Client):
     def look(self) -> bool:
         """Notes what is there of a unit that is not done yet, for a consumer that waits; returns whether it is more."""
         with self._lock:
-            run = self._run
+            run = self.current
             if run is None or run.is_over or self._closed or not self._units:
                 return False
             if self._executor.is_elsewhere and self._layout.has_objects:
@@ -248,10 +249,15 @@ class Feed(Client):
             self._issue()
 
     def _issue(self) -> None:
-        while self._run is not None and not self._run.is_over and not self._closed and len(self._units) < AHEAD_COUNT:
+        while (
+            self.current is not None
+            and not self.current.is_over
+            and not self._closed
+            and len(self._units) < AHEAD_COUNT
+        ):
             span = self._spans[-1] if self._spans else None
-            if span is None or span.run is not self._run or span.issued == self._layout.size:
-                span = self._new_span(self._run)
+            if span is None or span.run is not self.current or span.issued == self._layout.size:
+                span = self._new_span(self.current)
                 if span is None:
                     return
             stop = min(self._layout.size, span.issued + self._unit_rows())
@@ -298,11 +304,6 @@ class Feed(Client):
 
     # The pipeline's side, with its lock held.
 
-    @property
-    def current(self) -> Run | None:
-        """What is being read."""
-        return self._run
-
     def begin(self, epoch: int, element: int, consumed: int = -1, limit: int | None = None) -> None:
         """Begins an epoch at an element, and gives up what was being read before.
 
@@ -322,7 +323,7 @@ class Feed(Client):
                 self._units.clear()
                 for span in self._spans:
                     span.pending = 0
-            self._run, self._limit = run, limit
+            self.current, self._limit = run, limit
             self.ring.words[0] = self._ticket  # what is under way is not wanted any more
         self._executor.wake()
 
@@ -470,9 +471,10 @@ class Intake:
 
     def look(self, epoch: int, index: int) -> object:
         """Whether a batch can be made: `WAIT`, `END` if the epoch has no such batch, an error, or `(base, length)`."""
-        if self.run is None or self.run.epoch != epoch:
-            self.begin(epoch, index)
         run = self.run
+        if run is None or run.epoch != epoch:
+            self.begin(epoch, index)
+            run = self.run
         assert run is not None
         node = self._program.at(run.count)
         if node.length != math.inf and index >= (node.length or 0):

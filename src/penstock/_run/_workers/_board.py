@@ -180,11 +180,11 @@ class Board:
 
     def places(self, state: int) -> list[int]:
         """All places in a state."""
-        found = []
-        place = self._find(state, 0, PLACE_COUNT)
-        while place >= 0:
-            found.append(place)
-            place = self._find(state, place + 1, PLACE_COUNT)
+        found, find, end = [], self._memory.find, _STATES + PLACE_COUNT
+        at = find(_BYTES[state], _STATES, end)
+        while at >= 0:
+            found.append(at - _STATES)
+            at = find(_BYTES[state], at + 1, end)
         return found
 
     def _next(self, state: int, start: int) -> int:
