@@ -446,7 +446,7 @@ class Loader(NoArray):
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
             may_hold_gil=self._stage.busiest.executor == "threads"
-            and any(isinstance(each, Map) and not each.releases_gil for each in walk(self._node)),
+            and any(each.may_hold_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,

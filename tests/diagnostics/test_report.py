@@ -303,6 +303,20 @@ def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) ->
     assert loader.report().lanes[0].steps, "what was measured outlives the loader"
 
 
+def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 160
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.002)
+            return index
+
+    with ps.from_source(Items()).batch(8).loader("threads", workers=2) as loader:
+        assert sum(map(len, loader)) == 160
+        assert "; more threads help if it lets go of the GIL, executor='processes' also if" in loader.report().limit
+
+
 def test_copying_large_elements_into_batches_is_named() -> None:
     large = np.ones((8 << 20,), np.uint8)
     with ps.range(48).map(lambda _: large).batch(4).loader("threads", workers=1) as loader:

@@ -168,6 +168,11 @@ class Map(OneToOne):
         return True
 
     @property
+    def may_hold_gil(self) -> bool:
+        """Unless its function says that it does not."""
+        return not self.releases_gil
+
+    @property
     def computes(self) -> bool:
         """It does."""
         return True

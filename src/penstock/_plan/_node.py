@@ -123,6 +123,11 @@ class Node(ABC):
         return False
 
     @property
+    def may_hold_gil(self) -> bool:
+        """Whether it runs Python of the user's, of which nobody knows whether threads can run it side by side."""
+        return False
+
+    @property
     def computes(self) -> bool:
         """Whether an element takes computation, a function or decoding, and is not merely read."""
         return False

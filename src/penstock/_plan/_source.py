@@ -64,6 +64,9 @@ class Source(Openable, ABC):
     """Whether an element takes computation, such as decoding, that lets go of the GIL. Workers then share a batch by
     some milliseconds' work each."""
 
+    may_hold_gil: bool = False
+    """Whether it may hold the GIL while it reads, for all that anybody knows: a report then says what helps if so."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of elements; read from a header, never by counting them."""
@@ -164,6 +167,11 @@ class SourceNode(Node):
 
     def _find_length(self) -> int:
         return len(self.data)
+
+    @property
+    def may_hold_gil(self) -> bool:
+        """As the source says."""
+        return self.data.may_hold_gil
 
     @property
     def computes(self) -> bool:

@@ -94,6 +94,8 @@ class SequenceSource(Source):
     asked for. It is read by several threads at once.
     """
 
+    may_hold_gil = True
+
     def __init__(self, items: Any) -> None:
         self._items = items
         self._spec: Spec | None = None
