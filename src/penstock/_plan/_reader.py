@@ -186,10 +186,6 @@ def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: flo
     A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
     added to `counted`.
     """
-    if len(reads) == 1 and not counted:  # as most often
-        times.note(readers[0].number, len(reads[0].indices), seconds)
-        counted.add(readers[0])
-        return
     total = sum(len(read.indices) for read in reads)
     for read, reader in zip(reads, readers, strict=True):
         count = len(read.indices)
@@ -363,7 +359,7 @@ class Reader:
 
     def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
-        if spec is self._node.spec or _places(spec) == _places(self.spec):
+        if spec is self.spec or _places(spec) == _places(self.spec):
             self.fill(epoch, indices, out, gather)
             return
         box, reads = self.scratch(len(indices)), Gather()

@@ -170,7 +170,7 @@ class OpenImageSource(Gathering[ImageSource]):
         if b"://" in path and _openfile.is_remote(self.describe(index)):
             return np.frombuffer(_openfile.fetched(self.describe(index)), np.uint8)
         try:
-            descriptor = os.open(path, _OPEN_FLAGS)
+            descriptor = os.open(path, _OPEN_FLAGS)  # not by `_opened`: a generator for each image
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
