@@ -406,6 +406,20 @@ def test_use_of_either_global_is_noticed(use: str) -> None:
         assert globals_.used()
 
 
+def test_a_number_that_randn_kept_is_noticed_and_given_back() -> None:
+    np.random.seed(5)
+    first, second, third = np.random.randn(3)
+    np.random.seed(5)
+    with seeded_globals() as globals_:
+        assert not globals_.used()
+    assert np.random.randn() == first  # and the second is kept, beside the generator's memory
+    for _ in range(2):
+        with seeded_globals() as globals_:
+            assert np.random.randn() == second
+            assert globals_.used()
+    assert [np.random.randn(), np.random.randn()] == [second, third]
+
+
 def best_s(run: Callable[[], object], rounds: int = 5) -> float:
     times = []
     for _ in range(rounds):

@@ -8,6 +8,7 @@ the meaning of a leaf in one place.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import optree
 
 Tree = Any
@@ -47,7 +48,8 @@ def flatten_like(structure: Structure, tree: Tree) -> list[Any]:
     """
     leaves: list[Any] = structure.flatten_up_to(tree)
     for leaf in leaves:
-        if isinstance(leaf, (tuple, dict)):
+        # `isinstance` takes longest where it is not: an array is looked at no further.
+        if type(leaf) is not np.ndarray and isinstance(leaf, (tuple, dict)):
             raise ValueError(f"expected a leaf, got a {type(leaf).__name__}")
     return leaves
 

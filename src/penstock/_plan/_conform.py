@@ -7,9 +7,11 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import SpecError, type_of
-from penstock._spec import Spec, leaf_of, spec_of_leaf
+from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from penstock._plan._node import Leaves
     from penstock._tree import Tree
 
@@ -32,33 +34,45 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         MisfitError: Structure, shape or dtype are not those of the spec.
     """
     try:
-        leaves = _tree.flatten_like(spec.structure, value)
+        leaves: list[Any] = spec.structure.flatten_up_to(value)
     except ValueError:
-        raise MisfitError(f"the structure {_tree.flatten(value)[1]}") from None
-    for number, want in enumerate(spec.leaves):
+        raise _other_structure(value) from None
+    # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
+    number = 0
+    for want in spec.leaves:
         leaf = leaves[number]
-        try:
-            found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
-        except SpecError as error:
-            raise MisfitError(f"a leaf{_place(spec, number)} that is {error}") from None
-        if isinstance(found, np.ndarray):
-            if (
-                found.dtype != want.dtype
-                and isinstance(leaf, np.generic)
-                and found.dtype == want.dtype.newbyteorder("=")
-            ):
-                found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
-            if not want.admits(found.shape, found.dtype):
-                raise MisfitError(f"an array of {spec_of_leaf(found)}{_where(spec, number)}")
-            leaves[number] = found
-        elif want.dtype.itemsize == 0 and want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
-            # Plain text: an enumeration of the user's is text too, but none that others know.
-            leaves[number] = str.__str__(found) if isinstance(found, str) else bytes(found)
-        elif want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind and _fits(found, want.dtype):
-            leaves[number] = np.array(found, want.dtype)
-        else:
-            raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
+        is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
+        if not is_plain or leaf.dtype != want.dtype or leaf.shape != want.shape:
+            if isinstance(leaf, (tuple, dict)):
+                raise _other_structure(value)
+            leaves[number] = _conformed_leaf(spec, number, want, leaf)
+        number += 1  # noqa: SIM113
     return leaves
+
+
+def _other_structure(value: "Tree") -> MisfitError:
+    return MisfitError(f"the structure {_tree.flatten(value)[1]}")
+
+
+def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt.NDArray[Any] | str | bytes":
+    """One leaf, looked at in full."""
+    try:
+        found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
+    except SpecError as error:
+        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}") from None
+    if isinstance(found, np.ndarray):
+        if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
+            found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
+        if not want.admits(found.shape, found.dtype):
+            raise MisfitError(f"an array of {spec_of_leaf(found)}{_where(spec, number)}")
+        return found
+    if want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
+        if want.dtype.itemsize == 0:
+            # Plain text: an enumeration of the user's is text too, but none that others know.
+            return str.__str__(found) if isinstance(found, str) else bytes(found)
+        if _fits(found, want.dtype):
+            return np.array(found, want.dtype)
+    raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
 
 
 def _place(spec: Spec, number: int) -> str:

@@ -262,8 +262,7 @@ class Map(OneToOne):
         short = self._short_axes(element)
         with seeded_globals() as globals_:
             globals_.seed(0, self.random_depth, 0, index)
-            rng = ElementRng(self.seed or 0, self.random_depth)
-            value = self._call(self._arguments(rng, 0, index, element), 0, index)
+            value = self._call(element, self._new_rng(), 0, index)
             self.traits.uses_globals |= globals_.used()
         try:
             spec = observed(value)
@@ -282,7 +281,7 @@ class Map(OneToOne):
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads input elements into scratch memory, some at a time, and runs the function on each."""
         source = reader.inputs[0]
-        rng = None if self.seed is None else reader.memo("rng", self._new_rng)
+        rng = reader.memo("rng", self._new_rng)
         for start, stop in pieces(len(indices), chunk_count(source.spec)):
             chunk, rows = indices[start:stop], out.take(slice(start, stop))
             if reader.isolation is None:
@@ -341,13 +340,13 @@ class Map(OneToOne):
                     leaf.flags.writeable = False
         return leaves
 
-    def _new_rng(self) -> ElementRng:
-        return ElementRng(self.seed or 0, self.random_depth)
+    def _new_rng(self) -> ElementRng | None:
+        """What `random_map`'s function draws from."""
+        return None if self.seed is None else ElementRng(self.seed, self.random_depth)
 
-    def _arguments(self, rng: ElementRng | None, epoch: int, index: int, element: "Tree") -> tuple[Any, ...]:
-        return (element,) if rng is None or self.seed is None else (element, rng.at(epoch, index))
-
-    def _call(self, arguments: tuple[Any, ...], epoch: int, index: int) -> "Tree":
+    def _call(self, element: "Tree", rng: ElementRng | None, epoch: int, index: int) -> "Tree":
+        """What the function makes of an element."""
+        arguments = (element,) if rng is None else (element, rng.at(epoch, index))
         try:
             return self.function(*arguments)
         except UNTOUCHED:
@@ -357,15 +356,6 @@ class Map(OneToOne):
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
                 f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
             ) from error
-
-    def _leaves(self, value: "Tree", element: "Tree", index: int) -> Leaves:
-        """The leaves of what the function made of an element."""
-        if self.verdict is not None:
-            value = element, self._judged(value, index)
-        try:
-            return conformed(self.spec, value)
-        except MisfitError as found:
-            raise self._misfit(found, index) from None
 
     def _judged(self, value: Any, index: int) -> Any:
         try:
@@ -388,7 +378,7 @@ class Map(OneToOne):
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
         """Runs the function on each element of a stream."""
-        source, rng = reader.inputs[0], None if self.seed is None else self._new_rng()
+        source, rng = reader.inputs[0], self._new_rng()
         structure, trace = source.spec.structure, reader.trace.words
 
         def run(leaves: Leaves, globals_: "seeded_globals | None", index: int) -> Leaves:
@@ -412,6 +402,13 @@ class Map(OneToOne):
     def _run(
         self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
     ) -> Leaves:
+        """The leaves of what the function makes of an element."""
         if globals_ is not None and self.traits.uses_globals:
             globals_.seed(0, self.random_depth, epoch, index)
-        return self._leaves(self._call(self._arguments(rng, epoch, index, element), epoch, index), element, index)
+        value = self._call(element, rng, epoch, index)
+        if self.verdict is not None:
+            value = element, self._judged(value, index)
+        try:
+            return conformed(self.spec, value)
+        except MisfitError as found:
+            raise self._misfit(found, index) from None
