@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from penstock._errors import SourceError
-from penstock.sources import _aio, _filerows
+from penstock.sources import _aio, _filerows, _inmemory
 from penstock.sources._filerows import FileRows, Read
 from penstock.sources.npy import StridedFile, describe
 
@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(_aio, "take", lambda: None)
     if request.param == "seek and read":
         monkeypatch.delattr(os, "preadv", raising=False)
-        monkeypatch.setattr(_filerows, "_RWF_NOWAIT", 0)
+        monkeypatch.setattr(_inmemory, "_RWF_NOWAIT", 0)
     return str(request.param)
 
 
@@ -395,12 +395,12 @@ def test_rows_not_in_memory_are_announced_neighbours_together(
     assert advised == [(at + 6 * 40_000, 120_000), (at + 500 * 40_000, 40_000), (at + 900 * 40_000, 40_000)]
 
 
-@pytest.mark.skipif(not _filerows._RWF_NOWAIT, reason="the kernel cannot be asked")
+@pytest.mark.skipif(not _inmemory._RWF_NOWAIT, reason="the kernel cannot be asked")
 def test_rows_in_memory_are_not_announced(path: Path, advised: list[tuple[int, int]]) -> None:
     rows = saved(path, numbered((1000, 100)))
     try:
         with path.open("rb") as file:
-            os.preadv(file.fileno(), [bytearray(1)], 0, _filerows._RWF_NOWAIT)
+            os.preadv(file.fileno(), [bytearray(1)], 0, _inmemory._RWF_NOWAIT)
     except OSError:
         pytest.skip("this file system does not say what is in memory")
     rows.advise(np.arange(0, 1000, 10))

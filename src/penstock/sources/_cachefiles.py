@@ -46,6 +46,7 @@ from penstock import _tree
 from penstock._errors import SourceError
 from penstock._plan._fingerprint import Step, change, fingerprint_of
 from penstock._spec import ArraySpec, Spec
+from penstock.sources._inmemory import seal_size
 from penstock.sources.npy import StridedFile
 
 VERSION: Final = 1
@@ -414,10 +415,14 @@ class MemoryFiles:
             if folder is not None:
                 paths[name] = os.path.join(folder, name)
                 continue
-            descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC)
+            descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             weakref.finalize(self, os.close, descriptor)
             paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
         _fill_files(paths, spec, length or 0)
+        if length is not None:  # those of a stream grow, and begin anew, until all is there
+            for path in paths.values():
+                with open(path, "r+b") as file:
+                    seal_size(file.fileno())
         leaves, index = described(paths, spec, length or 0)
         tag = 1 if folder is None else tag_of([*leaves, index])
         self.files = CacheFiles("memory", paths, spec, length or 0, leaves, index, tag, limit)

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from penstock._errors import SourceError
 from penstock.sources import _aio
+from penstock.sources._inmemory import is_in_memory
 from penstock.sources.npy import StridedFile
 
 Read: TypeAlias = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | slice]
@@ -67,7 +68,6 @@ _ADVISE_GAP_NBYTES: Final = 16 << 10
 _ADVICE_NBYTES: Final = 128 << 10
 # A row of a Fortran array has as many stretches as elements. So many are announced a call, the rest is not.
 _MAX_ADVICES: Final = 4096
-_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _HAS_FADVISE: Final = hasattr(os, "posix_fadvise")
 
 
@@ -347,17 +347,9 @@ class FileRows:
                     os.posix_fadvise(file.fd, start, piece, os.POSIX_FADV_WILLNEED)
 
     def _in_memory(self, file: _OpenFile, indices: NDArray[np.int64]) -> bool:
-        """Says whether the rows looked at are in the page cache; False where that cannot be asked."""
-        if not _RWF_NOWAIT:
-            return False
-        byte = bytearray(1)
-        try:
-            for k in range(0, len(indices), -(-len(indices) // _PROBE_COUNT)):
-                offset = self.handle.offset + int(indices[k]) * self.handle.strides[0]
-                os.preadv(file.fd, [byte], offset, _RWF_NOWAIT)
-        except OSError:  # EAGAIN: not there. EOPNOTSUPP: this file system does not say.
-            return False
-        return True
+        """Says whether the rows looked at are in memory; False where that cannot be asked."""
+        looked_at = indices[:: -(-len(indices) // _PROBE_COUNT)] * self.handle.strides[0] + self.handle.offset
+        return all(is_in_memory(file.fd, offset) for offset in looked_at.tolist())
 
     def _stretches(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Yields `(first byte, length)` of what the rows cover, neighbours merged."""

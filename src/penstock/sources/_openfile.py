@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, type_of
+from penstock.sources._inmemory import is_in_memory
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -37,7 +38,6 @@ _KEPT_NBYTES: Final = 8 << 20
 # A process may have 1,024 files open by default, and others need some.
 _MAX_OPEN: Final = 128
 _ADVICE_NBYTES: Final = 128 << 10
-_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 @final
@@ -318,14 +318,6 @@ class _LocalFile:
     def __del__(self) -> None:
         if getattr(self, "descriptor", -1) >= 0 and os is not None:
             os.close(self.descriptor)
-
-
-def is_in_memory(descriptor: int, offset: int) -> bool:
-    """Whether a byte of a file is in the page cache; False where that cannot be asked."""
-    try:
-        return bool(_RWF_NOWAIT) and os.preadv(descriptor, [bytearray(1)], offset, _RWF_NOWAIT) == 1
-    except OSError:  # EAGAIN: not there. EOPNOTSUPP: this file system does not say.
-        return False
 
 
 class _RemoteFile:

@@ -23,6 +23,7 @@ from penstock._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
 from penstock.sources import _openfile
+from penstock.sources._inmemory import is_in_memory
 from penstock.sources._listing import FileList, Paths
 
 Bytes = npt.NDArray[np.uint8]
@@ -245,4 +246,4 @@ def _read_some(descriptor: int, place: Bytes) -> int:
 
 def _is_in_memory(path: bytes) -> bool:
     with _opened(path) as descriptor:
-        return _openfile.is_in_memory(descriptor, 0)
+        return is_in_memory(descriptor, 0)
