@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,32 @@ def test_element_does_not_alias_the_array():
     array = np.zeros((4, 2))
     ps.from_arrays(array)[1][...] = 5
     assert not array.any()
+
+
+TABLE = np.arange(1_000_000, dtype="float32").reshape(50_000, 20)
+VIEWS = {
+    "columns": TABLE[:, 1:],
+    "a column": TABLE[:, 0],
+    "every other row": TABLE[::2],
+    "backwards": TABLE[::-1],
+    "Fortran order": np.asfortranarray(TABLE),
+    "a field": np.zeros(50_000, [("id", "u1"), ("pixels", "f4", (20,))])["pixels"],
+    "unaligned": np.frombuffer(b"." + TABLE.tobytes(), "uint8")[1:].view("f4").reshape(TABLE.shape),
+    "as it is": TABLE,
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_rows_of_a_view_are_read_without_a_copy_of_all_of_it(view):
+    array, indices = VIEWS[view], np.array([7, 24_000, 3])
+    source, out = ArraySource(array), np.empty((3, *array.shape[1:]), array.dtype)
+    tracemalloc.start()
+    try:
+        source.read_into(indices, out)
+        assert tracemalloc.get_traced_memory()[1] < 50_000
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(out, array[indices])
 
 
 def test_memmap_is_read_by_a_handle(tmp_path):

@@ -28,6 +28,8 @@ class ArraySource(Source):
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self._array = array
+        # Of others, such as the columns `table[:, 1:]`, `np.take` would make a copy first: of the whole array.
+        self._can_take = array.flags.c_contiguous and array.flags.aligned
         self.element_spec = ArraySpec(array.shape[1:], array.dtype)
 
     def __len__(self) -> int:
@@ -46,7 +48,7 @@ class ArraySource(Source):
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows; NumPy lets go of the GIL meanwhile."""
-        if out.flags.c_contiguous:
+        if self._can_take and out.flags.c_contiguous:
             # `clip` writes straight into `out`; `raise` would go through a copy. Indices were checked.
             np.take(self._array, indices, axis=0, out=out, mode="clip")
         else:
