@@ -136,15 +136,21 @@ class SequenceSource(Source):
                 raise SpecError(
                     f"{self.describe(index)} has the structure {_tree.flatten(item)[1]}, but element 0 is {spec}."
                 ) from None
-            for number, (leaf, want, array) in enumerate(zip(map(leaf_of, leaves), spec.leaves, arrays, strict=True)):
-                found = spec_of_leaf(leaf)
-                if not want.admits([size or 0 for size in found.shape], found.dtype):
-                    cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
-                    place = _tree.paths(spec.structure)[number]
-                    raise SpecError(
-                        f"{self.describe(index)} has a leaf{place} of {found}, but element 0 is {spec}.{cure}"
-                    )
-                array[row] = leaf
+            for number, (leaf, want) in enumerate(zip(leaves, spec.leaves, strict=True)):
+                is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
+                if not is_plain or leaf.dtype != want.dtype or leaf.shape != want.shape:
+                    leaf = self._fitting(leaf, spec, number, index)
+                arrays[number][row] = leaf
+
+    def _fitting(self, leaf: Any, spec: Spec, number: int, index: int) -> "npt.NDArray[Any] | str | bytes":
+        """A leaf of an element, as what is stored."""
+        value = leaf_of(leaf)
+        found, want = spec_of_leaf(value), spec.leaves[number]
+        if not want.admits([size or 0 for size in found.shape], found.dtype):
+            cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
+            place = _tree.paths(spec.structure)[number]
+            raise SpecError(f"{self.describe(index)} has a leaf{place} of {found}, but element 0 is {spec}.{cure}")
+        return value
 
     def _get(self, indices: list[int]) -> Sequence[Any]:
         try:
