@@ -80,11 +80,12 @@ class ArraySpec:
             return False
         if tuple(shape) == self.shape:
             return True
-        bounds = self.max_shape or self.shape
-        return len(shape) == len(self.shape) and all(
-            size == want if want is not None else bound is None or size <= bound
-            for size, want, bound in zip(shape, self.shape, bounds, strict=True)
-        )
+        if len(shape) != len(self.shape):
+            return False
+        for size, want, bound in zip(shape, self.shape, self.max_shape or self.shape, strict=True):
+            if size != want and (want is not None or (bound is not None and size > bound)):
+                return False
+        return True
 
     def stacked(self, count: int, *, exact: bool = True) -> "ArraySpec":
         """The spec of up to `count` such arrays, or exactly so many, along a new first axis."""

@@ -42,7 +42,11 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
     for want in spec.leaves:
         leaf = leaves[number]
         is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
-        if not is_plain or leaf.dtype != want.dtype or leaf.shape != want.shape:
+        if (
+            not is_plain
+            or leaf.dtype != want.dtype
+            or not (leaf.shape == want.shape or want.admits(leaf.shape, want.dtype))
+        ):
             if isinstance(leaf, (tuple, dict)):
                 raise _other_structure(value)
             leaves[number] = _conformed_leaf(spec, number, want, leaf)

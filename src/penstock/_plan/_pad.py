@@ -1,5 +1,6 @@
 """Batches of elements whose sizes differ: padded, and gathered by length."""
 
+from bisect import bisect_right
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,9 @@ class Padding:
             if any(value.shape != size for value in values):
                 place[...] = self.value(number)
             for row, value in enumerate(values):
+                if value.shape == size:
+                    place[row] = value
+                    continue
                 if any(have > want for have, want in zip(value.shape, size, strict=True)):
                     raise ElementError(
                         f"{label}: element {first + row} is {value.shape}, larger than its padded shape {size}. Cut it "
@@ -281,7 +285,7 @@ class BucketByLength(Sequential):
         spec = self._element_spec
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
-            which = int(np.searchsorted(self.boundaries, leaves[-1], side="right"))
+            which = bisect_right(self.boundaries, int(leaves[-1]))
             bucket = buckets[which]
             bucket.append([copied(leaf) for leaf in leaves[:-1]])
             if len(bucket) == self.sizes[which]:
