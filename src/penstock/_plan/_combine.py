@@ -243,17 +243,21 @@ class Interleave(Reorder):
 
 def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
     """Splits positions by the input they fall to; even spacing stays a slice, which costs nothing to write."""
+    order = np.argsort(which, kind="stable")
+    inputs = which[order]
+    bounds = [0, *((inputs[1:] != inputs[:-1]).nonzero()[0] + 1).tolist(), len(order)]
     shares = []
-    for number in np.unique(which):
-        rows = np.flatnonzero(which == number)
-        shares.append(Demand(int(number), epoch, indices[rows], _as_slice(rows)))
+    for start, stop in itertools.pairwise(bounds if len(order) else ()):
+        rows = order[start:stop]
+        shares.append(Demand(int(inputs[start]), epoch, indices[rows], _as_slice(rows)))
     return shares
 
 
 def _as_slice(rows: Indices) -> Indices | slice:
     if len(rows) == 1:
         return slice(int(rows[0]), int(rows[0]) + 1)
-    step = int(rows[1] - rows[0])
-    if np.array_equal(rows, np.arange(rows[0], rows[0] + step * len(rows), step)):
-        return slice(int(rows[0]), int(rows[0]) + step * (len(rows) - 1) + 1, step)
-    return rows
+    first, last = int(rows[0]), int(rows[-1])
+    step = int(rows[1]) - first
+    if last - first != step * (len(rows) - 1) or (len(rows) > 2 and (rows[1:] - rows[:-1] != step).any()):
+        return rows
+    return slice(first, last + 1, step)

@@ -314,6 +314,7 @@ class Reader:
     """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
 
     __slots__ = (
+        "_as_ours",
         "_memo",
         "_node",
         "_sources",
@@ -347,6 +348,8 @@ class Reader:
         self.isolation = isolation
         """How global generators are seeded, where one element runs at a time in this process; None elsewhere."""
         self._node = node
+        self._as_ours: Spec | None = None
+        """The spec that `fill_place` was last asked for and whose places are those of the node's own."""
         self._sources = sources  # which close themselves when nobody reads any more
         self.inputs = [
             Reader(each, sources, isolation=isolation, trace=self.trace, window=window, numbers=numbers)
@@ -376,9 +379,14 @@ class Reader:
 
     def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
-        if spec is self.spec or _places(spec) == _places(self.spec):
-            self.fill(epoch, indices, out, gather)
-            return
+        if spec is not self._as_ours:
+            if _places(spec) != _places(self.spec):
+                self._fill_other(epoch, indices, out)
+                return
+            self._as_ours = spec
+        self.fill(epoch, indices, out, gather)
+
+    def _fill_other(self, epoch: int, indices: Indices, out: Rows) -> None:
         box, reads = self.scratch(len(indices)), Gather()
         self.fill(epoch, indices, box, reads)
         reads.run()
