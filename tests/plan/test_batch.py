@@ -1,4 +1,5 @@
 import math
+import os
 import tracemalloc
 
 import numpy as np
@@ -60,6 +61,61 @@ def test_unbatch_takes_rows_of_any_element_apart():
     ds = ps.from_arrays(np.arange(12).reshape(2, 3, 2)).unbatch()
     assert lists(ds) == np.arange(12).reshape(6, 2).tolist()
     assert ds[4].tolist() == [8, 9]
+
+
+def _saved(folder, array):
+    np.save(folder / "ds.npy", array)
+    return np.load(folder / "ds.npy", mmap_mode="r")
+
+
+FILMS = np.arange(6 * 4 * 3, dtype="float32").reshape(6, 4, 3)
+STACKS = {
+    "an array": lambda folder: FILMS,
+    "a file": lambda folder: _saved(folder, FILMS),
+    "a file in Fortran order": lambda folder: _saved(folder, np.asfortranarray(FILMS)),
+    "some of a file": lambda folder: _saved(folder, FILMS)[1:5, :, 1:],
+    "every other of a file": lambda folder: _saved(folder, FILMS)[::2],
+    "parts of a file": lambda folder: _saved(folder, FILMS)[:, 1:3],
+    "a file backwards": lambda folder: _saved(folder, FILMS)[::-1],
+    "an array backwards": lambda folder: FILMS[::-1, ::-1],
+    "one again and again": lambda folder: np.broadcast_to(FILMS[0], FILMS.shape),
+    "columns": lambda folder: FILMS[..., 1],
+}
+
+
+@pytest.mark.parametrize("stacks", STACKS)
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_parts_are_the_same_read_alone_or_not(stacks, executor, tmp_path):
+    array = STACKS[stacks](tmp_path)
+    parts = np.asarray(array).reshape(-1, *array.shape[2:])
+    ds = ps.zip({"x": ps.from_arrays(array), "i": ps.from_arrays(np.arange(len(parts)).reshape(array.shape[:2]))})
+    for chosen, begin in (
+        (ds, 0),
+        (ds[1:], array.shape[1]),
+        (ds.cast({"x": "float16", "i": "int32"}).skip(1), array.shape[1]),
+    ):
+        unbatched = chosen.unbatch()
+        assert len(unbatched) == len(parts) - begin
+        assert (unbatched[-1]["x"] == parts[-1]).all()
+        with unbatched.shuffle(seed=1).batch(5).loader(executor) as loader:
+            for batch in loader:
+                np.testing.assert_array_equal(batch["x"], parts[batch["i"]])
+        assert unbatched.batch(4).unbatch().element_spec == unbatched.element_spec
+
+
+def test_a_part_of_a_large_element_is_read_alone(tmp_path):
+    films = np.lib.format.open_memmap(tmp_path / "films.npy", "w+", "float64", (3, 10**7, 2))  # 480 MB, of holes
+    films[2, 1234] = 5, 6
+    films.flush()
+    ds = ps.from_npy(tmp_path / "films.npy").unbatch()
+    assert repr(ds).splitlines()[1] == "from_npy(films.npy): 3 elements, (10000000, 2) float64, random"
+    with ds.batch(8).loader(memory_limit=2**20) as loader:
+        assert loader.projected_nbytes < 2**20
+        assert next(iter(loader)).shape == (8, 2)
+    assert ds[2 * 10**7 + 1234].tolist() == [5, 6]
+    os.truncate(tmp_path / "films.npy", 1000)
+    with pytest.raises(ps.SourceError, match=r"films\.npy\[2, 1234\]"):
+        ds[2 * 10**7 + 1234]
 
 
 def test_unbatch_runs_a_function_once_a_batch_when_read_in_order():

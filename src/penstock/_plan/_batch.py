@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, final
 
@@ -12,9 +12,11 @@ from penstock import _tree
 from penstock._errors import SpecError
 from penstock._plan._cast import Cast
 from penstock._plan._combine import Zip
+from penstock._plan._index import Slice
 from penstock._plan._map import Map
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node, finite_length
 from penstock._plan._reader import copied
+from penstock._plan._source import SourceNode
 from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
@@ -159,6 +161,26 @@ class Unbatch(Node):
         """`unbatch`."""
         return "unbatch"
 
+    @cached_property
+    def _parts(self) -> Node | None:
+        """A plan of the parts, where they can be read alone: then it is read instead."""
+        return _read_alone(self.source)
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The plan of the parts, or the elements that have them."""
+        return (self.source if self._parts is None else self._parts,)
+
+    @property
+    def made_by(self) -> tuple[Node, ...]:
+        """The elements that have the parts."""
+        return (self.source,)
+
+    @property
+    def shown(self) -> tuple[Node, ...]:
+        """The same."""
+        return (self.source,)
+
     def _find_length(self) -> Length:
         count = self.source.length
         if not isinstance(count, int):
@@ -179,7 +201,7 @@ class Unbatch(Node):
                 "leaf needs a first axis, and all the same."
             )
         remainder = 0
-        if self.access == "stream":
+        if self.source.access == "stream":
             return sizes.pop(), 0  # of which nothing is counted: parts are taken as they come
         if any(leaf.varies for leaf in spec.leaves):
             last = _rows_of_last(self.source)
@@ -202,12 +224,15 @@ class Unbatch(Node):
         return 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The element that each part is in."""
-        return [Demand(0, epoch, np.unique(indices // self._sizes[0]))]
+        """The parts themselves, or the element that each is in."""
+        return [Demand(0, epoch, indices if self._parts else np.unique(indices // self._sizes[0]))]
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Parts are read alone where the input can; otherwise its whole element is read, and kept for the next."""
         source, size = reader.inputs[0], self._sizes[0]
+        if self._parts is not None:
+            source.fill(epoch, indices, out, gather)
+            return
         owners = indices // size
         for owner in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == owner)
@@ -246,8 +271,28 @@ class Unbatch(Node):
 
     @property
     def scratch_nbytes(self) -> int:
-        """One element of the input."""
-        return self.source.spec.nbytes
+        """One element of the input, if it is read whole."""
+        return 0 if self._parts else self.source.spec.nbytes
+
+
+def _read_alone(node: Node) -> Node | None:
+    """A plan whose elements are the parts of another's, where the sources read them alone; None where not all do."""
+    if isinstance(node, SourceNode):
+        data = node.data.unstacked()
+        return None if data is None else replace(node, data=data)
+    if isinstance(node, Zip):
+        found = [each for each in map(_read_alone, node.sources) if each is not None]
+        is_whole = len(found) == len(node.sources) and len({each.length for each in found}) == 1
+        return replace(node, sources=tuple(found)) if is_whole else None
+    if isinstance(node, Unbatch):
+        return None if node._parts is None else _read_alone(node._parts)
+    if isinstance(node, Cast) or (isinstance(node, Slice) and node.step == 1):
+        parts = _read_alone(node.source)
+        if parts is None or isinstance(node, Cast):
+            return None if parts is None else replace(node, source=parts)
+        size = finite_length(parts) // finite_length(node.source)
+        return replace(node, source=parts, start=node.start * size, count=finite_length(node) * size)
+    return None
 
 
 def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:

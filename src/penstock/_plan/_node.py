@@ -54,6 +54,11 @@ class Node(ABC):
         return sources if source is None else (source,)
 
     @property
+    def shown(self) -> tuple["Node", ...]:
+        """The nodes below it where a plan is printed: its inputs, or what the user wrote in their place."""
+        return self.inputs
+
+    @property
     def made_by(self) -> tuple["Node", ...]:
         """The nodes whose work this is: its inputs, also where it keeps their work and needs them no more."""
         return self.inputs

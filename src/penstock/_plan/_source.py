@@ -88,6 +88,13 @@ class Source(Openable, ABC):
         """An element in the user's terms, such as a file's name and a row. For messages."""
         return f"element {index} of {type(self).__name__}"
 
+    def unstacked(self) -> "Source | None":
+        """The parts of all elements along their first axis, as a source of its own, if they can be read alone.
+
+        `unbatch` asks for it. The default is None: an element is read whole, and then taken apart.
+        """
+        return None
+
     def gather(self, reads: Sequence[Read]) -> None:
         """Executes requests that belong together. The default calls `read_into` for each.
 

@@ -29,7 +29,7 @@ def describe(node: "Node") -> str:
 
 def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
     if node.is_hidden:
-        (source,) = node.inputs
+        (source,) = node.shown
         yield from _lines(source, first, rest)
         return
     try:
@@ -43,13 +43,13 @@ def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
     yield f"{first}{node.label}: {facts}"
     if getattr(node, "reads_ahead", False):
         return  # its inputs are alike
-    hidden = range(_MAX_INPUTS - 1, len(node.inputs) - 1) if len(node.inputs) > _MAX_INPUTS else range(0)
-    for number, source in enumerate(node.inputs):
-        last = number == len(node.inputs) - 1
+    hidden = range(_MAX_INPUTS - 1, len(node.shown) - 1) if len(node.shown) > _MAX_INPUTS else range(0)
+    for number, source in enumerate(node.shown):
+        last = number == len(node.shown) - 1
         if number in hidden:
             if number == hidden[0]:
                 yield f"{rest}├─ ... {len(hidden):,} more"
-        elif len(node.inputs) == 1:
+        elif len(node.shown) == 1:
             yield from _lines(source, rest, rest)
         else:
             yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
@@ -66,7 +66,7 @@ def _spec_text(spec: "Spec") -> str:
 
 def _waits_for_function(node: "Node") -> bool:
     """Whether finding the length would run a user's function: `unbatch` asks it for the size of its elements."""
-    return (node.verb == "unbatch" and node.known_spec is None) or any(map(_waits_for_function, node.inputs))
+    return (node.verb == "unbatch" and node.known_spec is None) or any(map(_waits_for_function, node.shown))
 
 
 def length_text(length: "Length") -> str:

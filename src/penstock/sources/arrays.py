@@ -46,6 +46,13 @@ class ArraySource(Source):
             row += f", {text if len(text) <= _MAX_TEXT else text[:20] + '...' + text[23 - _MAX_TEXT :]!r}"
         return row
 
+    def unstacked(self) -> "ArraySource | None":
+        """The parts of the rows, of an array that can be seen so without a copy."""
+        array = self._array
+        if array.ndim < 2 or 0 in array.shape[:2] or array.strides[0] != array.shape[1] * array.strides[1]:
+            return None
+        return ArraySource(array.reshape(-1, *array.shape[2:]))
+
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows; NumPy lets go of the GIL meanwhile."""
         if self._can_take and out.flags.c_contiguous:

@@ -46,6 +46,11 @@ class FileSource(Handle):
             "the rows": (handle.offset, handle.shape, handle.dtype, handle.strides),
         }
 
+    def unstacked(self) -> "FileSource | None":
+        """The parts of the rows, where they lie one after the other."""
+        parts = self.handle.unstacked()
+        return None if parts is None else FileSource(parts)
+
     def open(self) -> "OpenFileSource":
         """The form that reads; the file itself is opened at the first read."""
         return OpenFileSource(self)

@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self, final
@@ -52,6 +52,8 @@ class StridedFile:
     """Inode of the file when it was described."""
     st_size: int
     """Size of the file in bytes when it was described."""
+    outer: tuple[int, ...] = ()
+    """The axes of the array that were joined to the one that counts the rows; none, if it always did."""
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
@@ -101,8 +103,17 @@ class StridedFile:
         return offsets
 
     def describe(self, index: int) -> str:
-        """Names one row as a message should: `ds.npy[777]`."""
-        return f"{os.path.basename(self.path)}[{index}]"
+        """Names one row as a message should: `ds.npy[777]`, or `ds.npy[77, 7]` where two axes were joined."""
+        place = np.unravel_index(index, self.outer) if self.outer else (index,)
+        return f"{os.path.basename(self.path)}[{', '.join(map(str, place))}]"
+
+    def unstacked(self) -> "StridedFile | None":
+        """The parts of all rows along their first axis, as rows; None where they do not follow each other evenly."""
+        if len(self.shape) < 2 or 0 in self.shape[:2] or self.strides[0] != self.shape[1] * self.strides[1]:
+            return None
+        outer = (*(self.outer or self.shape[:1]), self.shape[1])
+        shape = (self.shape[0] * self.shape[1], *self.shape[2:])
+        return replace(self, shape=shape, strides=self.strides[1:], outer=outer)
 
     @classmethod
     def of_memmap(cls, array: np.ndarray[Any, Any]) -> Self | None:

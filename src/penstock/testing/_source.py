@@ -142,6 +142,17 @@ class SourceTests:
             assert len({each.describe(index) for index in range(4)}) == 4
         _close(source, opened)
 
+    def test_parts_are_those_of_the_elements(self, source: Source, expected: Tree) -> None:
+        parts = source.unstacked()
+        if parts is None:  # they cannot be read alone
+            return
+        leaves, structure = _tree.flatten(expected)
+        joined = structure.unflatten([leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves])
+        opened = parts.open()
+        indices = np.arange(len(parts))[::-1]
+        assert_same(_read(opened, indices), row_of(joined, indices))
+        _close(parts, opened)
+
     def test_is_a_dataset(self, source: Source, expected: Tree) -> None:
         dataset = from_source(source)
         count = len(source)
