@@ -70,7 +70,8 @@ def image_dataset_from_directory(
         label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels the whole directory is
             listed, with the files beside the folders.
         class_names: The folders to use, in the order of their classes; otherwise all, sorted.
-        color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels.
+        color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels. Not Keras's: `"index"`, the class numbers of
+            masks, see `from_image_files`.
         batch_size: Images in a batch, or None.
         image_size: `(height, width)` of every image, or one number for both.
         shuffle: Whether files are shuffled, before they are divided and again in each epoch.
@@ -216,7 +217,8 @@ def from_image_files(
         class_names: What classes are called, for `ds.class_names`. A label that is text becomes its place there, int32,
             which is what a loss takes; one that is an integer is a place there already.
         image_size: As for `image_dataset_from_directory`, and so the others.
-        color_mode: 1, 3 or 4 channels.
+        color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels; or `"index"`: the numbers that a PNG stores,
+            a palette's indices and not its colours, as masks of classes have them; with `interpolation="nearest"`.
         interpolation: How images are resized.
         crop_to_aspect_ratio: Crops instead of stretching.
         pad_to_aspect_ratio: Pads with black instead of stretching.

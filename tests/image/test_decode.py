@@ -257,7 +257,47 @@ def test_the_sizes_that_fast_decoding_takes() -> None:
     assert Resizing((100, 100)).least_size(400, 800) == (100, 100)
 
 
+def test_fast_decoding_pads_where_exact_decoding_does() -> None:
+    for height in range(200, 420, 13):
+        for width in (301, 375, 501):
+            data = jpeg(np.full((height, width, 3), 200, np.uint8))
+            for size in ((64, 64), (90, 50)):
+                exact, fast = (Decoding(size, fit="pad", decode=decode)(data) for decode in ("exact", "fast"))  # type: ignore[arg-type]
+                assert np.array_equal(fast > 100, exact > 100)
+
+
 # Kinds of PNG and GIF
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+@pytest.mark.parametrize("color", [0, 3])
+def test_masks_are_read_as_the_numbers_that_they_store(depth: int, color: int) -> None:
+    numbers = np.random.default_rng(depth).integers(0, 2**depth, (7, 13), np.uint8)
+    bits = np.unpackbits(numbers[..., None], axis=-1)[..., 8 - depth :].reshape(7, -1)
+    rows = np.hstack([np.zeros((7, 1), np.uint8), np.packbits(bits, axis=-1)]).tobytes()
+    palette = chunk(b"PLTE", bytes(255 - each % 256 for each in range(3 * 2**depth)))
+    data = png(13, 7, depth, color, rows, *[palette, chunk(b"tRNS", b"\0\0")] * (color == 3))
+    assert pixels(data, "index")[..., 0].tolist() == numbers.tolist()
+    small = Decoding((3, 5), color_mode="index", interpolation="nearest", dtype=np.dtype(np.uint8))(data)[..., 0]
+    assert np.array_equal(small, Resizing((3, 5), interpolation="nearest")(numbers))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (FILES["jpeg"], "a JPEG: color_mode='index' reads the numbers of PNGs alone; color_mode='grayscale'"),
+        (FILES["gif"], "a GIF: color_mode='index' reads the numbers of PNGs alone"),
+        (FILES["png"], "a PNG of no palette, but colours or alpha, and color_mode='index' reads palettes and grey"),
+        (png(1, 1, 8, 4, b"\0\1\2"), "a PNG of no palette, but colours or alpha"),
+        (png(1, 1, 16, 0, b"\0\1\2"), "a PNG of 16 bits, and color_mode='index' reads palettes and grey"),
+        (png(4, 1, 2, 3, b"\0\x1b").replace(b"IDAT", b"IDaT"), "a damaged or truncated PNG"),
+        (png(40, 40, 8, 3, bytes(41 * 40))[:-20], "truncated: the file ends"),
+    ],
+)
+def test_what_is_no_mask_is_told(data: bytes, text: str) -> None:
+    with pytest.raises(ImageError) as raised:
+        pixels(data, "index")
+    assert text in str(raised.value)
 
 
 def test_a_palette_keeps_its_colours_and_its_transparency() -> None:
@@ -511,6 +551,10 @@ def test_the_error_of_a_path_begins_with_it(tmp_path: Path) -> None:
         ({"interpolation": "cubic"}, "interpolation is 'cubic'. It is one of 'bilinear', "),
         ({"fit": "squash"}, "fit is 'squash'. It is one of 'stretch', 'crop', 'pad'"),
         ({"decode": "quick"}, "decode is 'quick'. It is one of 'exact', 'fast'"),
+        (
+            {"size": (4, 4), "color_mode": "index"},
+            "class numbers, between which 'bilinear' would find others: interpolation='nearest'",
+        ),
         ({"data_format": "NCHW"}, "data_format is 'NCHW'"),
         ({"dtype": "float16"}, "dtype is float16. Images are decoded to float32 or uint8; `cast` makes others"),
     ],

@@ -6,6 +6,7 @@ EXIF orientation, ICC profiles and gamma are ignored, alpha is dropped and not b
 
 import re
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -55,6 +56,35 @@ def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] |
     if bytes(data[:3]) == JPEG_START:
         return _jpeg(data, channels, least)
     return np.ascontiguousarray(_opencv(data, header_of(data), channels))
+
+
+def indices(data: memoryview) -> Pixels:
+    """Returns the numbers that a PNG stores: `(height, width, 1)`, a palette's indices, or unscaled levels of grey.
+
+    Raises:
+        ImageError: It stores colours, or more than 8 bits, or is no PNG, or is damaged.
+    """
+    header = Header("JPEG", 0, 0) if bytes(data[:3]) == JPEG_START else header_of(data)
+    cure = "color_mode='grayscale' reads its brightness"
+    if header.format != "PNG":
+        raise ImageError(f"a {header.format}: color_mode='index' reads the numbers of PNGs alone; {cure}.")
+    depth, color = data[24], data[25]
+    if color not in (0, 3) or depth > 8:
+        what = f"{depth} bits" if color in (0, 3) else "no palette, but colours or alpha"
+        raise ImageError(
+            f"a PNG of {what}, and color_mode='index' reads palettes and grey of up to 8 bits; {cure}. A function of "
+            "yours reads other numbers: OpenCV's IMREAD_UNCHANGED for 16 bits, a table for colours."
+        )
+    # OpenCV always looks colours up. Named a grey image, what follows is the same: rows of numbers of so many bits.
+    head = b"IHDR" + bytes(data[16:25]) + b"\0" + bytes(data[26:29])
+    parts, at = [bytes(data[:12]), head, struct.pack(">I", zlib.crc32(head))], 8
+    for kind, content in png_chunks(data):
+        end = at + len(content) + 12
+        if kind in (b"IDAT", b"IEND"):
+            parts.append(bytes(data[at:end]))
+        at = end
+    pixels = _imdecode(b"".join(parts), header, cv2.IMREAD_UNCHANGED)
+    return np.asarray(pixels // (255 // (2**depth - 1)) if depth < 8 else pixels)[..., None]
 
 
 def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:

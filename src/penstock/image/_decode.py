@@ -5,6 +5,7 @@ the batch that it belongs to. Which format it is, its content says, never the na
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentError
 from penstock._spec import ArraySpec
-from penstock.image._codecs import decoded
+from penstock.image._codecs import decoded, indices
 from penstock.image._formats import ImageError
 from penstock.image._resize import Fit, Interpolation, Resizing, check_choice, checked_size
 
@@ -23,11 +24,11 @@ Array = npt.NDArray[Any]
 Data = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """All the bytes of one image file, in any buffer."""
 
-ColorMode = Literal["grayscale", "rgb", "rgba"]
+ColorMode = Literal["grayscale", "rgb", "rgba", "index"]
 Speed = Literal["exact", "fast"]
 DataFormat = Literal["channels_last", "channels_first"]
 
-_CHANNEL_COUNTS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4}
+_CHANNEL_COUNTS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4, "index": 1}
 
 
 @final
@@ -56,7 +57,9 @@ class Decoding:
     """Height and width of the array, or None: as the image is."""
     _: KW_ONLY
     color_mode: ColorMode = "rgb"
-    """1, 3 or 4 channels."""
+    """1, 3 or 4 channels. `"index"` is one channel, for masks of classes: the numbers that a PNG stores, a palette's
+    indices and not its colours, of grey 0 up to its depth's last level, 0 and 1 for one bit. These are not mixed: with
+    a `size` the interpolation is `"nearest"`. A file that holds colours, 16 bits, or is no PNG, is an `ImageError`."""
     interpolation: Interpolation = "bilinear"
     fit: Fit = "stretch"
     """What happens where the proportions differ; see `Resizing`. `"crop"` and `"pad"` are Keras's
@@ -85,6 +88,11 @@ class Decoding:
             ("data_format", DataFormat),
         ):
             check_choice(name, getattr(self, name), literal)
+        if self.color_mode == "index" and self.size is not None and self.interpolation != "nearest":
+            raise ArgumentError(
+                f"color_mode='index' reads class numbers, between which {self.interpolation!r} would find others: "
+                "interpolation='nearest'."
+            )
 
     @property
     def releases_gil(self) -> bool:
@@ -114,11 +122,18 @@ class Decoding:
         Raises:
             ImageError: There is no such image in the bytes. The text does not name the file.
         """
-        if self._resizing is None:
+        resizing = self._resizing
+        if resizing is None:
             raise ArgumentError("Decoding.into() needs a `size`; without one, every image has a shape of its own.")
-        least = self._resizing.least_size if self.decode == "fast" else None
-        pixels = decoded(_view(data), self.channel_count, least)
-        self._resizing.fill(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0))
+        size: tuple[int, int] | None = None
+
+        def least(height: int, width: int) -> tuple[int, int]:
+            nonlocal size
+            size = height, width
+            return resizing.least_size(height, width)
+
+        pixels = self._pixels(data, least if self.decode == "fast" else None)
+        resizing.fill(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0), size)
 
     def __call__(self, data: Data) -> Array:
         """Returns the image in an array of its own; without `size`, as large as the file has it.
@@ -132,18 +147,18 @@ class Decoding:
             out = np.empty(shape, self.dtype)
             self.into(data, out)
             return out
-        pixels = decoded(_view(data), self.channel_count)
+        pixels = self._pixels(data)
         if self.data_format == "channels_first":
             pixels = pixels.transpose(2, 0, 1)
         return np.array(pixels, self.dtype, order="C")  # a copy, for they lie in scratch memory
 
+    def _pixels(self, data: Any, least: Callable[[int, int], tuple[int, int]] | None = None) -> Array:
+        view = memoryview(data).cast("B")
+        return indices(view) if self.color_mode == "index" else decoded(view, self.channel_count, least)
+
     @cached_property
     def _resizing(self) -> Resizing | None:
         return None if self.size is None else Resizing(self.size, interpolation=self.interpolation, fit=self.fit)
-
-
-def _view(data: Any) -> memoryview:
-    return memoryview(data).cast("B")
 
 
 def decode(source: Data | str | os.PathLike[str], size: tuple[int, int] | None = None, **options: Any) -> Array:

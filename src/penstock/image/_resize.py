@@ -84,16 +84,22 @@ class Resizing:
             )
         self.fill(image, out)
 
-    def fill(self, image: Array, out: Array) -> None:
-        """What `into` does, of pixels that are known to be an image."""
+    def fill(self, image: Array, out: Array, size: tuple[int, int] | None = None) -> None:
+        """What `into` does, of pixels that are known to be an image.
+
+        Args:
+            image: As for `into`.
+            out: As for `into`.
+            size: Height and width that it had before it was decoded smaller. Its edges are put where those of the whole
+                would be: a smaller one has other proportions, by the rounding of its sides.
+        """
         if image.ndim == 3 and image.shape[2] == 1:
             image, out = image[..., 0], out[..., 0]
-        if self.fit != "stretch":
-            place = self._place(*image.shape[:2])
-            if self.fit == "pad":
-                out[...] = 0
-                out = out[place.out]
-            image = image[place.image]
+        if self.fit == "pad":
+            out[...] = 0
+            out = out[self._place(*(size or image.shape[:2])).out]
+        elif self.fit == "crop":
+            image = image[self._place(*image.shape[:2]).image]
         self._interpolate(image, out)
 
     def least_size(self, height: int, width: int) -> tuple[int, int]:
