@@ -54,6 +54,10 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.from_arrays([1], [2]),  # type: ignore[call-arg]
         r"from_arrays\(\) takes one tuple of them, not 2 arguments: from_arrays\(\(a, b\)\)\.",
     ),
+    "a range from its middle": (
+        lambda: ps.range(5, 9),  # type: ignore[call-arg]
+        r"range\(\) takes one integer\. For a part: range\(stop\)\[start::step\]\.",
+    ),
     "datasets one by one": (
         lambda: ps.zip(ps.range(3), ps.range(3), ps.range(3)),  # type: ignore[call-arg]
         r"zip\(\) takes one tuple of them, not 3 arguments: zip\(\(a, b\)\)\.",

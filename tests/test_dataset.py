@@ -197,3 +197,18 @@ def test_text_of_a_declared_size_is_taken() -> None:
     assert kept.batch(2)[0].tolist() == ["cat", "horse"]
     with pytest.raises(ps.SpecError, match="returned a str"):
         names.map(lambda name: name * 2, element_spec=names.element_spec)[1]
+
+
+@pytest.mark.parametrize("count", [2**62, 2**63, np.uint64(2**64 - 1), 10**400])
+def test_a_count_beyond_all_elements_means_all_of_them(count):
+    ds = ps.range(5)
+    stream = ds.filter(lambda x: True)
+    for each in (ds, stream):
+        assert list(each.take(count)) == list(each.repeat(count).take(5)) == [0, 1, 2, 3, 4]
+        assert list(each.skip(count)) == []
+        assert list(each.shard(1, count)) == [1]
+        assert [window.tolist() for window in each.windows(3, shift=count)] == [[0, 1, 2]]
+        assert sorted(each.shuffle(1, window=count)) == [0, 1, 2, 3, 4]
+        assert list(ps.interleave([each, each], cycle_length=count, block_length=count)) == [0, 1, 2, 3, 4] * 2
+    assert [batch.tolist() for batch in stream.batch(count)] == [[0, 1, 2, 3, 4]]
+    assert (list(ds[:: int(count)]), list(ds[:: -int(count)])) == ([0], [4])

@@ -369,6 +369,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"memory_limit": 0}, ValueError, "memory_limit=0 is below 1"),
     ({"timeout_s": 0}, ValueError, "timeout_s=0 is not a time above zero"),
     ({"timeout_s": float("nan")}, ValueError, "timeout_s=nan is not a time above zero"),
+    ({"timeout_s": -(10**400)}, ValueError, "timeout_s=-10{400} is not a time above zero"),
+    ({"timeout_s": np.timedelta64(3, "s")}, TypeError, "timeout_s=.* is not a number of seconds"),
     ({"shard": 1}, TypeError, r"shard=1 is not a pair"),
     ({"shard": (0.0, 2)}, TypeError, r"shard=\(0\.0, 2\) is not a pair"),
     ({"shard": (2, 2)}, ValueError, r"shard=\(2, 2\) is \(index, count\)"),
@@ -416,9 +418,16 @@ def test_an_empty_dataset_is_refused() -> None:
         ps.range(10).take(0).shuffle(1).batch(2).loader()
 
 
-def test_no_timeout_is_a_timeout(executor: Any) -> None:
-    with dataset().loader(executor, timeout_s=float("inf")) as loader:
+@pytest.mark.parametrize("timeout_s", [float("inf"), 10**400])
+def test_no_timeout_is_a_timeout(executor: Any, timeout_s: float) -> None:
+    with dataset().loader(executor, timeout_s=timeout_s) as loader:
         assert len(list(loader)) == 10
+
+
+def test_more_slots_than_can_be_counted_are_too_many() -> None:
+    loader = dataset().loader("inline", prefetch=10**400)
+    with pytest.raises(ps.MemoryLimitError, match=r"^The system gives no .* slots of"):
+        next(iter(loader))
 
 
 class Doubler:

@@ -7,9 +7,13 @@ Words of tf.data, torch and Keras are answered with what is written here instead
 
 import functools
 import inspect
+import math
 import operator
 from collections.abc import Callable, Collection
+from numbers import Real
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
+
+import numpy as np
 
 from penstock._errors import ArgumentTypeError
 
@@ -64,6 +68,9 @@ _WHAT_FOR: Final = {
 }
 """What to give for an argument that others can do without."""
 
+_PARTS: Final = {"range": "range(stop)[start::step]"}
+"""What to write for a part of what takes only its end."""
+
 _SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
 """First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
 
@@ -100,6 +107,16 @@ def as_int(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def as_float(value: Any) -> float | None:
+    """A real number as one of Python, infinite beyond its largest; None if it is none, a time span or a bool."""
+    if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
@@ -143,7 +160,11 @@ def _side_by_side(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
         for parameter in inspect.signature(fn).parameters.values()
         if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD, kinds.VAR_POSITIONAL)
     ]
-    if len(args) < 2 or len(places) != 1 or places[0] not in _SEVERAL_IN_ONE:
+    if len(args) < 2 or len(places) != 1:
+        return None
+    if fn.__name__ in _PARTS:
+        return f"{fn.__name__}() takes one integer. For a part: {_PARTS[fn.__name__]}."
+    if places[0] not in _SEVERAL_IN_ONE:
         return None
     return f"{fn.__name__}() takes one tuple of them, not {len(args)} arguments: {fn.__name__}((a, b))."
 

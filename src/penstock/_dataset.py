@@ -674,6 +674,9 @@ class Dataset(NoArray):
             >>> [batch.shape for batch in ragged.bucket_by_length(len, [3], [3, 2])]
             [(3, 2), (2, 4)]
         """
+        for name, value in (("boundaries", boundaries), ("batch_sizes", batch_sizes)):
+            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+                raise ArgumentTypeError(f"bucket_by_length({name}={value!r:.80}): a list of integers is needed.")
         edges = tuple(integer("bucket_by_length", "boundaries", edge) for edge in boundaries)
         sizes = tuple(integer("bucket_by_length", "batch_sizes", size, least=1) for size in batch_sizes)
         if list(edges) != sorted(set(edges)):
@@ -1119,13 +1122,16 @@ def _is_size(value: object) -> bool:
 
 
 def integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
-    """Checks a count; `least` defaults to 0, and to no bound for seeds."""
+    """Checks a count; `least` defaults to 0, and to no bound for seeds. Other numbers end below `POSITION_LIMIT`.
+
+    Nothing has as many elements, so a larger count, such as `sys.maxsize`, says no more, and NumPy could not add to it.
+    """
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"{verb}({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
     if name != "seed" and number < (least or 0):
         raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
-    return number
+    return number if name == "seed" else min(number, POSITION_LIMIT - 1)
 
 
 def _slice_text(index: slice) -> str:

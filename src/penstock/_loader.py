@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from numbers import Real
-from typing import Any, Literal, Self, TypeGuard, TypeVar, TypeVarTuple, final
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple, final
 
-from penstock._calls import NoArray, as_int
+from penstock._calls import NoArray, as_float, as_int
 from penstock._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -86,11 +85,12 @@ class LoaderOptions:
         self._set("prefetch", _integer("prefetch", self.prefetch))
         if self.memory_limit is not None:
             self._set("memory_limit", _integer("memory_limit", self.memory_limit, "bytes, such as 2 * 2**30"))
-        if not _is_number(self.timeout_s):
+        seconds = as_float(self.timeout_s)
+        if seconds is None:
             raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
-        if not self.timeout_s > 0:
+        if not seconds > 0:
             raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
-        self._set("timeout_s", float(self.timeout_s))
+        self._set("timeout_s", seconds)
         if self.on_error not in ("raise", "skip", "replace"):
             raise ArgumentError(
                 f"on_error={self.on_error!r} is not known. Use 'raise', 'skip' (leave out elements that fail), or "
@@ -112,17 +112,17 @@ class LoaderOptions:
     def _check_max_errors(self) -> None:
         most = self.max_errors
         if most is not None:
-            if not _is_number(most):
+            number, count = as_float(most), as_int(most)
+            if number is None:
                 raise ArgumentTypeError(f"max_errors={most!r} is no number: a count, or a fraction such as 0.01.")
-            count = as_int(most)
-            if not (most >= 0 and (count is not None or most <= 1)):
+            if not (number >= 0 and (count is not None or number <= 1)):
                 raise ArgumentError(f"max_errors={most!r} is neither a count from 0 on nor a fraction from 0.0 to 1.0.")
             if self.on_error == "raise":
                 raise ArgumentError(
                     f"max_errors={most!r} says how many elements may fail, but on_error='raise' ends with the first. "
                     "Use on_error='replace' or 'skip'."
                 )
-            self._set("max_errors", float(most) if count is None else count)
+            self._set("max_errors", number if count is None else count)
         if not isinstance(self.quarantine, (str, os.PathLike)):
             raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
 
@@ -647,16 +647,11 @@ def _require_elements(node: Node) -> None:
     )
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a real number, of Python or NumPy; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _integer(name: str, value: object, unit: str = "") -> int:
-    """An option as a number of Python, from 1 on."""
+    """An option as a number of Python, from 1 on; no larger than anything that is counted."""
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
     if number < 1:
         raise ArgumentError(f"{name}={number} is below 1.")
-    return number
+    return min(number, POSITION_LIMIT - 1)

@@ -63,7 +63,7 @@ def timeseries_dataset_from_array(
     for name, value in (("sequence_stride", shift), ("sampling_rate", rate)):
         if value >= len(rows):
             raise ArgumentError(f"{verb}({name}={value}): it must be below the {len(rows):,} rows of the data.")
-    first = integer(verb, "start_index", start_index or 0, least=0)
+    first = integer(verb, "start_index", 0 if start_index is None else start_index, least=0)
     last = len(rows)
     if end_index is not None:
         last = integer(verb, "end_index", end_index, least=1)

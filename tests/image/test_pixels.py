@@ -164,3 +164,5 @@ def test_amounts_that_cannot_be_meant_are_refused():
         contrast((2, 1))
     with pytest.raises(ArgumentTypeError, match=r"noise\(\): sigma takes a number, a pair .* not a str"):
         noise("much")
+    with pytest.raises(ArgumentError, match=r"noise\(\): sigma takes finite numbers"):
+        noise(10**400)

@@ -52,6 +52,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"split\(\) takes fractions or counts, got '0\.5', a str\.",
     ),
+    "split of an array": (
+        lambda: ps.range(9).split(np.array([0.5, 0.5])),
+        TypeError,
+        r"split\(\) takes fractions or counts, got array\(\[0\.5, 0\.5\]\), an? .*",
+    ),
+    "buckets of one number": (
+        lambda: ps.range(9).bucket_by_length(abs, 3, [2, 2]),
+        TypeError,
+        r"bucket_by_length\(boundaries=3\): a list of integers is needed\.",
+    ),
     "split of both": (
         lambda: ps.range(9).split(0.5, 3),
         TypeError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length
+from penstock._plan._node import POSITION_LIMIT, Demand, Indices, Leaves, Length, Node, Reorder, finite_length
 
 if TYPE_CHECKING:
     from penstock._plan._reader import Reader
@@ -127,12 +127,14 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
         ValueError: `step` is zero, or an infinite dataset was sliced from its end.
     """
     length = source.length
-    if source.access == "stream" and step is not None and operator.index(step) < 0:
+    if step is not None:
+        step = max(-POSITION_LIMIT, min(operator.index(step), POSITION_LIMIT))  # beyond it is one element, too
+    if source.access == "stream" and step is not None and step < 0:
         raise ValueError("a stream cannot be read backwards")
     if isinstance(length, int):
         first, last, stride = slice(start, stop, step).indices(length)
         return Slice(source, name, text, first, stride, _count(first, last, stride))
-    first, stride = operator.index(start or 0), 1 if step is None else operator.index(step)
+    first, stride = operator.index(start or 0), 1 if step is None else step
     if first < 0 or stride < 1 or (stop is not None and stop < 0):
         what = "without an end" if length == math.inf else "of unknown length"
         raise ValueError(f"a dataset {what} cannot be counted from its end")

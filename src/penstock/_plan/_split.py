@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock._calls import as_int
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._node import Indices, Node
 
@@ -27,19 +28,19 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
     if not parts:
         raise ArgumentError("split() got no parts. Give fractions, split(0.8, 0.2), or counts, split(800, 200).")
     for part in parts:
-        if isinstance(part, bool) or not isinstance(part, (float, np.floating, SupportsIndex)):
-            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r}, {type_of(part)}.")
+        if as_int(part) is None and not isinstance(part, (float, np.floating)):
+            raise ArgumentTypeError(f"split() takes fractions or counts, got {part!r:.80}, {type_of(part)}.")
         if not 0 <= part < math.inf:
             raise ArgumentError(f"split() got the part {part!r}. A part is a fraction from 0 to 1, or a count.")
-    parts = [part.__index__() if isinstance(part, SupportsIndex) else part for part in parts]
-    whole = [isinstance(part, int) for part in parts]
+    parts = [part if (whole := as_int(part)) is None else whole for part in parts]
+    are_counts = [isinstance(part, int) for part in parts]
     if (
-        any(whole)
-        and not all(whole)
-        and not all(part in (0, 1) for part, is_int in zip(parts, whole, strict=True) if is_int)
+        any(are_counts)
+        and not all(are_counts)
+        and not all(part in (0, 1) for part, is_count in zip(parts, are_counts, strict=True) if is_count)
     ):
         raise ArgumentTypeError(f"split{tuple(parts)} mixes fractions and counts. Use one kind.")
-    if all(whole):
+    if all(are_counts):
         ends = np.cumsum(np.array(parts, dtype=object)).tolist()
         if ends[-1] > count:
             raise ArgumentError(f"split{tuple(parts)} asks for {ends[-1]} elements, but the dataset has {count}.")

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, final, get_args
 import numpy as np
 import numpy.typing as npt
 
+from penstock._calls import as_int
 from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock.image._opencv import cv2
 from penstock.image._scratch import scratch
@@ -225,11 +226,13 @@ def resize(
 
 def checked_size(size: object) -> tuple[int, int]:
     """Returns a height and width as plain ints, or says what is wrong with them."""
-    if not isinstance(size, (tuple, list)) or not all(isinstance(each, (int, np.integer)) for each in size):
+    sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
+    numbers = [number for number in sides if number is not None]
+    if len(numbers) < len(sides):
         raise ArgumentTypeError(f"size is {size!r}, {type_of(size)}. It is two integers, (height, width): (180, 180).")
-    if len(size) != 2 or min(size) < 1:
+    if len(numbers) != 2 or min(numbers) < 1:
         raise ArgumentError(f"size is {size!r}. It is two integers of at least 1, (height, width): (180, 180).")
-    return int(size[0]), int(size[1])
+    return numbers[0], numbers[1]
 
 
 def check_choice(what: str, value: object, literal: Any) -> None:

@@ -8,11 +8,11 @@ far an amount goes from changing nothing: `rotate(15)` is -15 to 15, `scale(0.2)
 import math
 from collections.abc import Callable
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
+from penstock._calls import as_float, as_int
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 
 Amount = float | tuple[float, float] | list[float]
@@ -97,11 +97,12 @@ def spread(
 
 
 def _number(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    number = as_float(value)
+    if number is None:
         raise ArgumentTypeError(f"{what} takes a number, a pair (low, high) or exactly(value), not {type_of(value)}.")
-    if not math.isfinite(value):
+    if not math.isfinite(number):
         raise ArgumentError(f"{what} takes finite numbers, not {value}.")
-    return float(value)
+    return number
 
 
 def chance(what: str, value: Any) -> float:
@@ -111,11 +112,12 @@ def chance(what: str, value: Any) -> float:
         ArgumentError: Below 0 or above 1.
         ArgumentTypeError: No number.
     """
-    if not isinstance(value, Real):
+    number = float(value) if isinstance(value, bool) else as_float(value)
+    if number is None:
         raise ArgumentTypeError(f"{what} takes a number from 0 to 1, not {type_of(value)}.")
-    if not 0 <= float(value) <= 1:
+    if not 0 <= number <= 1:
         raise ArgumentError(f"{what}={value} is a probability: from 0 to 1.")
-    return float(value)
+    return number
 
 
 def numbers(what: str, value: Any) -> tuple[float, ...]:
@@ -127,7 +129,7 @@ def numbers(what: str, value: Any) -> tuple[float, ...]:
     """
     try:
         found = tuple(np.asarray(value, np.float64).reshape(-1).tolist())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentTypeError(f"{what} takes a number, or one for each channel, not {value!r}.") from None
     if not found or not np.isfinite(found).all():
         raise ArgumentError(f"{what} takes finite numbers, not {value!r}.")
@@ -141,11 +143,12 @@ def whole(what: str, value: Any) -> int:
         ArgumentError: Below 1.
         ArgumentTypeError: No integer.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    number = as_int(value)
+    if number is None:
         raise ArgumentTypeError(f"{what} takes an integer, not {type_of(value)}.")
-    if value < 1:
+    if number < 1:
         raise ArgumentError(f"{what}={value} has to be at least 1.")
-    return int(value)
+    return number
 
 
 @final
