@@ -5,6 +5,8 @@ penstock.PenstockError` both work. A message is the fact with its numbers, then 
 own terms, then the cure.
 """
 
+import signal
+import traceback
 from typing import Final
 
 
@@ -74,6 +76,24 @@ class LoaderError(PenstockError, RuntimeError):
 UNTOUCHED: Final = (PenstockError, KeyboardInterrupt, GeneratorExit)
 """What of a user's function passes as it is. All else is told with the element: sys.exit() would end the training, or
 a worker, without a word, and a panic of a library in Rust, which is no Exception either, is of that element alone."""
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised this while a user's function ran, to end the program: sys.exit() on SIGTERM.
+
+    No element failed then, and none is to be set aside for it. An `Exception` may be how the function limits its own
+    time, by SIGALRM, and so is told with the element.
+    """
+    if isinstance(error, Exception):
+        return False
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: object) -> object:
+    handler = getattr(handler, "func", handler)  # a partial
+    handler = getattr(handler, "__func__", handler)
+    return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
 def home_cure(path: str) -> str:

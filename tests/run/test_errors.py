@@ -231,6 +231,43 @@ def test_sys_exit_in_a_function_is_told_with_its_element(executor: Any) -> None:
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("kind", ["source", "generator", "flat_map"])
+def test_a_signal_that_ends_the_program_does_so_amid_a_function(kind: str, policy: Any, tmp_path: Path) -> None:
+    def terminated(x: Any) -> Any:
+        if x == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return x
+
+    class Numbers:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            return np.int64(terminated(index))
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(f"signal {number}")
+
+    datasets = {
+        "source": lambda: ps.from_source(Numbers()),
+        "generator": lambda: ps.from_generator(lambda: map(terminated, range(8))),
+        "flat_map": lambda: ps.range(8).flat_map(lambda x: [terminated(x)]),
+    }
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with (
+            datasets[kind]().loader("inline", on_error=policy, quarantine=tmp_path / "bad.jsonl") as loader,
+            pytest.raises(SystemExit, match=f"signal {signal.SIGTERM:d}"),
+        ):
+            list(loader)
+        with pytest.raises(SystemExit):
+            list(datasets[kind]())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "bad.jsonl").exists()
+
+
 def test_an_exception_whose_own_text_fails_is_told_with_its_element(executor: Any) -> None:
     class SpeechlessError(Exception):
         def __str__(self) -> str:

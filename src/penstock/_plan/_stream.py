@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import UNTOUCHED, ElementError, SpecError, StateError, words_of
+from penstock._errors import UNTOUCHED, ElementError, SpecError, StateError, is_of_signal, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
@@ -105,6 +105,8 @@ class Generate(Node):
         except UNTOUCHED:
             raise
         except BaseException as error:  # of the user's function, which is begun to look at its first element
+            if is_of_signal(error):
+                raise
             raise ElementError(
                 f"{self.label} at {self.where} failed at element 0 of epoch 0: {words_of(error)}"
             ) from error
@@ -140,6 +142,8 @@ class Generate(Node):
                 except UNTOUCHED:
                     raise
                 except BaseException as error:
+                    if is_of_signal(error):
+                        raise
                     raise ElementError(
                         f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"
                     ) from error

@@ -7,7 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
-from penstock._errors import UNTOUCHED, ArgumentTypeError, ElementError, SourceError, SpecError, type_of, words_of
+from penstock._errors import (
+    UNTOUCHED,
+    ArgumentTypeError,
+    ElementError,
+    SourceError,
+    SpecError,
+    is_of_signal,
+    type_of,
+    words_of,
+)
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
@@ -167,6 +176,8 @@ class SequenceSource(Source):
         except UNTOUCHED:
             raise
         except BaseException as error:
+            if is_of_signal(error):
+                raise
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
