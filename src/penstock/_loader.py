@@ -431,6 +431,7 @@ class Loader(NoArray):
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
             longest_use_s=counters.longest_use_s,
+            longest_wait_s=counters.longest_wait_s,
             unit="element" if self._node.batch_size else "batch",
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,

@@ -210,6 +210,16 @@ def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
     )
 
 
+def test_one_long_wait_for_idle_workers_is_not_blamed_on_handing_over() -> None:
+    said = report(lane(2, 2, step_ms=1.9), use_ms=4, wait_ms=96)
+    assert replace(said, longest_wait_s=0.9).limit == (
+        "no step is the limit, for 0.9 of 1.0 s were one wait, as while workers start or import what a function needs"
+    )
+    assert "handing elements over" in replace(said, longest_wait_s=0.4).limit  # others took as long
+    busy = report(lane(80, 80, step_ms=79), use_ms=4, wait_ms=96)
+    assert "one wait" not in replace(busy, longest_wait_s=0.9).limit
+
+
 def test_workers_of_one_pool_are_busy_together() -> None:
     first, second = (replace(lane(60, 60, step_ms=59), label=label, executor="processes") for label in "ab")
     said = report(first, second, replace(first, batches=0), use_ms=5, wait_ms=75)
@@ -481,6 +491,17 @@ def test_the_longest_step_of_the_consumer_is_measured() -> None:
         said = loader.report()
         assert 0.15 <= said.longest_use_s <= said.elapsed_s - said.wait_s + 1e-9
         assert "s were one step of your program" in said.sentence
+
+
+def test_the_longest_wait_is_measured_without_that_for_the_first_batch() -> None:
+    def slow(x: Any) -> Any:
+        time.sleep(0.3 if x == 0 else 0.15 if x == 40 else 0)
+        return x
+
+    with ps.range(80).map(slow, element_spec=ps.ArraySpec((), "int64")).batch(8).loader("inline") as loader:
+        list(loader)
+        said = loader.report()
+    assert 0.15 <= said.longest_wait_s <= said.wait_s < 0.3 <= said.first_batch_s
 
 
 @pytest.mark.limits

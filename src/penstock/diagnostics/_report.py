@@ -43,6 +43,8 @@ class Counters:
     """From the first `iter` to the first batch; it is not part of `wait_s`."""
     longest_use_s: float = 0.0
     """The longest time that it was busy so."""
+    longest_wait_s: float = 0.0
+    """The longest time that it waited, the first batch's left out."""
     cpu_s: float = 0.0
     """The CPU's time of this process between the first batch of an epoch and its last, all threads."""
     _left_at: float = field(default=0.0, repr=False)
@@ -72,7 +74,10 @@ class Counters:
         if self.first_batch_s is None:
             self.first_batch_s = self._left_at - started_at
         else:
-            self.wait_s += self._left_at - entered_at
+            waited_s = self._left_at - entered_at
+            self.wait_s += waited_s
+            if waited_s > self.longest_wait_s:
+                self.longest_wait_s = waited_s
         if self._cpu_began_s is None:
             self._cpu_began_s = time.process_time()
         self.batches += 1
@@ -88,6 +93,7 @@ class Counters:
             self,
             first_batch_s=self.first_batch_s if before.first_batch_s is None else None,
             longest_use_s=self.longest_use_s if self.longest_use_s > before.longest_use_s else 0.0,
+            longest_wait_s=self.longest_wait_s if self.longest_wait_s > before.longest_wait_s else 0.0,
             batches=self.batches - before.batches,
             wait_s=self.wait_s - before.wait_s,
             use_s=self.use_s - before.use_s,
@@ -171,6 +177,8 @@ class Report:
 
     longest_use_s: float = 0.0
     """How long the consumer worked on one batch at most."""
+    longest_wait_s: float = 0.0
+    """How long it waited for one batch at most, the first left out."""
     unit: str = "element"
     """What is counted: `batch` where nobody knows how many elements a batch has."""
     reserved_nbytes: int = 0
@@ -298,6 +306,11 @@ class Report:
         """What the pipeline is as fast as, and what would help: a part of a sentence."""
         if not self.elapsed_s:
             return "what the limit is shows from the second batch on"
+        if self.is_idle and self.longest_wait_s >= 0.1 and self.longest_wait_s > self.wait_s / 2 and self._timed > 2:
+            return (
+                f"no step is the limit, for {self.longest_wait_s:.1f} of {self.elapsed_s:.1f} s were one wait, as "
+                "while workers start or import what a function needs"
+            )
         if self.is_idle:
             wait_s = self.wait_s / max(1, self._timed)
             return (
