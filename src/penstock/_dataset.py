@@ -608,7 +608,7 @@ class Dataset(NoArray):
         return Dataset(Batch(self._node, integer("batch", "size", size, least=1), drop_remainder))
 
     def padded_batch(
-        self, size: int, *, padded_shapes: Tree = None, padding_values: Any = 0, drop_remainder: bool = False
+        self, size: int, *, padded_shapes: Tree = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> "Dataset":
         """Stacks consecutive elements whose shapes differ, padded to one size.
 
@@ -619,9 +619,10 @@ class Dataset(NoArray):
         Args:
             size: Elements a batch, at least 1.
             padded_shapes: A shape for each leaf, as a tree like the element, in which None is the largest of the
-                batch: `(None, 3)`, `{"text": (128,), "label": ()}`. Without it, axes that vary are padded to the
-                largest of the batch.
-            padding_values: What fills the rest: one for all leaves, or a tree like the element.
+                batch: `(None, 3)`, `{"text": (128,), "label": ()}`. Without it, or with None for a leaf, axes that vary
+                are padded to the largest of the batch.
+            padding_values: What fills the rest: one for all leaves, or a tree like the element. None is 0, and for text
+                the empty one.
             drop_remainder: Leave out a last batch that is short.
 
         Raises:
@@ -646,7 +647,7 @@ class Dataset(NoArray):
         batch_sizes: Sequence[int],
         *,
         padded_shapes: Tree = None,
-        padding_values: Any = 0,
+        padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> "Dataset":
         """Batches elements of similar length together, so that little is padded.
@@ -1106,9 +1107,11 @@ def _padding(verb: str, shapes: Tree, values: Tree) -> Padding:
     # A shape is a tuple, and so is structure: leaves are found by what they hold.
     leaves, structure = _tree.flatten_until(shapes, _is_shape)
     for leaf in leaves:
-        if not _is_shape(leaf):
+        if leaf is not None and not _is_shape(leaf):
             raise ArgumentTypeError(f"{verb}(padded_shapes=...) needs shapes such as (None, 3), got {leaf!r}.")
-    sizes = tuple(tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves)
+    sizes = tuple(
+        None if leaf is None else tuple(None if size is None else as_int(size) for size in leaf) for leaf in leaves
+    )
     return Padding(sizes, tuple(fill), structure, value_structure)
 
 

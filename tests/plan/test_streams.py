@@ -179,6 +179,19 @@ def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
         list(ragged.padded_batch(2, padded_shapes=(2,)))
 
 
+def test_none_pads_with_zero_and_text_with_nothing() -> None:
+    words = np.array([b"ab", b"cd"])
+    specs = {"n": ps.ArraySpec((None,), "float32"), "word": ps.ArraySpec((None,), "S2")}
+    pairs = ps.range(3).map(lambda i: {"n": np.ones(i, "float32"), "word": words[:i]}, element_spec=specs)
+    for values in ({}, {"padding_values": None}, {"padding_values": {"n": None, "word": None}}):
+        (batch,) = pairs.padded_batch(3, **values)
+        assert batch["n"].tolist() == [[0, 0], [1, 0], [1, 1]]
+        assert batch["word"].tolist() == [[b"", b""], [b"ab", b""], [b"ab", b"cd"]]
+    (batch,) = pairs.padded_batch(3, padding_values={"n": -1, "word": None}, padded_shapes={"n": (3,), "word": None})
+    assert batch["n"].tolist() == [[-1, -1, -1], [1, -1, -1], [1, 1, -1]]
+    assert batch["word"].shape == (3, 2)
+
+
 def test_padding_values_are_those_of_their_leaves() -> None:
     pairs = ps.zip({"b": rows(1, 2), "a": rows(2, 1).map(lambda x: x.astype("f4"), element_spec=ROW_OF_FLOATS)})
     (batch,) = pairs.padded_batch(2, padding_values={"b": 7, "a": 0.5})
@@ -192,7 +205,7 @@ def test_padding_values_are_those_of_their_leaves() -> None:
         rows(1).padded_batch(2, padded_shapes=(-1,))
 
 
-@pytest.mark.parametrize("value", [math.nan, -1, "text", 256, None])
+@pytest.mark.parametrize("value", [math.nan, -1, "text", 256, 1j])
 def test_a_padding_value_that_the_dtype_cannot_hold_is_refused_where_something_is_padded(value: Any) -> None:
     spec = ps.ArraySpec((None,), "uint8")
     stream = ps.from_generator(lambda: [np.zeros(2, "uint8")], element_spec=spec)

@@ -34,7 +34,7 @@ class Padding:
     """For each leaf: its padded shape, where None is the largest of the batch; None for a leaf whose own varying
     axes are padded to that. None altogether: for all leaves."""
     values: tuple[Any, ...]
-    """For each leaf what fills it; or a single one for all."""
+    """For each leaf what fills it; or a single one for all. None is 0, and of text nothing."""
     structure: Structure | None
     """How shapes were given, which must be how elements are."""
     value_structure: Structure
@@ -100,7 +100,8 @@ class Padding:
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
             place = np.empty((len(values), *size), leaf.dtype)
             if any(value.shape != size for value in values):
-                place[...] = self.value(number)
+                fill = self.value(number)
+                place[...] = np.zeros((), leaf.dtype) if fill is None else fill
             for row, value in enumerate(values):
                 if value.shape == size:
                     place[row] = value
@@ -126,9 +127,12 @@ class Padding:
 
 def _holds(dtype: np.dtype[Any], value: Any) -> bool:
     """Whether a value can be one of a dtype; among integers and bools, without becoming another."""
+    if value is None:
+        return True
+    held = np.empty((), dtype)
     try:
         with np.errstate(all="ignore"):
-            held = np.full((), value, dtype)
+            held[...] = value
     except (TypeError, ValueError, OverflowError):
         return False
     return dtype.kind not in "iub" or bool(held == value)
@@ -166,7 +170,7 @@ class PaddedBatch(Node):
 
     def settings(self) -> dict[str, Any]:
         """The arguments."""
-        padding = (self.padding.shapes, [str(value) for value in self.padding.values])
+        padding = (self.padding.shapes, ["0" if value is None else str(value) for value in self.padding.values])
         return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
 
     def _find_length(self) -> Length:
