@@ -123,8 +123,8 @@ def from_generator(
     says is copied once into the batch. Elements are trees of arrays, numbers and text; each may use the same buffer as
     the one before.
 
-    Every epoch has the same elements, unless the generator sees to it: it is not told which epoch it is, and `iter(ds)` of
-    a dataset is epoch 0. `shuffle(window=)` after it has another order in each.
+    Every epoch has the same elements, unless the generator sees to it: it is not told which epoch it is, and
+    `iter(ds)` of a dataset is epoch 0. `shuffle(window=)` after it has another order in each.
 
     Random access: none; a step that needs it says so. Order: the generator's; with `shards`, one element of each in
     turn, whatever the number of workers. Memory: some batches' worth of elements wait for the workers, counted in

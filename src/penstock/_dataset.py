@@ -26,12 +26,12 @@ from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
 from penstock._plan._map import Map, function_name
-from penstock._plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, makers
+from penstock._plan._node import POSITION_LIMIT, Access, Indices, Length, Node, finite_length, makers
 from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock._plan._source import SourceNode
-from penstock._plan._split import boundaries, by_groups, require_apart
+from penstock._plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock._plan._text import describe, length_text, length_words, uncounted
 from penstock._plan._windows import Windows, group_bounds
 from penstock._random import permute, seeded_globals
@@ -499,7 +499,11 @@ class Dataset(NoArray):
         return Dataset(node)
 
     def split(
-        self, *parts: float, groups: npt.ArrayLike | None = None, seed: int | None = None
+        self,
+        *parts: float,
+        groups: npt.ArrayLike | None = None,
+        stratify: npt.ArrayLike | None = None,
+        seed: int | None = None,
     ) -> tuple["Dataset", ...]:
         """Divides the elements into parts that have none in common, by position.
 
@@ -508,21 +512,32 @@ class Dataset(NoArray):
         until that holds, and the log (`penstock`, level INFO) says how many. What a source knows, each part knows of
         the whole source: `class_names`, and `file_paths`, which are those of all parts.
 
-        Random access: kept. Memory: none by range or seed; 8 bytes an element if groups are not neighbours.
+        With `stratify`, as scikit-learn calls it, each part has each class in the same proportion, and is as large as
+        without it. Of two parts, each has its share of each class, rounded up or down, be the class as small as it may;
+        of more, each its share of what those before it left.
+
+        Random access: kept. Order: by position, but dealt at random by `seed` alone. Memory: none by range or seed; 8
+        bytes an element with classes, or with groups that are not neighbours.
 
         Args:
             parts: Fractions such as `0.6, 0.2, 0.2`, or counts such as `800, 200`.
             groups: A label an element, `(n,)`: elements with the same label stay in one part.
-            seed: Deal elements, or groups, at random; without it parts are ranges.
+            stratify: A label an element, `(n,)`: its class.
+            seed: Deal elements, or groups, at random; without it parts are ranges, or ranges of each class.
 
         Raises:
             ArgumentError: Parts are negative or too many, labels do not fit, or the order changes with each epoch
-                (split first, then shuffle), elements are repeated, or windows would be dealt out one by one.
+                (split first, then shuffle), elements are repeated, windows would be dealt out one by one, or both
+                `groups` and `stratify` are given.
 
         Example:
             >>> train, test = penstock.range(10).split(0.8, 0.2)
             >>> len(train), [int(x) for x in test]
             (8, [8, 9])
+            >>> is_rare = np.arange(10) < 5
+            >>> train, test = penstock.range(10).split(0.8, 0.2, stratify=is_rare)
+            >>> [int(x) for x in test]
+            [4, 9]
         """
         self._require_finite("split", "Use take(n) first.")
         parts = tuple(part if (number := as_int(part)) is None else number for part in parts)
@@ -537,10 +552,15 @@ class Dataset(NoArray):
                 "split() after repeat() would put the same element into several parts. Split first and repeat each "
                 "part."
             )
-        if groups is not None or seed is not None:
-            self._require_random("split(groups=, seed=)", "Split by range")
+        if groups is not None or stratify is not None or seed is not None:
+            self._require_random("split(groups=, stratify=, seed=)", "Split by range")
+        if groups is not None and stratify is not None:
+            raise ArgumentError(
+                "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two."
+            )
+        seed = None if seed is None else integer("split", "seed", seed)
         if groups is not None:
-            return self._split_groups(parts, np.asarray(groups), seed)
+            return self._split_groups(parts, self._labels("groups", groups), seed)
         scattering = scatters_overlaps(node)
         if scattering is not None:
             groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
@@ -548,30 +568,40 @@ class Dataset(NoArray):
                 f"split() after {scattering.verb}() of overlapping windows would make parts that share data. Put "
                 f"split() before {scattering.verb}(){groups_cure}."
             )
+        if node.overlaps and (seed is not None or stratify is not None):
+            dealt_by = "stratify" if seed is None else "seed"
+            raise ArgumentError(
+                f"split({dealt_by}=...) would deal overlapping windows to different parts, which would then share "
+                f"data. Split by range (no {dealt_by}), or give groups=, a label a window."
+            )
+        if stratify is not None:
+            labels = self._labels("stratify", stratify)
+            order = None if seed is None else permute(np.arange(count), count, seed=seed, epoch=0)
+            return self._chosen(parts, by_classes(labels, parts, order))
         ends = boundaries(parts, count)
-        if seed is not None:
-            if node.overlaps:
-                raise ArgumentError(
-                    "split(seed=...) would deal overlapping windows to different parts, which would then share "
-                    "data. Split by range (no seed), or give groups=, a label a window."
-                )
-            node = Shuffle(node, integer("split", "seed", seed), None, reshuffle=False)
-        return _ranges(node, parts, ends)
+        return _ranges(node if seed is None else Shuffle(node, seed, None, reshuffle=False), parts, ends)
+
+    def _labels(self, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        labels = np.asarray(values)
+        if labels.shape != (len(self),):
+            raise ArgumentError(
+                f"split({name}=...) needs a label an element, shape ({len(self)},), got {labels.shape}."
+            )
+        return labels
 
     def _split_groups(
         self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None
     ) -> tuple["Dataset", ...]:
-        if labels.shape != (len(self),):
-            raise ArgumentError(
-                f"split(groups=...) needs a label an element, shape ({len(self)},), got {labels.shape}."
-            )
         order = None
         if seed is not None:
             group_count = len(np.unique(labels))
-            order = permute(np.arange(group_count), group_count, seed=integer("split", "seed", seed), epoch=0)
-        results = []
+            order = permute(np.arange(group_count), group_count, seed=seed, epoch=0)
         chosen = by_groups(labels, parts, order)
         require_apart(self._node, chosen, len(self))
+        return self._chosen(parts, chosen)
+
+    def _chosen(self, parts: Sequence[float], chosen: Sequence[Indices]) -> tuple["Dataset", ...]:
+        results = []
         for number, positions in enumerate(chosen):
             bounds = as_range(positions)
             name = f"{number} of {parts}"

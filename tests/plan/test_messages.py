@@ -62,6 +62,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"bucket_by_length\(boundaries=3\): a list of integers is needed\.",
     ),
+    "split by both": (
+        lambda: ps.range(9).split(0.5, 0.5, groups=np.arange(9), stratify=np.arange(9)),
+        ValueError,
+        r"split\(groups=\.\.\., stratify=\.\.\.\): whole groups have the classes that they have\. Give one .*",
+    ),
+    "split by too few classes": (
+        lambda: ps.range(9).split(0.5, 0.5, stratify=[0, 1]),
+        ValueError,
+        r"split\(stratify=\.\.\.\) needs a label an element, shape \(9,\), got \(2,\)\.",
+    ),
+    "split of windows by classes": (
+        lambda: ps.range(9).windows(2).split(0.5, 0.5, stratify=np.zeros(8)),
+        ValueError,
+        r"split\(stratify=\.\.\.\) would deal overlapping windows to different parts, .*\(no stratify\), or give groups=.*",
+    ),
     "split of both": (
         lambda: ps.range(9).split(0.5, 3),
         TypeError,

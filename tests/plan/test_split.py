@@ -72,6 +72,45 @@ def test_seed_deals_elements_at_random_and_each_once(seed):
         assert values(loader) == values(loader)
 
 
+@given(
+    st.lists(st.integers(0, 6), max_size=80),
+    st.lists(st.integers(0, 10), min_size=1, max_size=5).filter(sum),
+    st.sampled_from([None, 0, 7]),
+)
+def test_each_part_has_its_share_of_each_class_of_what_is_left(classes, shares, seed):
+    fractions = [share / 10 / max(1, math.ceil(sum(shares) / 10)) for share in shares]
+    ds = ps.range(len(classes))
+    parts = [values(part) for part in ds.split(*fractions, stratify=classes, seed=seed)]
+    assert [len(part) for part in parts] == [len(part) for part in ds.split(*fractions)]
+    left = set(range(len(classes)))
+    for part in parts:
+        assert part == sorted(part)
+        for label in {classes[i] for i in left}:
+            of_class = [i for i in left if classes[i] == label]
+            due = Fraction(len(of_class) * len(part), len(left))
+            found = [i for i in part if classes[i] == label]
+            assert math.floor(due) <= len(found) <= math.ceil(due)
+            if seed is None:
+                assert found == sorted(of_class)[: len(found)]
+        assert left.issuperset(part)
+        left -= set(part)
+
+
+def test_classes_are_dealt_by_the_seed_alone():
+    labels = np.array(["cat", "dog"] * 40 + ["owl"] * 20)
+    (train, test), again, other = (ps.range(100).split(0.8, 0.2, stratify=labels, seed=seed) for seed in (1, 1, 2))
+    assert values(test) == values(again[1]) != values(other[1])
+    assert np.unique(labels[values(test)], return_counts=True)[1].tolist() == [8, 8, 4]
+    assert values(train) != values(ps.range(100).split(0.8, 0.2, stratify=labels)[0])
+    assert [int(x) for x in train.batch(80)[0]] == values(train)
+
+
+def test_of_classes_of_one_element_each_part_has_some_at_random():
+    found = [values(ps.range(10).split(8, 2, stratify=np.arange(10), seed=seed)[1]) for seed in range(60)]
+    assert {len(each) for each in found} == {2}
+    assert set(itertools.chain(*found)) == set(range(10))
+
+
 def test_groups_stay_together():
     labels = np.array(["b", "a", "c", "a", "b", "c", "d", "d", "d", "d"])
     for seed in (None, 0, 1, 2):

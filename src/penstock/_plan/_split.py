@@ -82,6 +82,46 @@ def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | 
     return [np.flatnonzero(part_of_element == part).astype(np.int64) for part in range(len(parts))]
 
 
+def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | None) -> list[Indices]:
+    """Deals the elements of each class to parts in the parts' proportions.
+
+    Parts are as large as `boundaries` has them. The first has its share of each class, rounded up or down; each
+    later one has its share, rounded up or down, of what is left.
+
+    Args:
+        labels: The class of each element, `(n,)`.
+        parts: Fractions of the elements, or counts, as for `boundaries`.
+        order: A permutation of the elements, for those of a class to be dealt at random; None for their own order.
+
+    Returns:
+        The positions of each part, ascending.
+    """
+    part_sizes = np.diff(boundaries(parts, len(labels)), prepend=0)
+    in_order = labels if order is None else labels[order]
+    _, first, inverse, sizes = np.unique(in_order, return_index=True, return_inverse=True, return_counts=True)
+    inverse = inverse.ravel()
+    # Classes in the order in which they first come, so that chance says which of several small ones a part gets.
+    sequence = np.argsort(first)
+    left, shares = sizes[sequence], np.empty((len(parts), len(sizes)), np.int64)
+    for number, part_size in enumerate(part_sizes.tolist()):
+        # Classes lie side by side on a line, of which a part takes elements at even distances: so it takes, of any
+        # stretch, what is due, rounded up or down, and in all exactly as many as it has.
+        edges = np.cumsum(left, dtype=np.int64)
+        taken = (2 * part_size * edges + edges[-1:]) // (2 * np.maximum(edges[-1:], 1))
+        shares[number, sequence] = np.diff(taken, prepend=0)
+        left = left - shares[number, sequence]
+    ends = np.cumsum(shares, axis=0)
+    # Each element's number among those of its class.
+    by_class = np.argsort(inverse, kind="stable")
+    numbers = np.empty(len(labels), np.int64)
+    numbers[by_class] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    part_of = np.zeros(len(labels), np.int64)
+    for end in ends:
+        part_of += numbers >= end[inverse]
+    positions = np.arange(len(labels)) if order is None else order
+    return [np.sort(positions[part_of == part]).astype(np.int64) for part in range(len(parts))]
+
+
 def require_apart(node: Node, parts: Sequence[Indices], count: int) -> None:
     """Refuses parts of overlapping elements that meet where elements share data.
 
