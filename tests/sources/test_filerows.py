@@ -80,6 +80,10 @@ def _assert_rows_are_those_of_numpy(path: Path, shape: tuple[int, ...], dtype: A
     rows.gather(reads)
     for (_, out, _), want in zip(reads, expected, strict=True):
         assert out.tobytes() == want.tobytes(), (dtype, order)
+        out[...] = np.zeros((), dtype)
+    for read, want in zip(reads, expected, strict=True):
+        rows.gather([read])
+        assert read[1].tobytes() == want.tobytes(), (dtype, order)
 
 
 @settings(max_examples=2 * settings.default.max_examples)
@@ -121,7 +125,10 @@ def test_views_of_a_memmap_are_read_as_they_are(path: Path, way: str, view: Call
     handle = StridedFile.of_memmap(expected)
     assert handle is not None
     indices = np.random.default_rng(0).integers(0, len(expected), 100)
-    np.testing.assert_array_equal(taken(FileRows(handle), indices), expected[indices])
+    rows = FileRows(handle)
+    np.testing.assert_array_equal(taken(rows, indices), expected[indices])
+    for index in range(len(expected)):
+        np.testing.assert_array_equal(taken(rows, [index]), expected[[index]])
 
 
 class CountingQueue:
@@ -219,6 +226,8 @@ def test_file_shortened_while_open_names_the_first_missing_element(path: Path, w
         taken(rows, [5, 900, 600, 10, 100])
     with pytest.raises(SourceError, match=message % 600):
         taken(rows, range(500, 1000))
+    with pytest.raises(SourceError, match=message % 600):
+        taken(rows, [600])
 
 
 def test_fortran_file_shortened_while_open_is_an_error(path: Path, way: str) -> None:

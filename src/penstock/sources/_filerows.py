@@ -35,6 +35,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -234,6 +235,9 @@ class FileRows:
         file = self._opened(int(elements[0]))
         if self._run_count == 0:
             return
+        if len(elements) == 1 and self._run_count == 1:
+            self._read_row(file, *next(read for read in reads if len(read[0])))
+            return
         # As unsigned numbers, negative ones are large.
         assert elements.view(np.uint64).max() < self.handle.shape[0], "a row that the file does not have"
         offsets = elements * self.handle.strides[0]
@@ -250,6 +254,18 @@ class FileRows:
                 self._read(file, queue, plan, plan.at_runs(first, shifts))
         finally:
             _aio.put(queue)
+
+    def _read_row(self, file: _OpenFile, indices: NDArray[np.int64], out: NDArray[Any], rows: Any) -> None:
+        """Reads a single row, such as `ds[i]` wants of every column: to plan it takes longer than to read it."""
+        element = int(indices[0])
+        row = rows.indices(len(out))[0] if isinstance(rows, slice) else int(rows[0])
+        place = out[row : row + 1]
+        assert 0 <= element < self.handle.shape[0], "a row that the file does not have"
+        assert place.shape == (1, *self.handle.row_shape), (place.shape, self.handle.row_shape)
+        assert place.dtype == self.handle.dtype, (place.dtype, self.handle.dtype)
+        assert out.flags.c_contiguous and out.flags.writeable, "a row is written as one piece"
+        offset = element * self.handle.strides[0] + self.handle.offset
+        self._read_one(file, offset, [place.view(np.uint8).reshape(-1).data], self._run_nbytes, lambda byte: element)
 
     def _vectors(self, reads: Sequence[Read]) -> NDArray[np.int64]:
         """Where each row goes: address and bytes of its first run, shape `(rows, 2)`.
@@ -305,22 +321,24 @@ class FileRows:
             # What did not come back whole is read again one by one, which tells a short read from the end of
             # the file, and an error of the device from one of the queue.
             for k in (start + each for each in missed):
-                pieces = vectors[heads[k] : heads[k] + counts[k]]
-                self._read_one(file, plan, k % len(plan.requests.offsets), int(offsets[k]), pieces)
+                pieces = vectors[heads[k] : heads[k] + counts[k]].tolist()
+                views = [memoryview((ctypes.c_char * n).from_address(a)).cast("B") for a, n in pieces]
+                element_at = partial(plan.element_at, k % len(plan.requests.offsets))
+                self._read_one(file, int(offsets[k]), views, int(sizes[k]), element_at)
 
-    def _read_one(self, file: _OpenFile, plan: _Plan, request: int, offset: int, pieces: NDArray[np.int64]) -> None:
-        views = [memoryview((ctypes.c_char * n).from_address(a)).cast("B") for a, n in pieces.tolist()]
-        wanted = int(pieces[:, 1].sum())
+    def _read_one(
+        self, file: _OpenFile, offset: int, views: list[memoryview], nbytes: int, element_at: Callable[[int], int]
+    ) -> None:
+        """Does one read; `element_at` says to which element a byte of it belongs."""
         try:
             got = file.read_at(offset, views)
         except OSError as error:
-            element = self.handle.describe(plan.element_at(request, 0))
             raise SourceError(
-                f"{element} cannot be read: {error.strerror or error}, at byte {offset:,} of "
+                f"{self.handle.describe(element_at(0))} cannot be read: {error.strerror or error}, at byte {offset:,} of "
                 f"{self.handle.path}. The disk or the connection to it fails; see the system's log."
             ) from error
-        if got < wanted:
-            raise self._shortened(os.fstat(file.fd).st_size, plan.element_at(request, got))
+        if got < nbytes:
+            raise self._shortened(os.fstat(file.fd).st_size, element_at(got))
 
     def advise(self, indices: NDArray[np.int64]) -> None:
         """Announces rows that will be read soon, so that the kernel fetches them meanwhile.
