@@ -33,6 +33,8 @@ settings.register_profile("ci", max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 FRAMEWORKS = frozenset({"jax", "keras", "tensorflow", "torch"})
+# As `filterwarnings` in pyproject.toml: what Keras says when it saves a model is Keras's to mend.
+WARNINGS = ("-W", "error", "-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,7 +82,7 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     ) -> subprocess.CompletedProcess[str]:
         source = [str(script)] if isinstance(script, Path) else ["-c", script]
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *source, *arguments],
+            [*prefix, sys.executable, *WARNINGS, "-X", "faulthandler", *source, *arguments],
             env=os.environ | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
