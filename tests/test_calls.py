@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,22 @@ def test_signatures_are_those_that_were_written() -> None:
     assert ps.mix.__doc__
     assert ps.mix.__doc__.startswith("Mixes")
     assert pickle.loads(pickle.dumps(ps.mix)) is ps.mix
+
+
+@pytest.mark.parametrize(
+    ("call", "adapter", "lacks", "cure"),
+    [
+        ("to_keras", "adapters.keras", "keras", "[keras,tensorflow]'. On torch or JAX, say so: KERAS_BACKEND=torch"),
+        ("to_torch", "adapters.torch", "torch", "[torch]'."),
+        ("to_jax", "adapters.jax", "jax", "[jax]'."),
+        ("to_tf", "adapters.tf", "tensorflow", "[tensorflow]'."),
+        ("from_tf", "sources.tf", "tensorflow", "[tensorflow]'."),
+    ],
+)
+def test_a_framework_that_is_missing_is_named_with_its_cure(call, adapter, lacks, cure, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"penstock.{adapter}", raising=False)
+    monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
+    function = (lambda: ps.from_tf(None)) if call == "from_tf" else getattr(ps.range(4).batch(2), call)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        function()
+    assert str(caught.value).startswith(f"{call}() needs {lacks}: pip install 'penstock{cure}")

@@ -5,11 +5,12 @@ So too calls that lack one, several arguments where one tuple of them is meant, 
 Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
 """
 
+import contextlib
 import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from numbers import Real
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -117,6 +118,17 @@ def as_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+@contextlib.contextmanager
+def needs(verb: str, extra: str, more: str = "") -> Iterator[None]:
+    """Says how to install what an import inside lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:  # what is there and cannot be loaded says why by itself
+        raise ModuleNotFoundError(
+            f"{verb}() needs {error.name}: pip install 'penstock[{extra}]'.{more}", name=error.name
+        ) from error
 
 
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:

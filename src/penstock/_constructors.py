@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock import _tree
-from penstock._calls import as_int
+from penstock._calls import as_int, needs
 from penstock._dataset import Dataset, caller, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
@@ -188,7 +188,8 @@ def from_tf(dataset: Any) -> Dataset:
         SpecError: Elements hold something else than tensors of a known number of axes, such as ragged ones.
         ElementError: While reading, TensorFlow raised; names the element's number.
     """
-    from penstock.sources.tf import TfSource
+    with needs("from_tf", "tensorflow"):
+        from penstock.sources.tf import TfSource
 
     return Dataset(Generate(TfSource(dataset), "from_tf", caller()))
 

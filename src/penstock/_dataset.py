@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
-from penstock._calls import NoArray, as_int, explained_methods
+from penstock._calls import NoArray, as_int, explained_methods, needs
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
@@ -962,7 +962,8 @@ class Dataset(NoArray):
         Raises:
             SpecError: Elements are not batches, or not one of the three forms, or of a dtype that the backend lacks.
         """
-        from penstock.adapters.keras import KerasAdapter
+        with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
+            from penstock.adapters.keras import KerasAdapter
 
         options = LoaderOptions(**loader_options)
         return KerasAdapter(Loader(self._node, options, same_epoch=not training), class_weight=class_weight)
@@ -995,7 +996,8 @@ class Dataset(NoArray):
             ...     list(adapter)
             [tensor([0, 1]), tensor([2, 3]), tensor([4])]
         """
-        from penstock.adapters.torch import TorchAdapter
+        with needs("to_torch", "torch"):
+            from penstock.adapters.torch import TorchAdapter
 
         options = LoaderOptions(**loader_options)
         loader = Loader(self._node, options, same_epoch=not training)
@@ -1040,7 +1042,8 @@ class Dataset(NoArray):
             ...     [int(batch.sum()) for batch in adapter]
             [1, 5, 4]
         """
-        from penstock.adapters.jax import adapt
+        with needs("to_jax", "jax"):
+            from penstock.adapters.jax import adapt
 
         return adapt(
             self._node,
@@ -1069,7 +1072,8 @@ class Dataset(NoArray):
         Raises:
             SpecError: A leaf has a dtype that TensorFlow does not know.
         """
-        from penstock.adapters.tf import to_dataset
+        with needs("to_tf", "tensorflow"):
+            from penstock.adapters.tf import to_dataset
 
         return to_dataset(Loader(self._node, LoaderOptions(**loader_options), same_epoch=not training))
 

@@ -1,12 +1,12 @@
 """The functions that make datasets of files of records, and write such files."""
 
-import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock._calls import needs
 from penstock._dataset import Dataset
 from penstock._errors import ArgumentError, ArgumentTypeError
 from penstock._plan._source import SourceNode
@@ -65,7 +65,7 @@ def from_tfrecord(
         >>> penstock.from_tfrecord("digits.tfrecord", features=spec).batch(3)[0]["label"]
         array([0, 1, 2])
     """
-    with _needs("from_tfrecord", "tfrecord"):
+    with needs("from_tfrecord", "tfrecord"):
         from penstock.sources import tfrecord
     files = _openfile.find("from_tfrecord", paths)
     source = tfrecord.source(files, features, defaults, compression, check_crc, cache_dir)
@@ -145,7 +145,7 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
         >>> penstock.from_parquet("two.parquet")[1]
         {'x': np.float64(1.5), 'name': 'b'}
     """
-    with _needs("from_parquet", "parquet"):
+    with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
     return _table(parquet, "from_parquet", "parquet", paths, columns)
 
@@ -162,7 +162,7 @@ def from_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> Dataset
         >>> penstock.from_arrow("three.arrow").batch(2)[0]
         {'x': array([1, 2])}
     """
-    with _needs("from_arrow", "parquet"):
+    with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
     return _table(parquet, "from_arrow", "arrow", paths, columns)
 
@@ -206,15 +206,6 @@ def write_tfrecord(
         raise ArgumentTypeError(f"write_tfrecord() needs a path, got {path!r}.")
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
-    with _needs("write_tfrecord", "tfrecord"):
+    with needs("write_tfrecord", "tfrecord"):
         from penstock.sources import _tfframes
     _tfframes.write(Path(path), elements, compression)
-
-
-@contextlib.contextmanager
-def _needs(verb: str, extra: str) -> Iterator[None]:
-    """Says how to install what an import inside lacks."""
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(f"{verb}() needs {error.name}: pip install 'penstock[{extra}]'.") from error
