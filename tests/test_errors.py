@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "paths": (
         lambda: ps.from_npy(["a.npy", "b.npy"]),
         TypeError,
-        r"from_npy\(\) needs a path, got a list\. For several files one after the other: penstock\.concatenate\(.*",
+        r"from_npy\(\) needs a path, got a list\. For several files side by side: penstock\.from_npy\(.* One after .*",
     ),
     "pattern": (
         lambda: ps.from_npy("/nowhere/*.npy"),

@@ -56,7 +56,7 @@ def from_npy(path_or_tree: Tree) -> Dataset:
         if not isinstance(leaf, (str, os.PathLike)):
             cure = ""
             if isinstance(leaf, list) and leaf and all(isinstance(each, (str, os.PathLike)) for each in leaf):
-                cure = f" {npy.ONE_AFTER_THE_OTHER}"
+                cure = f" {npy.SEVERAL_FILES}"
             raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {type_of(leaf)}.{cure}")
         nodes.append(SourceNode(files.FileSource(npy.describe(leaf)), "from_npy"))
     return _side_by_side("from_npy", nodes, structure)

@@ -231,6 +231,19 @@ def write_bytes(content: bytes):
             "a.csv begins with b'a,b\\n1,2\\n', lines of text",
         ),
         (
+            "b.csv",
+            write_bytes(b"a,b\n1,2\n"),
+            "unknown: lines of text",
+            "ps.from_image_files(paths, labels) where they are",
+        ),
+        ("a.jsonl", write_bytes(b'{"a": 1}\n{"a": 2}\n'), "unknown: JSON", "json.loads(line) for line in open(path)"),
+        (
+            "tokens.bin",
+            write_bytes(bytes(1000)),
+            "unknown: binary data",
+            "ps.from_arrays(np.memmap(path, dtype=..., mode",
+        ),
+        (
             "a.json",
             write_bytes(b'{"a": [1]}\n'),
             "unknown: JSON",

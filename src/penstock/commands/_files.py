@@ -54,6 +54,13 @@ _ANY_FORMAT: Final = (
     "Read it with a function of yours: ps.from_source(a list).map(fn), or ps.from_generator(fn), and give the dataset "
     "as module:name to penstock bench."
 )
+_CURES: Final = {
+    "lines of text": "A table: ps.from_arrays of what csv or pandas reads, ps.from_image_files(paths, labels) "
+    "where they are names of images. One larger than memory belongs into Parquet. ",
+    "JSON": "A record for each line: ps.from_source([json.loads(line) for line in open(path)]). ",
+    "binary data": "Numbers without a header: ps.from_arrays(np.memmap(path, dtype=..., mode='r')). ",
+}
+"""What these most often are, and what reads them."""
 
 
 @final
@@ -116,7 +123,7 @@ def of_file(path: Path, pattern: str = "") -> Found:
     return Found(
         f"unknown: {looks}",
         problem=f"{path} begins with {head[:16]!r}, {looks}, which penstock has no reader for. It knows {KNOWN}. "
-        f"{_ANY_FORMAT}",
+        f"{_CURES.get(looks, '')}{_ANY_FORMAT}",
     )
 
 

@@ -23,8 +23,9 @@ from penstock._errors import SourceError, home_cure
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
 _MAX_HEADER_NBYTES = 1 << 20
-ONE_AFTER_THE_OTHER = (
-    "For several files one after the other: penstock.concatenate([penstock.from_npy(path) for path in paths])."
+SEVERAL_FILES = (
+    'For several files side by side: penstock.from_npy({"x": path, "y": other}). One after the other: '
+    "penstock.concatenate([penstock.from_npy(path) for path in paths])."
 )
 
 
@@ -222,7 +223,7 @@ def _cure(path: str) -> str:
     if "://" in path:
         return f" {path} is an URL, and from_npy() reads files of this machine: fetch it first."
     if os.path.isdir(path) or any(each in path for each in "*?["):
-        return f" from_npy() reads one file. {ONE_AFTER_THE_OTHER}"
+        return f" from_npy() reads one file. {SEVERAL_FILES}"
     return home_cure(path)
 
 
