@@ -493,4 +493,10 @@ def test_a_description_names_the_file(pets: Path) -> None:
     ds = of(pets, batch_size=None, shuffle=False)
     assert source_of(ds).describe(0) == str(pets / "cats/a.png")
     assert repr(ds).startswith("image_dataset_from_directory(pets): 12 elements, ((12, 16, 3) float32, () int32)")
-    assert repr(ps.from_image_files(["x/a.png", "b.png"])).startswith("from_image_files(a.png and 1 more): 2 elements")
+    assert repr(ps.from_image_files(["b.png"])).startswith("from_image_files(b.png): 1 element")
+
+
+def test_images_and_masks_of_one_name_are_told_apart_by_their_folders() -> None:
+    both = ps.zip((ps.from_image_files(["/data/photos/a.png", "b.png"]), ps.from_image_files(["masks/a.png"] * 2)))
+    assert "from_image_files(photos/a.png and 1 more): 2 elements" in repr(both)
+    assert "from_image_files(masks/a.png and 1 more): 2 elements" in repr(both)

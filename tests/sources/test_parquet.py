@@ -146,6 +146,27 @@ def test_each_row_group_is_decoded_once_in_order(tmp_path, monkeypatch):
     assert decoded[5:] == [0]  # threads that need it at once wait for the one that decodes it
 
 
+@pytest.mark.parametrize(
+    ("order", "is_told"),
+    [
+        (lambda ds: ds.shuffle(seed=1), True),
+        (lambda ds: ds.shuffle(seed=1, window=100), False),
+        (lambda ds: ds.repeat(2), False),
+    ],
+    ids=["shuffle", "window", "in order"],
+)
+def test_groups_that_are_decoded_for_a_few_rows_are_told_with_the_cure(order, is_told, tmp_path, caplog):
+    path = saved(tmp_path / "a.parquet", pa.table({"x": np.arange(2000)}), rows_in_a_group=50)
+    with order(ps.from_parquet(path)).batch(4).loader(executor="inline") as loader:
+        for _ in loader:
+            pass
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == is_told
+    if is_told:
+        assert told[0].startswith("a.parquet: 32 row groups, of 50 rows on average, were decoded for ")
+        assert "shuffle(seed, window=100)" in told[0]
+
+
 def test_no_more_groups_are_kept_than_said(tmp_path):
     from penstock.sources import parquet
 

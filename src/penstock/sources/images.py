@@ -119,8 +119,11 @@ class ImageSource(Handle):
     def __str__(self) -> str:
         if self.files.root:
             return os.path.basename(os.path.normpath(self.files.root))
+        if not len(self):
+            return "no files"
+        folder, name = os.path.split(self.files[0])  # images and their masks have the same names, in two folders
         more = len(self) - 1
-        return (self.files.names[0] if len(self) else "no files") + f" and {more:,} more" * (more > 0)
+        return os.path.join(os.path.basename(folder), name) + f" and {more:,} more" * (more > 0)
 
     def describe(self, index: int) -> str:
         """The path of the file."""

@@ -4,6 +4,7 @@ Both hold rows in groups: row groups, record batches. A group is the least that 
 were read are kept, decoded, for the rows that are asked for next.
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,14 @@ from penstock.sources._openfile import File, names_of, placed
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
 
+_log = logging.getLogger("penstock")
+
 KEPT_GROUPS: Final = 4
 """So many groups are kept decoded in a process: the one that is read, and those of its neighbours' units."""
+WASTED_GROUPS: Final = 32
+"""After so many groups were decoded, it is looked at how much of them was asked for."""
+USED_SHARE: Final = 0.05
+"""A smaller part of the decoded rows is said to be a waste."""
 _FOOTER_THREADS: Final = 8
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
@@ -124,6 +131,8 @@ class OpenTableSource(Gathering[TableSource]):
         self._groups = source.groups
         self._lock = threading.Lock()
         self._decoded: dict[int, _Decoded] = {}
+        self._decoded_count = self._row_count = 0
+        """Groups that were decoded, and rows that were asked for."""
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests group by group, so that each is decoded once.
@@ -138,6 +147,7 @@ class OpenTableSource(Gathering[TableSource]):
             for read, groups in parts:
                 mine = np.flatnonzero(groups == group)
                 if len(mine):
+                    self._row_count += len(mine)  # of threads, one may lose another's: it is about orders of magnitude
                     rows = _rows(read)[mine]
                     for column, array in zip(columns, read.arrays, strict=True):
                         column.put(read.indices[mine] - bounds[group], array, rows)
@@ -156,6 +166,9 @@ class OpenTableSource(Gathering[TableSource]):
     def _decode(self, group: int) -> list[Column]:
         source = self._source
         file = source.files[self._groups.files[group]]
+        self._decoded_count += 1
+        if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
+            self._tell_waste()
         with _told(file):
             table = _read_group(source.kind, file, int(self._groups.numbers[group]), source.columns)
         found = []
@@ -168,6 +181,21 @@ class OpenTableSource(Gathering[TableSource]):
                     "have no such thing. Fill it where the file is written, or leave the column out with columns=[...]."
                 ) from None
         return found
+
+    def _tell_waste(self) -> None:
+        """Says so if groups are decoded for a few of their rows each."""
+        group_rows = len(self._source) / len(self._groups.files)
+        if self._row_count < USED_SHARE * WASTED_GROUPS * group_rows:
+            _log.warning(
+                "%s: %d row groups, of %s rows on average, were decoded for %s rows. A row group is the least that can "
+                "be decoded, and these rows lie all over the file. Shuffle within a few row groups: "
+                "shuffle(seed, window=%d). Or write the file anew, as .npy or with smaller row groups.",
+                self._source,
+                WASTED_GROUPS,
+                f"{group_rows:,.0f}",
+                f"{self._row_count:,}",
+                2 * group_rows,
+            )
 
     def close(self) -> None:
         """Lets go of the groups that are kept."""
