@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("\nInterrupted. Nothing is left behind.", file=sys.stderr)
+        print(f"\nInterrupted. {getattr(options, 'interrupted', 'Nothing is left behind.')}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # What is still in the buffer goes nowhere, or Python would complain of it at the end.

@@ -73,6 +73,19 @@ def test_all_elements_are_kept(program: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_an_interrupt_says_that_what_is_made_is_kept(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ps.Dataset, "materialize", interrupt)
+    assert main(["materialize", f"{program}:well", "kept"]) == 130
+    assert capsys.readouterr().err == (
+        "\nInterrupted. What is made is kept, and the same command goes on from there.\n"
+    )
+
+
 @pytest.mark.parametrize("command", [["check", "nowhere.npy"], ["materialize", "nowhere.npy", "kept"]])
 def test_what_is_not_there_is_said(command: list[str], program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 1

@@ -208,6 +208,10 @@ def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
         "no step is the limit, for all workers are mostly idle: handing elements over takes 96.0 ms a batch, and more "
         "workers would not help"
     )
+    on_a_busy_machine = replace(said, cpu_count=2, cpus=1.0, cpu_s=0.9)
+    assert on_a_busy_machine.is_idle
+    rates = {on_a_busy_machine.what_if(workers=count).elements_per_s for count in (1, 2, 4, 64)}
+    assert rates == {said.elements_per_s}
 
 
 def test_one_long_wait_for_idle_workers_is_not_blamed_on_handing_over() -> None:

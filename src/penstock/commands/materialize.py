@@ -26,7 +26,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("folder", metavar="FOLDER", help="where they are kept; made if it is not there")
     parser.add_argument("--executor", choices=("auto", "inline", "threads", "processes"), default="auto")
     parser.add_argument("--workers", type=count, metavar="N", help="default: as many as there are CPUs")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, interrupted="What is made is kept, and the same command goes on from there.")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -66,7 +66,8 @@ class Outcome:
         batches = self.epochs * self.epoch_batches
         return (
             f"{batches * self.batch_size / self.run.train_s:,.0f} characters/s in model.fit, {self.run.train_s:.0f} s "
-            f"for {self.epochs} epochs. {self.run.waited} A batch took {self.run.train_s / batches * 1e3:.0f} ms, and "
+            f"for {self.epochs} epoch{'' if self.epochs == 1 else 's'}. {self.run.waited} A batch took "
+            f"{self.run.train_s / batches * 1e3:.0f} ms, and "
             f"{self.plain_train_s / batches * 1e3:.0f} ms in the run that distorts nothing."
         )
 

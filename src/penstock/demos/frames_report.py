@@ -51,8 +51,8 @@ class Outcome:
     def _speed(self) -> str:
         count = self.epochs * self.epoch_pairs
         return (
-            f"{count / self.run.train_s:,.0f} pairs/s in model.fit, {self.run.train_s:.0f} s for {self.epochs} epochs, "
-            f"each shuffled over the whole. {self.run.waited}"
+            f"{count / self.run.train_s:,.0f} pairs/s in model.fit, {self.run.train_s:.0f} s for {self.epochs} "
+            f"epoch{'' if self.epochs == 1 else 's'}, each shuffled over the whole. {self.run.waited}"
         )
 
     def _result(self) -> str:

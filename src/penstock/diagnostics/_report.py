@@ -245,6 +245,10 @@ class Report:
             return said_s  # inline, the consumer does the work itself; and one that does not wait says nothing of it
         said_now_s = seconds_per_batch(self.lanes, self.workers, cpus, self.use_s, other_cpu_s)
         now_s = self.elapsed_s / self._timed
+        if (
+            self.is_idle
+        ):  # to hand elements over takes as long whoever made them, and who is idle takes no turn on a CPU
+            return now_s
         return max(self.use_s, said_s + now_s - said_now_s if now_s > said_now_s else said_s * now_s / said_now_s)
 
     @property
