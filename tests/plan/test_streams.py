@@ -394,6 +394,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ),
     ),
     (
+        lambda: list(ps.from_generator(lambda: (np.zeros(3), 1.0))),
+        ValueError,
+        r".* \(\) float64 as element 1 of .* It returned a tuple, whose parts are taken for elements: .*",
+    ),
+    (
         lambda: numbers(9)[3],
         TypeError,
         (

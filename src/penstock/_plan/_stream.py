@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 
 _NOTHING = object()
+_OF_A_TUPLE = type(iter(()))
+
+
+def _hint(elements: Iterator[Any]) -> str:
+    """What a function that returns one element, as the `step` of a simulator, is to be instead."""
+    if not isinstance(elements, _OF_A_TUPLE):
+        return ""
+    return " It returned a tuple, whose parts are taken for elements: a generator yields each, one after the other."
 
 
 class StreamSource(ABC):
@@ -152,7 +160,7 @@ class Generate(Node):
                 except MisfitError as found:
                     raise SpecError(
                         f"{self.label} at {self.where} gave {found} as element {index} of epoch {epoch}"
-                        f"{text_of(self.spec, is_declared=self.data.is_declared)}"
+                        f"{text_of(self.spec, is_declared=self.data.is_declared)}{_hint(elements)}"
                     ) from None
                 yield leaves
                 index += 1
