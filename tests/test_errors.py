@@ -216,7 +216,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "index of text": (
         lambda: ps.range(3)["x"],
         TypeError,
-        r"A dataset is indexed by an integer or a slice, not by 'x', a str\.",
+        (
+            r"A dataset is indexed by an integer or a slice, not by 'x', a str\. For a part of each element: "
+            r"map\(lambda element: element\['x'\]\)\."
+        ),
     ),
     "slice of floats": (
         lambda: ps.range(3)[0.5:],

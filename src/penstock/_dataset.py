@@ -210,6 +210,8 @@ class Dataset(NoArray):
             if several:  # perhaps a million numbers
                 cure = "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
                 given = f"{type_of(index)}. {cure}"
+            elif isinstance(index, str):
+                given += f" For a part of each element: map(lambda element: element[{index!r}])."
             raise ArgumentTypeError(f"A dataset is indexed by an integer or a slice, not by {given}") from None
         length = self._node.length
         if isinstance(length, int):
