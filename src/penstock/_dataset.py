@@ -205,13 +205,13 @@ class Dataset(NoArray):
         try:
             number = operator.index(index)
         except TypeError:
-            several = hasattr(index, "__len__") and not isinstance(index, (str, bytes))
-            given = f"{index!r}, {type_of(index)}."
-            if several:  # perhaps a million numbers
+            asked: Any = index
+            given = f"{asked!r}, {type_of(asked)}."
+            if isinstance(asked, str):
+                given += f" For a part of each element: map(lambda element: element[{asked!r}])."
+            elif hasattr(asked, "__len__") and not isinstance(asked, bytes):  # perhaps a million numbers
                 cure = "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
-                given = f"{type_of(index)}. {cure}"
-            elif isinstance(index, str):
-                given += f" For a part of each element: map(lambda element: element[{index!r}])."
+                given = f"{type_of(asked)}. {cure}"
             raise ArgumentTypeError(f"A dataset is indexed by an integer or a slice, not by {given}") from None
         length = self._node.length
         if isinstance(length, int):
