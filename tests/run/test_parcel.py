@@ -502,6 +502,14 @@ class Shelf(Scaler):
         super().__init__(2)
 
 
+class Simulator:
+    def __init__(self):
+        self.lock = LOCK
+
+    def __iter__(self):
+        return iter(range(5))
+
+
 class Lazy:
     def __init__(self):
         self.generator = (n for n in range(5))
@@ -559,8 +567,14 @@ def refused(file):
     )
     instead = 'Give files or arrays (from_npy, from_arrays), or use executor="threads".'
     why = "which cannot travel to a worker process (TypeError: cannot pickle 'generator' object)"
+    unpicklable = f"which cannot travel to a worker process ({cannot})"
+    inside = 'Make it inside the generator, or use executor="threads".'
     text = f"from_source(Lazy) holds the attribute `generator`, a generator, {why}. {instead}"
     yield penstock.from_source(Lazy()).batch(2), text
+    text = (
+        f"from_generator(Simulator) at test_parcel.py:LINE holds the attribute `lock`, a lock, {unpicklable}. {inside}"
+    )
+    yield penstock.from_generator(Simulator()), text
     limit = "of SIZE pickled; besides arrays, at most 32 MiB travel to a worker process"
     large = [str(n) * 100 for n in range(100_000)]
     place = "map(<lambda>) at test_parcel.py:LINE holds"

@@ -1,7 +1,7 @@
 """Python generators and other iterables as streams."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
@@ -22,7 +22,7 @@ class GeneratorSource(StreamSource):
     """
 
     def __init__(self, function: Any, args: tuple[Any, ...], element_spec: Tree) -> None:
-        self._function: Callable[..., Any] = function if callable(function) else _Again(function)
+        self._function = function
         self._args = args
         self._declared = element_spec
         self._found: Tree = None
@@ -34,8 +34,7 @@ class GeneratorSource(StreamSource):
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The function and its arguments; not what was found out by running it."""
-        function = self._function.func if isinstance(self._function, _Again) else self._function
-        return {"the generator": function, "its arguments": self._args, "element_spec": self._declared}
+        return {"the generator": self._function, "its arguments": self._args, "element_spec": self._declared}
 
     @property
     def is_declared(self) -> bool:
@@ -71,7 +70,7 @@ class GeneratorSource(StreamSource):
 
     def iterate(self, epoch: int) -> Iterator[Tree]:
         """Calls the function: every epoch has the same elements, unless the function sees to it itself."""
-        made = self._function(*self._args)
+        made = self._function(*self._args) if callable(self._function) else self._function
         try:
             elements: Iterator[Tree] = iter(made)
         except TypeError:
@@ -93,17 +92,6 @@ class GeneratorSource(StreamSource):
 
     def __str__(self) -> str:
         return function_name(self._function)
-
-
-@final
-class _Again:
-    """An iterable as a function that returns an iterator of it."""
-
-    def __init__(self, iterable: Any) -> None:
-        self.func = iterable  # by which `function_name` knows it
-
-    def __call__(self) -> Any:
-        return self.func
 
 
 def require_again(function: Any) -> None:
