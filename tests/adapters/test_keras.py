@@ -269,6 +269,8 @@ for plan, options in (
     (pairs.batch(8), {"steps_per_epoch": 5}),
     (pairs.batch(8, drop_remainder=True), {}),
     (pairs.take(40).batch(16), {}),
+    (pairs.batch(8), {"steps_per_epoch": 5, "epochs": 2}),
+    (pairs.filter(lambda pair: True).batch(8), {}),
 ):
     try:
         model.fit(plan.to_keras(), verbose=0, **options)
@@ -279,7 +281,7 @@ for plan, options in (
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution shares batches out on JAX")
-def test_batches_that_devices_do_not_divide_are_refused_before_the_first(fresh_python):
+def test_batches_that_devices_do_not_divide_are_refused_before_the_first_where_they_are_known(fresh_python):
     done = fresh_python(
         SEVERAL_DEVICES, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     )
@@ -287,10 +289,12 @@ def test_batches_that_devices_do_not_divide_are_refused_before_the_first(fresh_p
     text = (
         "keras.distribution.DataParallel makes 4 equal parts of each batch, and one has {} elements. Use batch(size, "
     )
-    full, short, *others = done.stdout.splitlines()
+    full, short, *others, running_on, of_unknown_length = done.stdout.splitlines()
     assert full.startswith(text.format(10))
     assert short.startswith(text.format(2))
     assert others == ["trained"] * 3
+    assert running_on.startswith(text.format(2))
+    assert of_unknown_length.startswith(text.format(2))
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX on accelerators")

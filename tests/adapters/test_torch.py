@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -239,6 +240,29 @@ def test_a_data_loader_that_would_stack_batches_is_refused():
         next(iter(DataLoader(adapter)))
     with ps.range(20).to_torch() as adapter:  # what is not batched it may stack
         assert [batch.tolist() for batch in DataLoader(adapter, batch_size=10)] == np.arange(20).reshape(2, 10).tolist()
+
+
+def test_a_share_that_accelerate_would_deal_out_to_all_processes_is_refused():
+    from torch.utils.data import DataLoader
+
+    class DataLoaderDispatcher:  # as accelerate's, which the tests do not install
+        def __init__(self, loader, process_count=2):
+            self.base_dataloader = loader
+            self.state = SimpleNamespace(num_processes=process_count)
+
+        def __iter__(self):
+            yield from self.base_dataloader.__iter__()
+
+    with pairs(10).to_torch(shard=(0, 2)) as adapter:
+        loader = DataLoader(adapter, batch_size=None)
+        assert [len(each) for each in labels(loader)] == [5, 5]
+        with pytest.raises(
+            ps.ArgumentError, match=r"has shard=\(0, 2\).* Leave the adapter out of accelerator\.prepare"
+        ):
+            next(iter(DataLoaderDispatcher(loader)))
+        assert len(list(DataLoaderDispatcher(loader, process_count=1))) == 2
+    with pairs(10).to_torch() as adapter:  # the first process reads it all: whole batches for each
+        assert len(list(DataLoaderDispatcher(DataLoader(adapter, batch_size=None)))) == 2
 
 
 NO_WORKERS = r"num_workers=0\) and to_torch\(workers=...\), or, .*MapDataset\(dataset\)"

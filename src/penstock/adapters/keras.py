@@ -234,7 +234,7 @@ class _Pass(Iterator[Tree]):
     def __next__(self) -> Tree:
         if self._epoch is None:
             if _is_building(sys._getframe(1)):
-                return self._made(self._blank())
+                return self._made(self._leaves(self._blank()))
             if self._runs_on:
                 self._loader._stay()
             self._epoch = iter(self._loader)
@@ -250,7 +250,10 @@ class _Pass(Iterator[Tree]):
         except Exception as error:
             _tell_cause(error)
             raise
-        return self._made(batch)
+        leaves = self._leaves(batch)
+        if len(leaves[0]) != self._rows:  # full ones were looked at before the first
+            _require_divisible((len(leaves[0]),))
+        return self._made(leaves)
 
     def _end_for_tensorflow(self) -> None:
         """Ends an epoch of unknown length as an iterator of tf.data does: Keras's trainer looks for that alone."""
@@ -270,9 +273,11 @@ class _Pass(Iterator[Tree]):
         self._loader._worked_at = before
         return batch
 
-    def _made(self, batch: Tree) -> Tree:
+    def _leaves(self, batch: Tree) -> list[Any]:
+        return flatten_like(self._spec.structure, batch)
+
+    def _made(self, leaves: list[Any]) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
-        leaves = flatten_like(self._spec.structure, batch)
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
         if self._weights is not None:
             x, y = tensors
@@ -319,7 +324,8 @@ class _Feed:
         # The first thing that any strategy but the default one asks of a dataset.
         raise ArgumentError(
             "to_keras() does not work with a model made in the scope of a tf.distribute strategy, which would share "
-            "out each batch by itself. Make the model outside of it, or use the JAX backend with keras.distribution."
+            "out each batch by itself. Give fit() dataset.to_tf(), make the model outside of the scope, or use the JAX "
+            "backend with keras.distribution."
         )
 
 
@@ -456,10 +462,12 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
 
 
 def _require_divisible(sizes: Collection[int]) -> None:
-    """Refuses batches that cannot be shared out evenly, where Keras does that, as JAX would in the middle of an epoch.
+    """Refuses batches that cannot be shared out evenly, where Keras does that, in words that JAX does not have for it.
+
+    Those of known sizes before an epoch begins, the others as they come.
 
     Args:
-        sizes: Elements in a batch, full or short, of those that are known.
+        sizes: Elements in a batch, full or short.
 
     Raises:
         ArgumentError: Says which size, and the cure.

@@ -75,11 +75,13 @@ class TorchAdapter(EpochAdapter, IterableDataset):
 
         Raises:
             LoaderError: This is a worker process of a `DataLoader`.
-            ArgumentError: A `DataLoader` would stack batches into batches.
+            ArgumentError: A `DataLoader` would stack batches into batches, or accelerate would deal out one process's
+                share to all.
         """
         if get_worker_info() is not None:
             raise LoaderError(_OWN_WORKERS)
         _require_no_collation(sys._getframe(1), self.loader._node)
+        _require_not_dealt_out(sys._getframe(1), self.loader._options.shard)
         if self._device.type != "cuda":
             return Epoch(self.loader, self._to_device, _as_it_is)
         copies = _CudaCopies(self._device)
@@ -364,6 +366,29 @@ def _require_no_collation(frame: Any, node: Node) -> None:
             "This DataLoader would stack batches into batches: what to_torch() delivers is batched by the dataset "
             "already. Use DataLoader(adapter, batch_size=None)."
         )
+
+
+def _require_not_dealt_out(frame: Any, shard: tuple[int, int]) -> None:
+    """Refuses a share that accelerate reads in its first process alone, for all: the others' shares would be lost.
+
+    Args:
+        frame: That of the caller of `iter`. In accelerate's `DataLoaderDispatcher`, which `prepare` makes of a
+            `DataLoader` of an `IterableDataset`, it is some frames of `DataLoader`'s below.
+        shard: Which share it delivers.
+    """
+    if shard[1] == 1:
+        return
+    for _ in range(8):
+        if frame is None:
+            return
+        dealer = frame.f_locals.get("self")
+        if type(dealer).__name__ == "DataLoaderDispatcher" and dealer.state.num_processes > 1:
+            raise ArgumentError(
+                "accelerate would read this adapter in its first process alone and deal out its batches to all, but it "
+                f"has shard={shard}: what belongs to the other shares would never be seen. Leave the adapter out of "
+                "accelerator.prepare(), and iterate it in each process."
+            )
+        frame = frame.f_back
 
 
 _STACKING = {"batch", "padded_batch", "bucket_by_length"}
