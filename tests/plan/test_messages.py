@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "split of windows by classes": (
         lambda: ps.range(9).windows(2).split(0.5, 0.5, stratify=np.zeros(8)),
         ValueError,
-        r"split\(stratify=\.\.\.\) would deal overlapping windows to different parts, .*\(no stratify\), or give groups=.*",
+        r"split\(stratify=\.\.\.\) would deal overlapping windows to different parts, .*, or give groups=.*",
     ),
     "split of both": (
         lambda: ps.range(9).split(0.5, 3),

@@ -263,7 +263,8 @@ class FileRows:
         assert 0 <= element < self.handle.shape[0], "a row that the file does not have"
         assert place.shape == (1, *self.handle.row_shape), (place.shape, self.handle.row_shape)
         assert place.dtype == self.handle.dtype, (place.dtype, self.handle.dtype)
-        assert out.flags.c_contiguous and out.flags.writeable, "a row is written as one piece"
+        assert out.flags.c_contiguous, "a row is written as one piece"
+        assert out.flags.writeable, "rows are written"
         offset = element * self.handle.strides[0] + self.handle.offset
         self._read_one(file, offset, [place.view(np.uint8).reshape(-1).data], self._run_nbytes, lambda byte: element)
 
@@ -334,8 +335,8 @@ class FileRows:
             got = file.read_at(offset, views)
         except OSError as error:
             raise SourceError(
-                f"{self.handle.describe(element_at(0))} cannot be read: {error.strerror or error}, at byte {offset:,} of "
-                f"{self.handle.path}. The disk or the connection to it fails; see the system's log."
+                f"{self.handle.describe(element_at(0))} cannot be read: {error.strerror or error}, at byte {offset:,} "
+                f"of {self.handle.path}. The disk or the connection to it fails; see the system's log."
             ) from error
         if got < nbytes:
             raise self._shortened(os.fstat(file.fd).st_size, element_at(got))
