@@ -36,7 +36,7 @@ from penstock._plan._split import boundaries, by_classes, by_groups, require_apa
 from penstock._plan._text import describe, length_text, length_words, uncounted
 from penstock._plan._windows import Windows, group_bounds
 from penstock._random import permute, seeded_globals
-from penstock._spec import Spec
+from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
@@ -703,7 +703,8 @@ class Dataset(NoArray):
             drop_remainder: Leave out batches that are short at the end.
 
         Raises:
-            ArgumentError: Boundaries do not ascend, or there is not one size more than boundaries.
+            ArgumentError: Boundaries do not ascend, or there is not one size more than boundaries; or `length_fn` is
+                `len`, and elements are tuples or dicts, whose own length that is.
             SpecError: As `padded_batch`.
 
         Example:
@@ -722,6 +723,13 @@ class Dataset(NoArray):
             raise ArgumentError(
                 f"bucket_by_length() has {len(edges)} boundaries, and so {len(edges) + 1} buckets, but got "
                 f"{len(sizes)} batch_sizes."
+            )
+        spec = self._node.known_spec
+        if length_fn is len and spec is not None and not isinstance(tree := spec.tree, ArraySpec):
+            part = repr(next(iter(tree))) if isinstance(tree, dict) else 0
+            raise ArgumentError(
+                f"bucket_by_length(len): an element is {type_of(tree)}, whose len is always {len(tree)}, so all go "
+                f"to one bucket. Say of which part: lambda element: len(element[{part}])."
             )
         padding = _padding("bucket_by_length", padded_shapes, padding_values)
         judged = self._judged("bucket_by_length", length_fn, "int64")

@@ -506,6 +506,16 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ),
     ),
     (
+        lambda: ps.zip((rows(1), ps.range(1))).bucket_by_length(len, [3], [1, 1]),
+        ValueError,
+        r".*is a tuple, whose len is always 2, .* Say of which part: lambda element: len\(element\[0\]\)\.",
+    ),
+    (
+        lambda: ps.zip({"ids": rows(1)}).bucket_by_length(len, [3], [1, 1]),
+        ValueError,
+        r".*is a dict, whose len is always 1, .* lambda element: len\(element\['ids'\]\)\.",
+    ),
+    (
         lambda: rows(1).bucket_by_length(len, [3, 2], [1, 1, 1]),
         ValueError,
         r".*boundaries=\[3, 2\]\): they must ascend\.",
