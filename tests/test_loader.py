@@ -418,6 +418,17 @@ def test_an_empty_dataset_is_refused() -> None:
         ps.range(10).take(0).shuffle(1).batch(2).loader()
 
 
+def test_an_epoch_that_turns_out_to_be_empty_is_said_once(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ps.range(3).filter(lambda x: True).batch(4, drop_remainder=True).loader(executor) as loader:
+        assert [list(loader), list(loader)] == [[], []]
+    (said,) = caplog.messages
+    assert said.startswith("Epoch 0 had no batch: nothing came out of batch(4, drop_remainder=True). To see which step")
+    caplog.clear()
+    with ps.range(8).filter(lambda x: True).batch(4).loader(executor) as loader:
+        assert [len(list(loader)), len(list(loader))] == [2, 2]
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("timeout_s", [float("inf"), 10**400])
 def test_no_timeout_is_a_timeout(executor: Any, timeout_s: float) -> None:
     with dataset().loader(executor, timeout_s=timeout_s) as loader:

@@ -224,6 +224,8 @@ class Loader(NoArray):
         self._resumes = True
         self._worked_at: Position | None = None  # for `get_state`, by an adapter whose user draws ahead of its work
         self._iterator_count = 0
+        self._told_empty = False
+        """Whether it was said that an epoch had no batch; where a length is known, that is refused at once."""
         self._started_at = 0.0
         self._lock = threading.Lock()
         self._lock_holder = 0
@@ -558,6 +560,14 @@ class Loader(NoArray):
             batch = pipeline.take(self._at, self._options.timeout_s)
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
+                if not position and not self._counters.batches and not self._told_empty:
+                    self._told_empty = True
+                    _log.warning(
+                        "Epoch %d had no batch: nothing came out of %s. To see which step leaves nothing, or too "
+                        "little for one batch, iterate the dataset as it is after each.",
+                        epoch,
+                        self._node.label,
+                    )
                 self._end_epoch(epoch)
                 self._at = (self._next_epoch(), 0)
                 raise StopIteration
