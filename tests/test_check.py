@@ -1,6 +1,7 @@
 """`Dataset.check`: what is wrong with a dataset, found before it is trained on."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -151,10 +152,36 @@ def test_an_object_that_answers_with_something_else_when_asked_again_is_told() -
 
     numbers = [float(number) for number in range(6)]
     steady = ps.from_source(numbers)
-    for source, found in ((ps.from_source(Drawn(numbers)), ("from_source(Drawn)",)), (steady, ())):
+    told = "from_source(Drawn); it draws from np.random or random, which are seeded for map() and filter() alone"
+    for source, found in ((ps.from_source(Drawn(numbers)), (told,)), (steady, ())):
         result = ps.zip((source, steady)).batch(2).check(executors=())
         assert result.nondeterministic == found
         assert result.ok == (not found)
+
+
+def test_streams_that_give_something_else_when_begun_again_are_told_and_what_they_draw_from() -> None:
+    def drawn(*_: Any) -> Iterator[Any]:
+        yield from np.random.rand(3)
+
+    def timed(*_: Any) -> Iterator[Any]:
+        yield time.perf_counter_ns()
+
+    def steady(*_: Any) -> Iterator[Any]:
+        yield from (1.5, 2.5)
+
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()
+    elements = ps.range(4).map(float)
+    makers = [ps.from_generator, elements.flat_map]
+    result = ps.zip(tuple(make(fn) for make in makers for fn in (drawn, timed, steady))).check(executors=())
+    drawing = "; it draws from np.random or random, which are seeded for map() and filter() alone"
+    assert [re.sub(r" at test_check\.py:\d+", "", each) for each in sorted(result.nondeterministic)] == [
+        f"flat_map(drawn){drawing}",
+        "flat_map(timed)",
+        f"from_generator(drawn){drawing}",
+        "from_generator(timed)",
+    ]
+    assert not result.ok
+    assert (np.random.get_state(legacy=False)["state"]["key"] == before).all()
 
 
 def test_executors_that_deliver_something_else_are_told() -> None:

@@ -17,12 +17,14 @@ import numpy as np
 from penstock import _tree
 from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock._loader import Loader, LoaderOptions
+from penstock._plan._filter import FlatMap
 from penstock._plan._guarding import OnError
 from penstock._plan._index import sliced
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._reader import OpenSources, Reader, copied
 from penstock._plan._source import SourceNode
+from penstock._plan._stream import Generate
 from penstock._plan._text import length_text, sources_of
 from penstock._plan._tolerate import Failure
 from penstock._random import ElementRng, seeded_globals
@@ -58,8 +60,8 @@ class CheckResult:
     ended: str = ""
     """Why the pass ended before its time: what a generator raised, say."""
     nondeterministic: tuple[str, ...] = ()
-    """Functions that return something else when they are called on the same element again, and objects of
-    `from_source` when they are asked for it again."""
+    """Functions that return something else when they are called on the same element again, objects of `from_source`
+    when they are asked for it again, and generators when they are begun again."""
     reuses_memory: tuple[str, ...] = ()
     """Functions that return memory which they write again: on threads, two calls would write it at once."""
     differences: tuple[str, ...] = ()
@@ -242,7 +244,7 @@ def _digest(element: Tree) -> bytes:
 
 @final
 class _Functions:
-    """What functions do that are called on a few elements, each twice, and objects that are asked for some twice."""
+    """What functions do that are called on a few elements, each twice, and sources that are asked for some twice."""
 
     def __init__(self) -> None:
         self.nondeterministic: list[str] = []
@@ -259,7 +261,7 @@ class _Functions:
         """
         parts = {(source,) for sources in failed for source in sources}
         for step in {id(node): node for node in walk(plan)}.values():
-            if not isinstance(step, (Map, SourceNode)):
+            if not isinstance(step, (Map, SourceNode, Generate, FlatMap)):
                 continue
             try:
                 sources = OpenSources(step)
@@ -274,11 +276,17 @@ class _Functions:
                 sources.close()
 
     def _look_at_source(
-        self, step: SourceNode, once: Iterator[tuple[int, Leaves]], again: Iterator[tuple[int, Leaves]]
+        self,
+        step: SourceNode | Generate | FlatMap,
+        once: Iterator[tuple[int, Leaves]],
+        again: Iterator[tuple[int, Leaves]],
     ) -> None:
-        first = dict(once)
-        if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
-            _add(self.nondeterministic, step.label)
+        with seeded_globals() as globals_:  # which are as they were, and not seeded: nobody does so for these
+            first = dict(once)
+            if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
+                name = step.label if isinstance(step, SourceNode) else f"{step.label} at {step.where}"
+                drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
+                _add(self.nondeterministic, name + drawn * globals_.used())
 
     def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
         name = f"{step.label} at {step.where}"

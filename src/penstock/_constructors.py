@@ -124,7 +124,8 @@ def from_generator(
     the one before.
 
     Every epoch has the same elements, unless the generator sees to it: it is not told which epoch it is, and
-    `iter(ds)` of a dataset is epoch 0. `shuffle(window=)` after it has another order in each.
+    `iter(ds)` of a dataset is epoch 0. `shuffle(window=)` after it has another order in each. What it draws from the
+    global `np.random` or `random`, which are not seeded for it, is another each time.
 
     Random access: none; a step that needs it says so. Order: the generator's; with `shards`, one element of each in
     turn, whatever the number of workers. Memory: some batches' worth of elements wait for the workers, counted in
