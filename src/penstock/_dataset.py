@@ -897,7 +897,8 @@ class Dataset(NoArray):
                 which worker processes die. `"raise"` delivers the error in the place of its batch. `"replace"` puts
                 the next element of the same batch that does not fail in its place: shapes, number and order of the
                 others stay (where elements come out of a `filter`, it is left out all the same). `"skip"` leaves it
-                out: batches are filled with those that follow, the length is unknown, and the loader is a stream.
+                out: batches are filled with those that follow, the length is unknown, and the loader is a stream (with
+                `shard=`, an element that fails in one process alone gives that one other batches than the rest).
                 An element is what goes into a batch, an image with its label. What a generator raises ends it. See
                 the page "Go on when an element is broken" for streams.
             shard: `(index, count)`: deliver only this share of the rows of every batch.
