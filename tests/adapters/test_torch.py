@@ -236,7 +236,8 @@ def test_a_data_loader_in_this_process_delivers_the_batches_as_they_are():
 def test_a_data_loader_that_would_stack_batches_is_refused():
     from torch.utils.data import DataLoader
 
-    with pairs().to_torch() as adapter, pytest.raises(ps.ArgumentError, match=r"Use DataLoader\(adapter, batch_size=N"):
+    text = r"Use DataLoader\(adapter, batch_size=None\) or, where a trainer makes the DataLoader, have its get_train_"
+    with pairs().to_torch() as adapter, pytest.raises(ps.ArgumentError, match=text):
         next(iter(DataLoader(adapter)))
     with ps.range(20).to_torch() as adapter:  # what is not batched it may stack
         assert [batch.tolist() for batch in DataLoader(adapter, batch_size=10)] == np.arange(20).reshape(2, 10).tolist()
@@ -265,7 +266,7 @@ def test_a_share_that_accelerate_would_deal_out_to_all_processes_is_refused():
         assert len(list(DataLoaderDispatcher(DataLoader(adapter, batch_size=None)))) == 2
 
 
-NO_WORKERS = r"num_workers=0\) and to_torch\(workers=...\), or, .*MapDataset\(dataset\)"
+NO_WORKERS = r"num_workers=0\) and to_torch\(workers=...\), or, .*MapDataset\(dataset\).* makes an adapter of its own"
 
 
 def test_a_worker_that_is_spawned_is_refused_with_the_cure():

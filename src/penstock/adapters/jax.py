@@ -292,8 +292,8 @@ def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[i
         if uneven or not short_counts:
             rows = f"{uneven[0]} rows" if uneven else "any number of rows"
             raise SpecError(
-                f"element{place} is {leaf}: a short batch has {rows}, and the sharding makes {parts} parts. Use "
-                f"batch({shape[0]}, drop_remainder=True)."
+                f"element{place} is {leaf}: a short batch has {rows}, and the sharding makes {parts} parts. Give the "
+                "step that makes batches drop_remainder=True."
             )
 
 

@@ -37,7 +37,8 @@ from penstock.adapters._epochs import Epoch, EpochAdapter
 _OWN_WORKERS = (
     "A TorchAdapter runs in the process that made it: its loader has workers of its own, and each worker of a "
     "DataLoader would deliver every batch once more. Use DataLoader(adapter, batch_size=None, num_workers=0) and "
-    "to_torch(workers=...), or, for torch's own workers, penstock.adapters.torch.MapDataset(dataset)."
+    "to_torch(workers=...), or, for torch's own workers, penstock.adapters.torch.MapDataset(dataset). A process that a "
+    "trainer starts makes an adapter of its own, as in Lightning's train_dataloader()."
 )
 
 
@@ -364,7 +365,8 @@ def _require_no_collation(frame: Any, node: Node) -> None:
     if stacks and next(steps, None) in _STACKING:
         raise ArgumentError(
             "This DataLoader would stack batches into batches: what to_torch() delivers is batched by the dataset "
-            "already. Use DataLoader(adapter, batch_size=None)."
+            "already. Use DataLoader(adapter, batch_size=None) or, where a trainer makes the DataLoader, have its "
+            "get_train_dataloader() return the adapter."
         )
 
 
