@@ -84,13 +84,13 @@ class _Units:
         for module in (_pipeline, _worker):
             module.run_unit = self.run_unit  # type: ignore[attr-defined]
 
-    def run_unit(self, program: Any, reader: Any, unit: Any, out: Any, words: Any) -> None:
+    def run_unit(self, program: Any, reader: Any, unit: Any, out: Any, words: Any, *options: Any) -> None:
         """In the place of penstock's own."""
         trace, is_on = reader.trace, self._coin.random() < 0.5
         place, trace.times = trace.times, reader.trace.times if is_on else None
         began_s = time.thread_time()
         try:
-            self._run_unit(program, reader, unit, out, words)
+            self._run_unit(program, reader, unit, out, words, *options)
         finally:
             took_s = time.thread_time() - began_s
             trace.times = place

@@ -86,7 +86,7 @@ OPTIONAL = {
     "datasets": ("sources/huggingface.py",),
     "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
     "google_crc32c": ("sources/_tfframes.py",),
-    "fsspec": ("sources/_openfile.py",),
+    "fsspec": ("sources/_remote.py",),
     "simplejpeg": ("image/_simplejpeg.py",),
     "cv2": ("image/",),
     "matplotlib": ("_show/", "demos/"),

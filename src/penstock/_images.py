@@ -13,7 +13,7 @@ from penstock._dataset import Dataset, integer
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
 from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock._plan._source import SourceNode
-from penstock.sources import _listing, _openfile
+from penstock.sources import _listing, _openfile, _remote
 
 if TYPE_CHECKING:
     from penstock.image._decode import ColorMode, DataFormat, Decoding, Speed
@@ -113,7 +113,7 @@ def image_dataset_from_directory(
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {type_of(directory)}.")
     root = os.fspath(directory)
-    if _openfile.is_remote(root):
+    if _remote.is_remote(root):
         raise ArgumentError(
             f"{verb}() lists directories of this machine. Give the URLs of {root} to from_image_files()."
         )

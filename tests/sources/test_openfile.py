@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock.sources import _openfile
+from penstock.sources import _openfile, _remote
 
 CONTENTS = [np.random.default_rng(n).bytes(3000 * n + 1) for n in range(3)]
 
@@ -149,7 +149,7 @@ def read_as_a_stream():
 
 
 def read_as_a_whole():
-    return [_openfile.fetched("served://there/file")[10:30]]
+    return [_remote.fetched("served://there/file")[10:30]]
 
 
 READS = [read_in_a_range, read_as_a_stream, read_as_a_whole]

@@ -36,6 +36,7 @@ from penstock._memory._budget import granted, mib
 from penstock._memory._forked import Inherited
 from penstock._memory._mapping import MemoryFile, private
 from penstock._memory._slot import RingLayout, ring_words
+from penstock._plan._patience import NOTHING_WANTED
 from penstock._plan._reader import Rows, text_array
 from penstock._spec import Spec
 from penstock._tree import Tree
@@ -170,6 +171,12 @@ class Ring:
         for each in self._inherited.copy():  # one operation, for another thread may fork
             if each.is_over:
                 self._inherited.discard(each)
+
+    def give_up(self) -> None:
+        """Says to workers that nothing is wanted any more, which ends pauses in the midst of a unit. Takes no lock."""
+        words = self.words
+        if len(words):  # else it was released
+            words[0] = NOTHING_WANTED
 
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""

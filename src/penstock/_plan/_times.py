@@ -27,8 +27,9 @@ LONG_FACTOR: Final = 4
 """Where calls took so many times what those that were timed explain, another one of them was long."""
 
 # The words: rows; nanoseconds of all short units; then, of long units, and of sampled ones and those that they stand
-# for, nanoseconds by the clock and by the CPU. And for each step its elements, and its nanoseconds within both.
-_ROWS, _SHORT, _LONG, _SAMPLED, _HEAD = 0, 1, 2, 4, 6
+# for, nanoseconds by the clock and by the CPU; requests that were made again. And for each step its elements, and its
+# nanoseconds within both.
+_ROWS, _SHORT, _LONG, _SAMPLED, _REPEATS, _HEAD = 0, 1, 2, 4, 6, 7
 _STEP: Final = 3
 
 
@@ -113,6 +114,10 @@ class Times:
         self._count += 1
         self._due_s = 0.0 if is_long or self._count < FIRST_COUNT else ended_s + SHORT_UNIT_S
 
+    def note_repeats(self, count: int) -> None:
+        """Notes how many requests a unit made again, because a server failed for a moment."""
+        self.words[_REPEATS] += count
+
     def note(self, step: int, count: int, seconds: float) -> None:
         """Notes what a step, of this number in the order of `walk`, gave in this unit, and how long that took."""
         self.words[_HEAD + _STEP * step] += count
@@ -172,14 +177,16 @@ class Noted:
     """By the CPU."""
     steps: tuple[tuple[int, float], ...]
     """Of each step, in the order of `walk`: its elements, and how long it took."""
+    repeats: int
+    """Requests to servers that were made again."""
 
     @classmethod
     def of(cls, words: npt.NDArray[np.int64]) -> "Noted":
         """What the words of a worker say, or the sums of several; all stand for the last few short units."""
-        rows, short_ns, long_ns, long_cpu_ns, sampled_ns, sampled_cpu_ns = words[:_HEAD].tolist()
+        rows, short_ns, long_ns, long_cpu_ns, sampled_ns, sampled_cpu_ns, repeats = words[:_HEAD].tolist()
         factor = short_ns / sampled_ns if sampled_ns else 0.0
         steps = tuple(
             (count, (in_long_ns + factor * in_sampled_ns) / 1e9)
             for count, in_long_ns, in_sampled_ns in words[_HEAD:].reshape(-1, _STEP).tolist()
         )
-        return cls(rows, (long_ns + short_ns) / 1e9, (long_cpu_ns + factor * sampled_cpu_ns) / 1e9, steps)
+        return cls(rows, (long_ns + short_ns) / 1e9, (long_cpu_ns + factor * sampled_cpu_ns) / 1e9, steps, repeats)

@@ -102,8 +102,10 @@ class Feed(Client):
         wake: Callable[[], None],
         shared: SharedFile | None,
         quarantine: Quarantine | None = None,
+        timeout_s: float = math.inf,
     ) -> None:
         self._program = program
+        self._timeout_s = timeout_s
         self._layout = program.layout
         self._quarantine = quarantine
         self._shared = shared
@@ -124,7 +126,10 @@ class Feed(Client):
         self._ticket = 0
         self._executor = make_executor(self)
         self.stop_workers = functools.partial(
-            _stop, self._executor.request_stop, [weakref.ref(stage) for stage in program.stages.values()]
+            _stop,
+            weakref.ref(self),
+            self._executor.request_stop,
+            [weakref.ref(stage) for stage in program.stages.values()],
         )
         """For a finalizer: stops the worker, and holds neither this nor the plan."""
         try:
@@ -151,7 +156,7 @@ class Feed(Client):
             self._reader = self._program.reader(seeded_globals if self._executor.isolates else None)
             self._reader.trace.times = Times(self.ring.times[0])
         try:
-            run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words)
+            run_unit(self._program, self._reader, unit, self.ring.rows(unit.slot), self.ring.words, self._timeout_s)
         finally:
             self._set_aside(self._reader.trace.failures)
 
@@ -413,7 +418,11 @@ class Feed(Client):
         return ended
 
 
-def _stop(stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[Parallel]]") -> None:
+def _stop(
+    feed_ref: "weakref.ref[Feed]", stop_worker: Callable[[], None], stages: "Sequence[weakref.ref[Parallel]]"
+) -> None:
+    if (ring := getattr(feed_ref(), "ring", None)) is not None:  # its worker has it while it runs a unit
+        ring.give_up()
     stop_worker()
     for each in stages:
         if (stage := each()) is not None:

@@ -60,6 +60,7 @@ def lane_of(
         takes_turns=takes_turns,
         given=None if rows_per_batch else noted.rows,
         unit=unit_of(node),
+        repeats=noted.repeats,
     )
 
 

@@ -4,6 +4,7 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -22,6 +23,7 @@ from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
+from penstock._plan._patience import Patience, UnwantedError, reading_with
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
 from penstock._plan._stream import closed
 from penstock._plan._text import origins
@@ -93,8 +95,20 @@ class Outcome(NamedTuple):
         return cls(row_count, bool(is_last), consumed)
 
 
-def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryview[int]") -> None:
+def run_unit(
+    program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryview[int]", timeout_s: float = math.inf
+) -> None:
     """Runs a unit of any kind of program, and notes in the ring's words how long it took, and what came of it.
+
+    Of one that is given up while it waits to try something again, the end is as good as any: nothing is raised.
+
+    Args:
+        program: What it is of.
+        reader: The worker's.
+        unit: The unit.
+        out: Where it writes.
+        words: Those of the ring.
+        timeout_s: How long the loader waits for a worker that does not get on.
 
     Raises:
         Exception: What the unit raised.
@@ -106,8 +120,10 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
         times.begin(began)
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
+    patience = Patience(words, unit.ticket, timeout_s)
     try:
-        program.run(reader, unit, out)
+        with reading_with(patience), contextlib.suppress(UnwantedError):
+            program.run(reader, unit, out)
     finally:
         try:
             if program.is_serial:
@@ -116,6 +132,8 @@ def run_unit(program: Any, reader: Any, unit: Unit, out: Rows, words: "memoryvie
             note_time(words, unit.stop - unit.start, ended - began)
             if times is not None:
                 times.end(began, ended, program.rows_done(reader, unit))
+                if patience.repeat_count:
+                    times.note_repeats(patience.repeat_count)
         except IndexError:  # the ring was released
             pass
 

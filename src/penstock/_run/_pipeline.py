@@ -82,6 +82,7 @@ class Pipeline:
         make_executor: Makes the executor, given its client.
         make_feed: For a plan over a stream: makes its feed, given what to call when elements have come, and where to
             put text for other processes, if they are to see them.
+        timeout_s: How long a worker may stand still.
         gives_rest: Whether what is there before an error is delivered: as a short batch, or see `rest`.
         quarantine: Takes what was set aside, if the plan has guards; see `_tolerate.py`.
     """
@@ -94,10 +95,12 @@ class Pipeline:
         make_executor: Callable[[Client], Executor],
         make_feed: Callable[[Callable[[], None], SharedFile | None], Feed] | None = None,
         *,
+        timeout_s: float = math.inf,
         gives_rest: bool = False,
         quarantine: Quarantine | None = None,
     ) -> None:
         self._program = program
+        self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._is_guarded = quarantine is not None and is_guarded(program)
         self._pid = os.getpid()
@@ -172,7 +175,7 @@ class Pipeline:
             self._readers.append(reader)
             reader.trace.times = Times(self._ring.times[(len(self._readers) - 1) % len(self._ring.times)])
         try:
-            run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words)
+            run_unit(self._program, reader, unit, self._ring.rows(unit.slot), self._ring.words, self._timeout_s)
         finally:  # what was set aside before an error is told of, too
             if reader.trace.failures and self._quarantine is not None:
                 self._quarantine.add(reader.trace.failures)
@@ -583,6 +586,7 @@ class Pipeline:
         if self._pid != os.getpid():
             return
         self._closed = True  # and the rest again, if it was: Ctrl-C may have struck here
+        self._ring.give_up()
         self.stop_workers()
         if self._intake is not None:
             self._intake.feed.request_stop()

@@ -77,6 +77,7 @@ class Stage:
         quarantine: Quarantine | None = None,
     ) -> None:
         self._prefetch = prefetch
+        self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
@@ -190,6 +191,7 @@ class Stage:
             spare_count=min(2, self._prefetch),
             make_executor=self.choice.make_executor,
             make_feed=self._make_feed if self._below else None,
+            timeout_s=self._timeout_s,
             gives_rest=gives_rest,
             quarantine=self._quarantine,
         )
@@ -201,7 +203,7 @@ class Stage:
         assert self._below is not None
         for stage in self._stages.values():
             stage.reopen()
-        return Feed(self._below, self._feed_choice.make_executor, wake, shared, self._quarantine)
+        return Feed(self._below, self._feed_choice.make_executor, wake, shared, self._quarantine, self._timeout_s)
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if nothing was started."""

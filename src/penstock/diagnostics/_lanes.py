@@ -108,6 +108,8 @@ class Lane:
     """What that step gave."""
     delay_s: float | None = None
     """All workers together: how much of `wall_s` they could have run and had no CPU; None where that is not known."""
+    repeats: int = 0
+    """Requests that they made again, because a server failed for a moment."""
 
     @property
     def who(self) -> str:
@@ -164,6 +166,7 @@ class Lane:
             given=None if self.given is None else self.given - (before.given or 0),
             wall_s=self.wall_s - before.wall_s,
             cpu_s=self.cpu_s - before.cpu_s,
+            repeats=self.repeats - before.repeats,
             steps=tuple(step for step in steps if step.elements),
         )
 

@@ -192,6 +192,11 @@ class Report:
     """Pages of files that the kernel keeps, and drops when anybody needs the memory: nobody's."""
 
     @property
+    def repeats(self) -> int:
+        """Requests to servers that were made again, because they failed for a moment."""
+        return sum(lane.repeats for lane in self.lanes)
+
+    @property
     def wait_share(self) -> float:
         """The share of the time that the consumer waited for data, 0 to 1."""
         return self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
@@ -378,6 +383,11 @@ class Report:
         if self.set_aside:
             plural = " was" if self.set_aside == 1 else "s were"
             copies += f" {self.set_aside:,} element{plural} set aside, see {self.quarantine}."
+        if self.repeats:
+            plural = " was" if self.repeats == 1 else "s were"
+            copies += (
+                f" {self.repeats:,} request{plural} made again, because a server failed for a moment; see the log."
+            )
         lines = [f"{self.sentence}.{copies}", *self._table(), *self._memory(), *([self.note] if self.note else [])]
         return "\n".join(lines)
 

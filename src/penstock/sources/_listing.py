@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import ArgumentError, SourceError
+from penstock.sources._remote import is_remote
 
 Integers = npt.NDArray[np.int64]
 
@@ -85,6 +86,13 @@ class FileList:
     def __getitem__(self, index: int) -> str:
         """The path of a file, as a user would write it."""
         return os.path.join(self.root, self.folders[int(self.folder_of[index])], self.names[index])
+
+    @property
+    def remote_folders(self) -> list[str]:
+        """Those of the folders that are behind URLs."""
+        if b"://" not in self.folders.data.tobytes():
+            return []
+        return [path for path in map(self.folders.__getitem__, range(len(self.folders))) if is_remote(path)]
 
     def __iter__(self) -> Iterator[str]:
         folders = [os.path.join(self.root, self.folders[number], "") for number in range(len(self.folders))]

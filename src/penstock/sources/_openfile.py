@@ -8,23 +8,27 @@ descriptor is closed when nobody reads from it any more, so that no read goes to
 """
 
 import glob
-import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, home_cure, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
+from penstock._plan._patience import NOTHING_WANTED, Patience, patience, reading_with
 from penstock.sources._inmemory import is_in_memory
+from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+F = TypeVar("F")
+T = TypeVar("T")
 
 # What is read in one go, and stays in the core's cache until it is decoded; over a network, where a request takes long
 # and many can be under way, more.
@@ -35,6 +39,8 @@ _GAP_NBYTES: Final = 4 << 10
 _REMOTE_GAP_NBYTES: Final = 256 << 10
 # Memory beyond this is given back at once: one large record should not cost it for the rest of the run.
 _KEPT_NBYTES: Final = 8 << 20
+# Files that are looked at, or indexed, at one time.
+_THREADS: Final = 8
 # A process may have 1,024 files open by default, and others need some.
 _MAX_OPEN: Final = 128
 _ADVICE_NBYTES: Final = 128 << 10
@@ -61,7 +67,7 @@ class File:
         """Without folders."""
         return os.path.basename(self.url)
 
-    def open(self) -> "_LocalFile | _RemoteFile":
+    def open(self) -> "_LocalFile | RemoteFile":
         """Opens it for reading.
 
         Raises:
@@ -70,12 +76,11 @@ class File:
         cure = " It was there when the dataset was made; put it back, or make the dataset again."
         if not self.is_local:
             cure += (
-                " A worker process has of fsspec what the environment and its configuration files say, and neither "
-                "what this program registered or set, nor memory://. For these use executor='threads'."
+                " A worker process knows of fsspec what the environment says, and what this program had set in "
+                "fsspec.config.conf when the loader was made. For all else use executor='threads'."
             )
-        with _told(f"{self.url} cannot be opened", cure):
-            now = _described(self.url)
-            opened = _LocalFile(self.url) if self.is_local else _RemoteFile(self.url)
+        now = _described(self.url, f"{self.url} cannot be opened", cure)
+        opened = _opened(self.url, cure) if self.is_local else RemoteFile(self.url)
         if now != self:
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
@@ -109,7 +114,32 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
         urls += _matches(os.fspath(each))
     if not urls:
         raise ArgumentError(f"{verb}() got no files.")
-    return tuple(map(described, urls))
+    return tuple(for_each(urls, described) if any(map(is_remote, urls)) else map(described, urls))
+
+
+def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
+    """What a function says of each file, in their order; some are looked at at one time.
+
+    Where one fails, or at Ctrl-C, the others end as soon as what they are at: nothing is tried again any more.
+
+    Args:
+        files: The files.
+        function: Called on threads of its own.
+    """
+    if len(files) == 1:
+        return [function(files[0])]
+    words = memoryview(bytearray(8)).cast("q")
+
+    def call(file: F) -> T:
+        with reading_with(Patience(words, ticket=1)):
+            return function(file)
+
+    with ThreadPoolExecutor(max(1, min(_THREADS, len(files))), "penstock-index") as pool:
+        try:
+            return list(pool.map(call, files))
+        except BaseException:
+            words[0] = NOTHING_WANTED
+            raise
 
 
 def names_of(files: Sequence[File]) -> str:
@@ -140,8 +170,7 @@ def described(url: str) -> File:
     Raises:
         SourceError: It cannot be looked at.
     """
-    with _told(f"{url} cannot be read", home_cure(url)):
-        return _described(url)
+    return _described(url, f"{url} cannot be read", home_cure(url))
 
 
 class Chunk(NamedTuple):
@@ -164,7 +193,7 @@ class OpenFiles:
 
     def __init__(self, files: Sequence[File]) -> None:
         self.files = files
-        self._opened: dict[int, _LocalFile | _RemoteFile] = {}
+        self._opened: dict[int, _LocalFile | RemoteFile] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
         self._is_remote = any(not file.is_local for file in files)
@@ -222,17 +251,17 @@ class OpenFiles:
         return memory
 
     def _read(self, wanted: list[tuple[int, int, Bytes]]) -> None:
-        remote: list[tuple[_RemoteFile, int, Bytes]] = []
+        remote: list[Wanted] = []
         for number, offset, place in wanted:
             file = self._file(number)
-            if isinstance(file, _RemoteFile):
+            if isinstance(file, RemoteFile):
                 remote.append((file, offset, place))
                 continue
             try:
                 got = file.read_into(offset, place.data)
             except OSError as error:
                 raise SourceError(
-                    f"{file.path} cannot be read at byte {offset:,}: {_reason(error)}. The disk or the connection to "
+                    f"{file.path} cannot be read at byte {offset:,}: {reason_of(error)}. The disk or the connection to "
                     "it fails; see the system's log."
                 ) from error
             if got < len(place):
@@ -242,9 +271,9 @@ class OpenFiles:
                     "again."
                 )
         if remote:
-            _read_remote(remote)
+            read_ranges(remote)
 
-    def _file(self, number: int) -> "_LocalFile | _RemoteFile":
+    def _file(self, number: int) -> "_LocalFile | RemoteFile":
         file = self._opened.get(number)
         if file is None:
             with self._lock:
@@ -297,7 +326,7 @@ class _LocalFile:
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         self._seek_lock = threading.Lock()
 
-    def read_into(self, offset: int, place: memoryview) -> int:
+    def read_into(self, offset: int, place: memoryview, asker: Patience | None = None) -> int:
         """Fills memory with the bytes from `offset` on; returns how many, fewer only at the file's end."""
         total = 0
         while total < len(place):
@@ -320,57 +349,12 @@ class _LocalFile:
             os.close(self.descriptor)
 
 
-class _RemoteFile:
-    """A file system of fsspec, and a path in it. Nothing stays open."""
-
-    def __init__(self, url: str) -> None:
-        self.path = url
-        self.system, self.inner = _file_system(url)
-
-    def read_into(self, offset: int, place: memoryview) -> int:
-        """Fills memory with the bytes from `offset` on; returns how many."""
-        with _told(f"{self.path} cannot be read at byte {offset:,}"):
-            data = self.system.cat_file(self.inner, start=offset, end=offset + len(place))
-        self.require_part(data, len(place))
-        place[: len(data)] = data
-        return len(data)
-
-    def require_part(self, data: bytes, nbytes: int) -> None:
-        """Refuses what is more than the part that was asked for.
-
-        Raises:
-            SourceError: It is.
-        """
-        if len(data) > nbytes:
-            raise SourceError(
-                f"{self.path} does not come in parts: {nbytes:,} bytes of it were asked for, and {len(data):,} came, "
-                "as from a server of HTTP that knows no ranges. Fetch it to this machine first; fsspec does for "
-                f"'simplecache::{self.path}'."
-            )
-
-
-def _read_remote(wanted: list[tuple[_RemoteFile, int, Bytes]]) -> None:
-    """Reads ranges of files of one file system, all under way at once where it can."""
-    files = [file.inner for file, _, _ in wanted]
-    offsets = [offset for _, offset, _ in wanted]
-    ends = [offset + len(place) for _, offset, place in wanted]
-    with _told(f"{wanted[0][0].path} cannot be read at byte {offsets[0]:,}"):
-        parts = wanted[0][0].system.cat_ranges(files, offsets, ends, on_error="return")
-    for (file, offset, place), part in zip(wanted, parts, strict=True):
-        with _told(f"{file.path} cannot be read at byte {offset:,}"):
-            if isinstance(part, Exception):
-                raise part
-        file.require_part(part, len(place))
-        if len(part) < len(place):
-            raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
-        place[:] = np.frombuffer(part, np.uint8)
-
-
 class _Stream(io.RawIOBase):
     """A `File` as Python's file object, for libraries that want one."""
 
     def __init__(self, file: File) -> None:
         self._file, self._nbytes, self._at = file.open(), file.nbytes, 0
+        self._asker = patience()  # libraries read on threads of their own
 
     def readable(self) -> bool:
         return True
@@ -387,7 +371,7 @@ class _Stream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         place = memoryview(buffer).cast("B")[: max(0, self._nbytes - self._at)]
-        count = self._file.read_into(self._at, place) if len(place) else 0
+        count = self._file.read_into(self._at, place, self._asker) if len(place) else 0
         self._at += count
         return count
 
@@ -396,8 +380,7 @@ def _matches(path: str) -> list[str]:
     if is_remote(path):
         if not glob.has_magic(path):
             return [path]
-        system, inner = _file_system(path)
-        found = [str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner))]
+        found = matches(path)
     else:
         path = path.removeprefix("file://")
         if os.path.isdir(path):
@@ -411,54 +394,17 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-def is_remote(url: str) -> bool:
-    """Whether it is an URL that `fsspec` reads, and no path of this machine."""
-    return "://" in url and not url.startswith("file://")
-
-
-def fetched(url: str) -> bytes:
-    """All bytes of a file behind an URL.
-
-    Raises:
-        SourceError: It is not there, or the connection fails.
-        ImportError: `fsspec` is missing.
-    """
-    with _told(f"{url} cannot be read"):
-        system, inner = _file_system(url)
-        return bytes(system.cat_file(inner))
-
-
-def _described(url: str) -> File:
-    if not is_remote(url):
+def _described(url: str, fact: str, cure: str) -> File:
+    if is_remote(url):
+        return File(url, *facts_of(url, fact, cure))
+    with _told(fact, cure):
         nbytes, changed = stamp(url)
-        return File(url, nbytes, str(changed))
-    system, inner = _file_system(url)
-    info = system.info(inner)
-    if info["size"] is None:
-        raise ValueError("its size is not known, and without it there is no random access")
-    return File(url, int(info["size"]), _version(system, inner, info))
+    return File(url, nbytes, str(changed))
 
 
-def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
-    from fsspec.archive import AbstractArchiveFileSystem  # not above: it is an extra, and is there by now
-
-    # The key of a file in an archive is that of the object that reads the archive: another one each time.
-    if isinstance(system, AbstractArchiveFileSystem):
-        return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
-    # That of a file behind HTTP is its URL's alone, whatever is there; what the server says of the content tells more.
-    mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
-    return f"{system.ukey(inner)}{mark}"
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-    except ImportError:
-        raise ImportError(
-            f"{url} is no local path, and reading it needs fsspec: pip install 'penstock[remote]'."
-        ) from None
-    system, inner = fsspec.core.url_to_fs(url)
-    return system, str(inner)
+def _opened(path: str, cure: str) -> "_LocalFile":
+    with _told(f"{path} cannot be opened", cure):
+        return _LocalFile(path)
 
 
 def _sorted(numbers: Integers, offsets: Integers) -> Integers | None:
@@ -470,21 +416,9 @@ def _sorted(numbers: Integers, offsets: Integers) -> Integers | None:
 
 
 @contextmanager
-def _told(fact: str, cure: str = "") -> Iterator[None]:
-    """Has what fails told as a fact, with its reason and a cure, a sentence after a space.
-
-    Whatever it is: each file system raises exceptions of its own, and many, as those of aiohttp, are no `OSError`.
-    """
+def _told(fact: str, cure: str) -> Iterator[None]:
+    """Has what fails told as a fact, with its reason and a cure, a sentence after a space."""
     try:
         yield
-    except (PenstockError, ImportError):
-        raise
     except Exception as error:
-        raise SourceError(f"{fact}: {_reason(error)}.{cure}") from error
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-    # To fsspec a file that HTTP refuses is not found, for whatever reason. What the server said is the cause.
-    is_hidden = isinstance(error, FileNotFoundError) and error.__cause__ is not None
-    return f"{reason} ({type(error.__cause__).__name__}: {error.__cause__})" if is_hidden else reason
+        raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error

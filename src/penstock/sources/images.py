@@ -22,7 +22,7 @@ from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
-from penstock.sources import _openfile
+from penstock.sources import _openfile, _remote
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._listing import FileList, Paths
 
@@ -171,8 +171,8 @@ class OpenImageSource(Gathering[ImageSource]):
 
     def _content(self, path: bytes, index: int) -> Bytes:
         """The bytes of a file; in memory of this thread, which holds another one's after the next call."""
-        if b"://" in path and _openfile.is_remote(self.describe(index)):
-            return np.frombuffer(_openfile.fetched(self.describe(index)), np.uint8)
+        if b"://" in path and _remote.is_remote(self.describe(index)):
+            return np.frombuffer(_remote.fetched(self.describe(index)), np.uint8)
         try:
             descriptor = os.open(path, _OPEN_FLAGS)  # not by `_opened`: a generator for each image
             try:

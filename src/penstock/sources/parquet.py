@@ -8,7 +8,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
-from penstock.sources._openfile import File, names_of, placed
+from penstock.sources._openfile import File, for_each, names_of, placed
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
@@ -37,7 +36,6 @@ WASTED_GROUPS: Final = 32
 """After so many groups were decoded, it is looked at how much of them was asked for."""
 USED_SHARE: Final = 0.05
 """A smaller part of the decoded rows is said to be a waste."""
-_FOOTER_THREADS: Final = 8
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
@@ -82,11 +80,7 @@ class TableSource(Handle):
                 raise SpecError(f"{file.url} has the columns {found}, but {self.files[0].url} has {spec}.")
             return _counts(self.kind, file, self.columns)
 
-        if len(self.files) == 1:
-            counts = [counts_of(self.files[0])]
-        else:
-            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self.files)), "penstock-footer") as pool:
-                counts = list(pool.map(counts_of, self.files))
+        counts = for_each(self.files, counts_of)
         sizes = np.array([size for each in counts for size in each], np.int64)
         return _Groups(
             np.repeat(np.arange(len(counts)), [len(each) for each in counts]),

@@ -9,7 +9,6 @@ import os
 import re
 import tarfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
@@ -23,7 +22,7 @@ from penstock._plan._source import Gathering, Handle, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
-from penstock.sources._openfile import File, OpenFiles, names_of, placed
+from penstock.sources._openfile import File, OpenFiles, for_each, names_of, placed
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,7 +31,6 @@ KEY: Final = "__key__"
 _MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 _BLOCK_NBYTES: Final = 512
 _PIECE_NBYTES: Final = 1 << 20
-_INDEX_THREADS: Final = 8
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 
@@ -86,8 +84,7 @@ class TarSource(Handle):
     @cached_property
     def index(self) -> _Index:
         """Where the samples are."""
-        with ThreadPoolExecutor(min(_INDEX_THREADS, len(self.files)), "penstock-index") as pool:
-            shards = list(pool.map(self._shard, self.files))
+        shards = for_each(self.files, self._shard)
         counts = [len(shard.key_ends) for shard in shards]
         return _Index(shards, np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
 

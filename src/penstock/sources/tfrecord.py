@@ -7,7 +7,6 @@ beside it, for compressed data have no random access.
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, final
@@ -24,15 +23,13 @@ from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred
-from penstock.sources._openfile import File, OpenFiles, names_of, placed
+from penstock.sources._openfile import File, OpenFiles, for_each, names_of, placed
 from penstock.sources._tfframes import HEAD_NBYTES, TAIL_NBYTES, compression_of, first_record, offsets_of
 from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, is_sequence, walk
 
 Compression = Literal["auto", "gzip", "zlib"] | None
 Integers = npt.NDArray[np.int64]
 
-# Files whose indices are made or looked up at one time.
-_INDEX_THREADS: Final = 8
 _OPTIONS: Final = ("auto", None, "gzip", "zlib")
 
 
@@ -95,11 +92,7 @@ class TFRecordSource(Handle):
     @cached_property
     def index(self) -> _Index:
         """Where the records are."""
-        if len(self.files) == 1:
-            parts = [self._indexed(self.files[0])]
-        else:
-            with ThreadPoolExecutor(min(_INDEX_THREADS, len(self.files)), "penstock-index") as pool:
-                parts = list(pool.map(self._indexed, self.files))
+        parts = for_each(self.files, self._indexed)
         counts = [len(offsets) - 1 for _, offsets in parts]
         bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         return _Index([file for file, _ in parts], bounds, np.concatenate([offsets for _, offsets in parts]))

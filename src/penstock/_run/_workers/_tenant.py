@@ -9,12 +9,13 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from penstock._memory._budget import granted
 from penstock._memory._ring import Ring
 from penstock._memory._shared import Place
 from penstock._memory._slot import own_words
+from penstock._plan._patience import NOTHING_WANTED
 from penstock._run._lower import Unit
 from penstock._run._workers._parcel import Parcel
 from penstock._run._workers._worker import Opening, current_directory
@@ -22,7 +23,6 @@ from penstock._run._workers._worker import Opening, current_directory
 if TYPE_CHECKING:
     from penstock._run._workers._pool import Pool
 
-_NOTHING_WANTED: Final = 1 << 62
 _numbers = itertools.count()
 
 _log = logging.getLogger("penstock")
@@ -108,6 +108,7 @@ class Plan:
             arrays=tuple(self.places[1:]),
             slot_count=1 if ring is None else ring.slot_count,
             file_nbytes=tuple(file.nbytes for file in self.files),
+            timeout_s=timeout_s,
             directory=current_directory(),
             path=tuple(path for path in sys.path if type(path) is str),
         )
@@ -162,7 +163,7 @@ class Tenant:
         if self._has_left or self._pid != os.getpid():
             return
         for plan in self.plans:
-            plan.words[0] = _NOTHING_WANTED
+            plan.words[0] = NOTHING_WANTED
         self.pool.post(lambda: self.pool.leave(self))
         self._has_left = True  # last: Ctrl-C may strike anywhere before, and then whoever calls again does it
 

@@ -37,6 +37,7 @@ from penstock._memory._shared import Place, map_private, read_bytes
 from penstock._memory._slot import RingLayout, own_words, ring_words
 from penstock._plan._map import Map, find_specs
 from penstock._plan._node import Node, walk
+from penstock._plan._patience import Patience, UnwantedError, reading_with
 from penstock._plan._reader import Trace
 from penstock._plan._times import Times
 from penstock._random import owned_globals
@@ -69,6 +70,8 @@ class Opening(NamedTuple):
     """Of the ring."""
     file_nbytes: tuple[int, ...]
     """Of the memory behind the descriptors; none for a plan without a ring."""
+    timeout_s: float
+    """How long a worker may stand still."""
     directory: str
     """Where the parent was, for functions that open files by relative paths."""
     path: tuple[str, ...]
@@ -188,14 +191,17 @@ class _Worker:
         state = DONE
         if unit.ticket > plan.words[0]:
             try:
-                if not plan.is_loaded:
-                    self._load(number, plan)
-                with self._watching(number):
-                    kind, payload = plan.run(unit, self._trace)
+                with reading_with(Patience(plan.words, unit.ticket, plan.timeout_s)):  # loading reads too
+                    if not plan.is_loaded:
+                        self._load(number, plan)
+                    with self._watching(number):
+                        kind, payload = plan.run(unit, self._trace)
                 self._require_own()
                 if kind:
                     state = TOLD
                     self._tell(kind, place, payload)
+            except UnwantedError:
+                self._require_own()
             except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
                 self._require_own()
                 payload = dump_error(error, f"worker {self._number} (pid {self._pid})"), tuple(self._trace.failures)
@@ -268,6 +274,7 @@ class _Plan:
             self._memories.append(map_shared(descriptor, nbytes))
             os.close(descriptor)
         self.words = ring_words(self._memories[0], opening.slot_count) if self._memories else own_words()
+        self.timeout_s = opening.timeout_s
         self.is_loaded = False
         self._value: Any = None
 
@@ -308,7 +315,7 @@ class _Plan:
         program: Any = self._value
         rows = self._slots[unit.slot]
         trace.times = self._times
-        run_unit(program, self._reader, unit, rows, self.words)
+        run_unit(program, self._reader, unit, rows, self.words, self.timeout_s)
         failures = tuple(trace.failures)
         if not (failures or self._has_objects):
             return "", None

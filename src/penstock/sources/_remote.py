@@ -1,0 +1,392 @@
+"""Files behind URLs, by `fsspec`: looked at, and read in ranges, many of them under way at once.
+
+A server that fails for a moment is asked again, after pauses that grow. What is of a moment: that it is busy or being
+started (HTTP's 408, 425, 429 and 5xx), that a connection broke or was not to be had, that an answer did not come or was
+cut off. All else is told at once: what is not there, is not allowed, or is not what was asked for. `gcsfs` does the
+same, `s3fs` of less, and fsspec's own HTTP not at all (2026.9).
+
+Each wait, and what ends it. For an answer: the file system's own timeout (that of HTTP is 5 minutes, by default). The
+pauses: see `_patience.py`.
+"""
+
+import errno
+import hashlib
+import http.client
+import logging
+import random
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._code import is_own
+from penstock._errors import PenstockError, SourceError
+from penstock._plan._patience import Patience, patience
+
+T = TypeVar("T")
+Bytes = npt.NDArray[np.uint8]
+
+PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between the first time that something is asked for and the second, and so on."""
+_WARN_AT: Final = 3
+"""The failures of one request before this one are hardly felt; this one is a warning in the log."""
+_PASSING_STATUS: Final = frozenset({408, 425, 429})
+_LASTING_STATUS: Final = frozenset({501, 505})
+# EBUSY, EREMOTEIO: what s3fs makes of "slow down" and of an internal error.
+_PASSING_ERRNO: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EAGAIN", "EBUSY", "EREMOTEIO", "ENETDOWN", "ENETRESET", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH")
+    if hasattr(errno, name)
+)
+_PASSING_TYPES: Final = (
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
+    http.client.BadStatusLine,
+    http.client.IncompleteRead,
+)
+# Of libraries that file systems are made of; what they raise is here only if they are.
+_PASSING_NAMES: Final = (
+    ("aiohttp", ("ClientConnectionError", "ClientPayloadError")),
+    ("azure.core.exceptions", ("ServiceRequestError", "ServiceResponseError")),
+    ("botocore.exceptions", ("HTTPClientError",)),
+    ("ftplib", ("error_temp",)),
+    ("httpx", ("TransportError",)),
+    ("requests.exceptions", ("ConnectionError", "Timeout", "ChunkedEncodingError")),
+    ("urllib3.exceptions", ("ProtocolError", "TimeoutError")),
+)
+# Many clients that fail at once shall not come again at once. Not the user's generator, which is seeded.
+_spread = random.Random()
+
+_log = logging.getLogger("penstock")
+
+
+def is_remote(url: str) -> bool:
+    """Whether it is an URL that `fsspec` reads, and no path of this machine."""
+    return "://" in url and not url.startswith("file://")
+
+
+class Facts(NamedTuple):
+    """What a file system says of a file."""
+
+    nbytes: int
+    version: str
+    """What tells whether it is still the same."""
+
+
+def facts_of(url: str, fact: str, cure: str = "") -> Facts:
+    """Asks for size and version of a file. For `fact` and `cure` see `insist`.
+
+    Raises:
+        SourceError: It is not there, or the connection fails.
+        ImportError: `fsspec` is missing.
+    """
+
+    def ask() -> Facts:
+        system, inner = _file_system(url)
+        info = system.info(inner)
+        if info["size"] is None:
+            raise ValueError("its size is not known, and without it there is no random access")
+        return Facts(int(info["size"]), _version(system, inner, info))
+
+    return insist(ask, lambda: fact, cure)
+
+
+def matches(pattern: str) -> list[str]:
+    """The URLs that fit a pattern, in the order of their names.
+
+    Raises:
+        SourceError: The connection fails.
+        ImportError: `fsspec` is missing.
+    """
+
+    def ask() -> list[str]:
+        system, inner = _file_system(pattern)
+        return [str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner))]
+
+    return insist(ask, lambda: f"{pattern} cannot be looked for")
+
+
+def fetched(url: str) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        SourceError: It is not there, or the connection fails.
+        ImportError: `fsspec` is missing.
+    """
+
+    def ask() -> bytes:
+        system, inner = _file_system(url)
+        return bytes(system.cat_file(inner))
+
+    return insist(ask, lambda: f"{url} cannot be read")
+
+
+@final
+class RemoteFile:
+    """A file system of fsspec, and a path in it. Nothing stays open.
+
+    Raises:
+        SourceError: The URL means nothing to fsspec, or the connection fails.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        self.system, self.inner = insist(lambda: _file_system(url), lambda: f"{url} cannot be opened")
+
+    def read_into(self, offset: int, place: memoryview, asker: Patience | None = None) -> int:
+        """Fills memory with the bytes from `offset` on; returns how many.
+
+        Args:
+            offset: Where the bytes begin.
+            place: Where they go.
+            asker: Whose patience it takes; None for the calling thread's.
+        """
+        data = insist(
+            lambda: self.system.cat_file(self.inner, start=offset, end=offset + len(place)),
+            lambda: f"{self.path} cannot be read at byte {offset:,}",
+            asker=asker,
+        )
+        self.require_part(data, len(place))
+        place[: len(data)] = data
+        return len(data)
+
+    def require_part(self, data: bytes, nbytes: int) -> None:
+        """Refuses what is more than the part that was asked for.
+
+        Raises:
+            SourceError: It is.
+        """
+        if len(data) > nbytes:
+            raise SourceError(
+                f"{self.path} does not come in parts: {nbytes:,} bytes of it were asked for, and {len(data):,} came, "
+                "as from a server of HTTP that knows no ranges. Fetch it to this machine first; fsspec does for "
+                f"'simplecache::{self.path}'."
+            )
+
+
+Wanted = tuple[RemoteFile, int, Bytes]
+"""A file, an offset, and the memory that the bytes from there on go to."""
+
+
+def read_ranges(wanted: Sequence[Wanted]) -> None:
+    """Reads ranges, all of one file system under way at once where it can. Of those that fail, only these come again.
+
+    Raises:
+        SourceError: A file ends before a range does, or the connection fails.
+    """
+    systems: dict[int, list[Wanted]] = {}
+    for each in wanted:
+        systems.setdefault(id(each[0].system), []).append(each)
+    for ranges in systems.values():
+        _read_ranges_of(ranges[0][0].system, ranges)
+
+
+def _read_ranges_of(system: Any, left: list[Wanted]) -> None:
+    """The same of one file system; takes what it has read from the list."""
+
+    def ask() -> None:
+        files = [file.inner for file, _, _ in left]
+        offsets = [offset for _, offset, _ in left]
+        ends = [offset + len(place) for _, offset, place in left]
+        failed: list[tuple[Wanted, BaseException]] = []
+        parts = system.cat_ranges(files, offsets, ends, on_error="return")
+        for (file, offset, place), part in zip(left, parts, strict=True):
+            if isinstance(part, BaseException):
+                failed.append(((file, offset, place), part))
+                continue
+            file.require_part(part, len(place))
+            if len(part) < len(place):
+                raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
+            place[:] = np.frombuffer(part, np.uint8)
+        failed.sort(key=lambda pair: is_passing(pair[1]))  # what comes again in vain is told first
+        left[:] = [each for each, _ in failed]
+        for _, error in failed:
+            raise error
+
+    insist(ask, lambda: f"{left[0][0].path} cannot be read at byte {left[0][1]:,}")
+
+
+class Settings(NamedTuple):
+    """What another process has to know of fsspec to read from a file system as this one does."""
+
+    protocol: str
+    kind: type
+    """The class behind it, which the program may have registered."""
+    options: dict[str, dict[str, Any] | None]
+    """What `fsspec.config.conf` holds for the class, by protocol."""
+
+    @classmethod
+    def of(cls, protocol: str) -> "Settings":
+        """Those of this process.
+
+        Raises:
+            TypeError: What this file system holds is in this process alone.
+        """
+        import fsspec
+        from fsspec.implementations.memory import MemoryFileSystem
+
+        kind = fsspec.get_filesystem_class(protocol)
+        if issubclass(kind, MemoryFileSystem):
+            raise TypeError(f"what {protocol}:// holds is in the memory of this process alone")
+        if (module := sys.modules.get(kind.__module__)) is not None and is_own(module):
+            raise TypeError(f"{kind.__name__}, which this program registered for {protocol}://, is no installed code")
+        names = (kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol
+        return cls(protocol, kind, {name: fsspec.config.conf.get(name) for name in (protocol, *names)})
+
+    def adopt(self) -> None:
+        """Makes them those of this process."""
+        import fsspec
+
+        fsspec.register_implementation(self.protocol, self.kind, clobber=True)
+        for name, options in self.options.items():
+            if options is None:
+                fsspec.config.conf.pop(name, None)
+            else:
+                fsspec.config.conf[name] = options
+
+
+def protocols_of(url: str) -> Iterator[str]:
+    """Those of the file systems that an URL leads through: `zip` and `file` of `zip://a::file:///b.zip`."""
+    import fsspec
+
+    for part in url.split("::"):
+        yield part.partition("://")[0] if "://" in part or part in fsspec.available_protocols() else "file"
+
+
+def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
+    """Makes what names files behind URLs in another process, which is to read them as this one does."""
+    for each in settings:
+        each.adopt()
+    return kind(*values)
+
+
+def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker: Patience | None = None) -> T:
+    """Asks a server for something, and again where it fails for a moment.
+
+    Args:
+        ask: Asks once. It may go on where it failed.
+        fact: What to say where it fails for good: `s3://a/b cannot be read`.
+        cure: What to do then, a sentence after a space.
+        asker: Whose patience it takes; None for the calling thread's.
+
+    Raises:
+        SourceError: It fails for good; names the reason, and how often it was asked.
+        UnwantedError: Nobody wants to know any more.
+    """
+    asker = asker or patience()
+    began, count = time.monotonic(), 0
+    while True:
+        count += 1
+        try:
+            return ask()
+        except (PenstockError, ImportError):
+            raise
+        except Exception as error:  # of any type: those of aiohttp, for one, are no `OSError`
+            taken_s = time.monotonic() - began
+            pause_s = _pause_s(count, error)
+            # Half of what a loader waits for a worker: it shall say what failed, and not that nobody got on.
+            if pause_s is None or taken_s + pause_s > asker.limit_s / 2:
+                how = f" after {count} tries in {taken_s:.0f} s" if count > 1 else ""
+                raise SourceError(f"{fact()}{how}: {reason_of(error)}.{cure}") from error
+            level = logging.WARNING if count == _WARN_AT else logging.INFO
+            _log.log(level, "%s: %s. It is tried again in %.1f s.", fact(), reason_of(error), pause_s)
+        asker.pause(pause_s)
+        asker.repeat_count += 1
+
+
+def _pause_s(count: int, error: Exception) -> float | None:
+    """How long to wait after so many tries; None where it is of no use, or enough."""
+    if count > len(PAUSES_S) or not is_passing(error):
+        return None
+    return max(PAUSES_S[count - 1] * _spread.uniform(0.8, 1.2), _asked_pause_s(error))
+
+
+def _asked_pause_s(error: Exception) -> float:
+    """How long the server asks to be left alone; 0 if it does not say."""
+    for each in _with_causes(error):
+        for holder in (each, getattr(each, "response", None)):
+            headers = getattr(holder, "headers", None)
+            said = None if headers is None else headers.get("Retry-After")
+            if isinstance(said, str) and said.isdecimal():
+                return float(said)
+    return 0.0
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a server failed for a moment, so that to ask again is of use.
+
+    File systems raise what their libraries do, or hide it in something of their own: so the first one of an exception
+    and its causes that says anything is believed. To fsspec a file is not found for whatever reason.
+    """
+    return next((verdict for each in _with_causes(error) if (verdict := _verdict(each)) is not None), False)
+
+
+def _verdict(error: BaseException) -> bool | None:
+    status = _status(error)
+    if status is not None:
+        return status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    if isinstance(error, OSError) and error.errno in (socket.EAI_AGAIN, socket.EAI_NONAME):
+        return error.errno == socket.EAI_AGAIN
+    if isinstance(error, _PASSING_TYPES) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
+        return True
+    for module, names in _PASSING_NAMES:
+        if any(isinstance(error, getattr(sys.modules.get(module), name, ())) for name in names):
+            return True
+    return None
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP's status in an exception, wherever its library has it; None if there is none."""
+    response = getattr(error, "response", None)
+    found = [getattr(holder, name, None) for holder in (error, response) for name in ("status", "status_code", "code")]
+    if isinstance(response, dict):  # botocore's
+        found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+    numbers = [int(str(each)) for each in found if str(each).isdecimal()]
+    return next((number for number in numbers if 400 <= number < 600), None)
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
+        seen.add(id(one))
+        yield one
+        one = one.__cause__
+
+
+def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
+    from fsspec.archive import AbstractArchiveFileSystem  # not above: it is an extra, and is there by now
+
+    # The key of a file in an archive is that of the object that reads the archive: another one each time.
+    if isinstance(system, AbstractArchiveFileSystem):
+        return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
+    # That of a file behind HTTP is its URL's alone, whatever is there; what the server says of the content tells more.
+    mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
+    return f"{system.ukey(inner)}{mark}"
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise ImportError(
+            f"{url} is no local path, and reading it needs fsspec: pip install 'penstock[remote]'."
+        ) from None
+    system, inner = fsspec.core.url_to_fs(url)
+    return system, str(inner)
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in the words of who raised it."""
+    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    # To fsspec a file that HTTP refuses is not found, for whatever reason. What the server said is the cause.
+    is_hidden = isinstance(error, FileNotFoundError) and error.__cause__ is not None
+    return f"{reason} ({type(error.__cause__).__name__}: {error.__cause__})" if is_hidden else reason

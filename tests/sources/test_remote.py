@@ -1,0 +1,235 @@
+import io
+import logging
+import tarfile
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._plan._patience import Patience, UnwantedError, patience, reading_with
+from penstock.sources import _openfile, _remote
+
+fsspec = pytest.importorskip("fsspec")
+from tests.servers import WebFileSystem, serving  # noqa: E402
+
+RECORDS = [b"%d " % number * 50 for number in range(60)]
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.001,) * 6)
+    fsspec.register_implementation("web", WebFileSystem, clobber=True)
+    with serving() as server:
+        ps.write_tfrecord(tmp_path / "records", RECORDS)
+        server.files["records"] = (tmp_path / "records").read_bytes()
+        yield server
+
+
+def url_of(server, name="records", protocol="web"):
+    return f"{protocol}://{server.address}/{name}"
+
+
+def records(server):
+    ds = ps.from_tfrecord(url_of(server))
+    assert len(ds) == len(RECORDS)
+    return ds
+
+
+def first_byte(headers):
+    return int(headers.get("Range", "bytes=0-")[6:].partition("-")[0])
+
+
+def as_bytes(elements):
+    return [element.tobytes() for element in elements]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("verdict", [408, 429, 500, 502, 503, 504, "reset", "cut"])
+def test_what_fails_for_a_moment_is_asked_for_again_and_counted(server, tmp_path, verdict, executor):
+    ds = records(server)
+    server.begin_with(lambda number, headers: verdict if number % 3 == 1 else None)
+    with ds.loader(executor, on_error="replace", quarantine=tmp_path / "q") as loader:
+        assert as_bytes(loader) == RECORDS
+        report = loader.report()
+    assert report.set_aside == 0
+    assert 15 < report.repeats < 45  # every third of 60 and those themselves
+    assert f" {report.repeats} requests were made again, because a server failed for a moment" in str(report)
+
+
+@pytest.mark.parametrize(("verdict", "said"), [(400, "400"), (401, "401"), (403, "403"), (404, "404"), (416, "416")])
+def test_what_fails_for_good_is_asked_for_once(server, verdict, said):
+    ds = records(server)
+    server.begin_with(lambda number, headers: verdict if headers["Range"] else None)
+    with pytest.raises(ps.SourceError, match=rf"records cannot be read at byte 0: .*{said}") as told:
+        ds[0]
+    assert "tries" not in str(told.value)
+    assert [method for method, _ in server.requests] == ["HEAD", "GET"]
+
+
+def test_server_that_goes_on_failing_is_told_with_the_tries(server, caplog):
+    ds = records(server)
+    server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
+    with (
+        caplog.at_level(logging.INFO, "penstock"),
+        pytest.raises(ps.SourceError, match=r"records cannot be read at byte 0 after 7 tries in 0 s: HTTPError: .*503"),
+    ):
+        ds[0]
+    assert len(server.requests) == 1 + 7
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "INFO", "INFO", "INFO"]
+    assert "Service Unavailable. It is tried again in 0.0 s." in caplog.messages[0]
+
+
+def test_looking_for_a_file_is_tried_again_too(server):
+    server.begin_with(lambda number, headers: 503 if number < 2 else None)
+    (file,) = _openfile.find("test", url_of(server))
+    assert file.nbytes == len(server.files["records"])
+    server.begin_with(lambda number, headers: "reset" if number < 2 else None)
+    assert isinstance(file.open(), _remote.RemoteFile)
+    server.begin_with(lambda number, headers: 500 if number < 3 else None)
+    assert _remote.fetched(url_of(server)) == server.files["records"]
+
+
+def test_file_that_has_changed_is_told_at_once(server):
+    ds = records(server)
+    server.answer_headers = {"ETag": '"2"'}
+    server.begin_with(lambda number, headers: None)
+    with pytest.raises(ps.SourceError, match=r"records has changed since the dataset was made"):
+        ds[0]
+    assert len(server.requests) == 1
+
+
+def test_of_several_ranges_those_that_failed_come_again(server):
+    file = _remote.RemoteFile(url_of(server))
+    server.begin_with(lambda number, headers: 503 if number in (1, 4, 5) else None)
+    places = [np.zeros(10, np.uint8) for _ in range(4)]
+    _remote.read_ranges([(file, 100 * number, place) for number, place in enumerate(places)])
+    content = server.files["records"]
+    assert [place.tobytes() for place in places] == [content[at : at + 10] for at in (0, 100, 200, 300)]
+    ranges = [first_byte({"Range": wanted}) for _, wanted in server.requests]
+    assert ranges == [0, 100, 200, 300, 100, 100, 100]
+
+
+def test_of_several_ranges_the_one_that_comes_again_in_vain_is_told_at_once(server):
+    file = _remote.RemoteFile(url_of(server))
+    server.begin_with(lambda number, headers: {0: 503, 2: 403}.get(number))
+    with pytest.raises(ps.SourceError, match=r"records cannot be read at byte 200: .*403"):
+        _remote.read_ranges([(file, 100 * number, np.zeros(10, np.uint8)) for number in range(4)])
+    assert len(server.requests) == 4
+
+
+def test_a_loader_hears_of_the_failure_before_its_timeout(server, monkeypatch):
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.001, 60.0))
+    ds = records(server)
+    server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
+    with (
+        ds.loader("threads", timeout_s=60) as loader,
+        pytest.raises(ps.SourceError, match=r"after 2 tries in 0 s:"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(("asked", "count"), [("0", 3), ("3600", 2), ("Wed, 21 Oct 2015 07:28:00 GMT", 3)])
+def test_pause_that_a_server_asks_for_is_kept_or_too_long(server, asked, count):
+    file = _remote.RemoteFile(url_of(server))
+    server.answer_headers = {"Retry-After": asked}
+    server.begin_with(lambda number, headers: {0: 503, 1: 429}.get(number))
+    with reading_with(Patience(limit_s=60)):
+        if count == 3:
+            file.read_into(0, memoryview(bytearray(10)))
+        else:
+            with pytest.raises(ps.SourceError, match=r"at byte 0: HTTPError"):
+                file.read_into(0, memoryview(bytearray(10)))
+            count = 1
+    assert len(server.requests) == count
+
+
+@pytest.fixture
+def pausing(monkeypatch):
+    """Pauses are endless; set when one begins."""
+    begun, original = threading.Event(), Patience.pause
+    monkeypatch.setattr(_remote, "PAUSES_S", (1e6,))
+    monkeypatch.setattr(Patience, "pause", lambda self, seconds: begun.set() or original(self, seconds))
+    return begun
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "seek"])
+@pytest.mark.parametrize(("is_stream", "well_until"), [(False, 500), (True, 2000)])
+def test_pause_ends_when_nobody_wants_the_unit_any_more(server, pausing, how, is_stream, well_until):
+    ds = records(server)
+    if is_stream:
+        ds = ds.filter(lambda element: True)
+    before = set(threading.enumerate())
+    loader = ds.loader("threads", workers=1, timeout_s=1e9)
+    server.begin_with(lambda number, headers: 503 if first_byte(headers) > well_until else None)
+    iterator = iter(loader)
+    assert next(iterator).tobytes() == RECORDS[0]
+    assert pausing.wait(60)
+    workers = [each for each in set(threading.enumerate()) - before if each.name.startswith("penstock-")]
+    if how == "close":
+        loader.close()
+    elif how == "seek":
+        server.begin_with(lambda number, headers: None)
+        assert as_bytes(loader) == RECORDS  # by the one worker, in the next epoch
+        loader.close()
+    del loader, iterator, ds
+    for thread in workers:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_pause_inline_ends_with_its_loader(server, pausing):
+    loader = records(server).loader("inline", timeout_s=1e9)
+    server.begin_with(lambda number, headers: 503 if headers["Range"] else None)
+    thread = threading.Thread(target=lambda: pausing.wait(60) and loader.close())
+    thread.start()
+    with pytest.raises(ps.LoaderError, match=r"This loader is closed"):
+        next(iter(loader))
+    thread.join()
+
+
+@pytest.mark.parametrize("is_main", [False, True])
+def test_files_that_are_looked_at_together_end_together(is_main, monkeypatch):
+    begun, ended = threading.Event(), []
+
+    def look(name):
+        if name == "fails":
+            assert begun.wait(60)
+            raise KeyboardInterrupt if is_main else ps.SourceError("It is gone.")
+        begun.set()
+        try:
+            patience().pause(1e6)
+        except UnwantedError:
+            ended.append(name)
+            raise
+
+    with pytest.raises(KeyboardInterrupt if is_main else ps.SourceError):
+        _openfile.for_each(["fails", "waits"], look)
+    assert ended == ["waits"]
+    assert _openfile.for_each([3, 1, 2], lambda number: number + 1) == [4, 2, 3]
+
+
+def in_zip(path, name, content):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, content)
+    return f"zip://{name}::file://{path}"
+
+
+def tar_of(*texts):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number, text in enumerate(texts):
+            member = tarfile.TarInfo(f"{number}.txt")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    return file.getvalue()
+
+
+def test_files_of_one_name_in_several_file_systems_are_not_taken_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts = [[b"a0", b"a1"], [b"b0", b"b1"]]
+    urls = [in_zip(tmp_path / f"{number}.zip", "s.tar", tar_of(*part)) for number, part in enumerate(texts)]
+    (batch,) = ps.from_tar(urls).padded_batch(4)
+    assert as_bytes(batch["txt"]) == [b"a0", b"a1", b"b0", b"b1"]
