@@ -1,7 +1,9 @@
 import io
 import logging
+import os
 import tarfile
 import threading
+import time
 import zipfile
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock._plan._patience import Patience, UnwantedError, patience, reading_with
+from penstock._run._workers._parcel import pack, unpack
 from penstock.sources import _openfile, _remote
 
 fsspec = pytest.importorskip("fsspec")
@@ -233,3 +236,87 @@ def test_files_of_one_name_in_several_file_systems_are_not_taken_for_each_other(
     urls = [in_zip(tmp_path / f"{number}.zip", "s.tar", tar_of(*part)) for number, part in enumerate(texts)]
     (batch,) = ps.from_tar(urls).padded_batch(4)
     assert as_bytes(batch["txt"]) == [b"a0", b"a1", b"b0", b"b1"]
+
+
+# What other processes know of fsspec.
+
+
+def in_memory(tmp_path):
+    fsspec.filesystem("memory").pipe("/records", (tmp_path / "records").read_bytes())
+    return ps.from_tfrecord("memory://records")
+
+
+def test_what_lies_in_memory_stays_on_threads(server, tmp_path):
+    ds = in_memory(tmp_path).map(len)
+    with ds.loader() as loader:
+        assert list(loader) == [len(record) for record in RECORDS]
+        report = loader.report()
+    assert report.executor == "threads"
+    assert "It runs on threads, not on processes: from_tfrecord(records)" in report.note
+    assert "what memory:// holds is in the memory of this process alone" in report.note
+    with pytest.raises(ps.TravelError, match=r'what memory:// holds .* of this process alone\).* executor="threads"'):
+        ds.loader(executor="processes")
+    pictures = ps.from_image_files(["memory://pets/a.png"], image_size=(4, 4))
+    with pytest.raises(ps.TravelError, match=r"what memory:// holds is in the memory of this process alone"):
+        pictures.loader(executor="processes")
+
+
+def test_file_system_of_the_program_stays_on_threads(server):
+    with pytest.raises(ps.TravelError, match=r"WebFileSystem, which this program registered for web://, is no install"):
+        records(server).loader(executor="processes")
+
+
+def test_what_a_program_set_of_fsspec_travels(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ps.write_tfrecord(tmp_path / "records", RECORDS)
+    urls = [in_zip(tmp_path / f"{part}.zip", "records", (tmp_path / "records").read_bytes()) for part in "ab"]
+    monkeypatch.setattr(fsspec.config, "conf", {"zip": {"allowZip64": False}, "s3": {"secret": "of another"}})
+    node = ps.from_tfrecord(urls)._node
+    parcel = pack(node, node)
+    assert b"of another" not in parcel.data
+    monkeypatch.setattr(fsspec.config, "conf", {"file": {"auto_mkdir": True}})
+    there = unpack(parcel.data, [])
+    assert fsspec.config.conf == {"zip": {"allowZip64": False}}
+    assert there.data.files == node.data.files
+
+
+@pytest.fixture
+def http(server):
+    """That of fsspec, which is installed, so that worker processes know it too."""
+    pytest.importorskip("aiohttp")
+    yield server
+    fsspec.get_filesystem_class("http").clear_instance_cache()
+
+
+@pytest.mark.slow
+def test_worker_processes_ask_again_with_the_options_of_the_program(http, monkeypatch):
+    monkeypatch.setattr(fsspec.config, "conf", {"http": {"headers": {"X-Key": "k"}}})
+    failed = []
+
+    def rule(number, headers):
+        if headers["X-Key"] != "k":
+            return 403
+        if first_byte(headers) in (0, 116) or first_byte(headers) in failed:
+            return None
+        failed.append(first_byte(headers))
+        return 503 if len(failed) in (3, 5) else None
+
+    http.begin_with(rule)
+    ds = ps.from_tfrecord(url_of(http, protocol="http"))
+    with ds.loader("processes", workers=1) as loader:
+        assert as_bytes(loader) == RECORDS
+        assert loader.report().repeats == 2
+
+
+@pytest.mark.slow
+def test_pause_in_a_worker_process_ends_with_its_loader(http):
+    ds = ps.from_tfrecord(url_of(http, protocol="http"))
+    failed = threading.Event()
+    with ds.loader("processes", workers=1) as loader:
+        http.begin_with(lambda number, headers: (failed.set() or 503) if first_byte(headers) > 500 else None)
+        next(iter(loader))
+        pids = loader._pipeline.pids()
+        assert failed.wait(60)
+        began = time.monotonic()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert time.monotonic() - began < 10  # and not the half minute of all pauses

@@ -44,6 +44,9 @@ from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
 from penstock._plan._source import Source, SourceNode
 from penstock._plan._stream import Generate, StreamSource
+from penstock.sources._listing import FileList
+from penstock.sources._openfile import File
+from penstock.sources._remote import Settings, arrive, protocols_of
 from penstock.sources.npy import StridedFile
 
 SHARED_ARRAY_NBYTES: Final = 1 << 20
@@ -222,6 +225,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
         self._aliases: set[int] = set()
+        self._settings: dict[str, Settings] = {}
+        """What other processes have to know to read URLs, by protocol."""
 
     def forget(self) -> None:
         """Has cloudpickle treat modules as before; what the user registered was left alone."""
@@ -260,6 +265,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, types.ModuleType):
             if is_own(obj):
                 return self._reduce_module(obj)
+        elif isinstance(obj, (File, FileList)):
+            return self._reduce_files(obj)
         elif isinstance(obj, _HINTS):
             if not _is_of_installed(obj):  # or else by name
                 return self._reduce_hint(obj)
@@ -294,6 +301,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._sent.append((module, set(content)))
         # The content is set when the module exists, for it may refer to the module.
         return types.ModuleType, (module.__name__,), content, None, None, _fill_module
+
+    def _reduce_files(self, files: File | FileList) -> Any:
+        """Names of files; with those behind URLs goes what this program set of fsspec."""
+        urls = files.remote_folders if isinstance(files, FileList) else [files.url] * (not files.is_local)
+        if not urls:
+            return super().reducer_override(files)
+        protocols = {protocol for url in urls for protocol in protocols_of(url)}
+        for protocol in protocols - self._settings.keys():
+            self._settings[protocol] = Settings.of(protocol)
+        settings = tuple(self._settings[protocol] for protocol in sorted(protocols))
+        return arrive, (settings, type(files), tuple(vars(files).values()))
 
     def _reduce_hint(self, hint: Any) -> Any:
         """What annotations mention, which pickle and cloudpickle would have a worker look up in the user's module."""
