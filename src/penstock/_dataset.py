@@ -885,8 +885,9 @@ class Dataset(NoArray):
                 functions that let go of it; `"inline"`, without workers, on the caller's thread. `"auto"` takes
                 processes if the plan has a function of yours that can travel to another process, else threads; and
                 threads from the epoch on in which `cache` holds all that those functions would make.
-            workers: Threads or processes; `"auto"` for the CPUs that this process may use. Loaders of one process
-                share one pool of worker processes, which has as many as the loader that asked for most.
+            workers: Threads or processes; `"auto"` for the CPUs that this process may use, and for eight threads
+                at least where they wait for a server. Loaders of one process share one pool of worker processes, which
+                has as many as the loader that asked for most.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Bytes that `projected_nbytes` must not exceed.

@@ -149,7 +149,7 @@ def read_as_a_stream():
 
 
 def read_as_a_whole():
-    return [_remote.fetched("served://there/file")[10:30]]
+    return [_remote.fetched(["served://there/file"])[0][10:30]]
 
 
 READS = [read_in_a_range, read_as_a_stream, read_as_a_whole]

@@ -11,8 +11,10 @@ import pytest
 
 import penstock as ps
 from penstock._plan._patience import Patience, UnwantedError, patience, reading_with
+from penstock._run import _choice
+from penstock._run._lower import Program
 from penstock._run._workers._parcel import pack, unpack
-from penstock.sources import _openfile, _remote
+from penstock.sources import _openfile, _remote, images
 
 fsspec = pytest.importorskip("fsspec")
 from tests.servers import WebFileSystem, serving  # noqa: E402
@@ -92,7 +94,7 @@ def test_looking_for_a_file_is_tried_again_too(server):
     server.begin_with(lambda number, headers: "reset" if number < 2 else None)
     assert isinstance(file.open(), _remote.RemoteFile)
     server.begin_with(lambda number, headers: 500 if number < 3 else None)
-    assert _remote.fetched(url_of(server)) == server.files["records"]
+    assert _remote.fetched([url_of(server)]) == [server.files["records"]]
 
 
 def test_file_that_has_changed_is_told_at_once(server):
@@ -261,6 +263,36 @@ def test_what_lies_in_memory_stays_on_threads(server, tmp_path):
         pictures.loader(executor="processes")
 
 
+def test_zarr_array_in_memory_stays_on_threads():
+    zarr = pytest.importorskip("zarr")
+    array = zarr.create_array("memory://arrays/a", shape=(4, 2), dtype="f4", overwrite=True)
+    array[:] = 1
+    ds = ps.from_arrays(array)
+    assert ds._node.is_remote
+    with ds.map(lambda row: -row).batch(4).loader() as loader:
+        assert loader.report().executor == "threads"
+        np.testing.assert_array_equal(next(iter(loader)), -np.ones((4, 2)))
+
+
+def test_row_of_a_zarr_array_is_asked_for_again(monkeypatch):
+    zarr = pytest.importorskip("zarr")
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.001,) * 6)
+    array = zarr.create_array("memory://arrays/b", shape=(4, 2), dtype="f4", overwrite=True)
+    array[:] = 1
+    asked, original = [], type(array.store).get
+
+    async def get(self, *args, **options):
+        asked.append(args)
+        if len(asked) == 1:
+            raise ConnectionResetError("gone for a moment")
+        return await original(self, *args, **options)
+
+    with ps.from_arrays(array).batch(4).loader("threads") as loader:
+        monkeypatch.setattr(type(array.store), "get", get)
+        np.testing.assert_array_equal(next(iter(loader)), np.ones((4, 2)))
+        assert loader.report().repeats == 1
+
+
 def test_file_system_of_the_program_stays_on_threads(server):
     with pytest.raises(ps.TravelError, match=r"WebFileSystem, which this program registered for web://, is no install"):
         records(server).loader(executor="processes")
@@ -320,3 +352,71 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
         began = time.monotonic()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     assert time.monotonic() - began < 10  # and not the half minute of all pauses
+
+
+# A server that takes long to answer: few requests, and many at once.
+
+
+@pytest.mark.parametrize(("row_s", "count"), [(0.0, 1), (0.001, 1), (0.02, 2), (0.1, 4), (10.0, 4)])
+def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s, count):
+    ds = records(server).map(len, element_spec=ps.ArraySpec((), "int64")).batch(20)
+    for node in (ds._node, ds.shuffle(seed=1)._node):
+        units = Program(node, (0, 1)).units(0, 0, slot=0, ticket=1, worker_count=4, row_s=row_s)
+        assert len(units) == count
+
+
+def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
+    def answer_late(self, *given, **options):
+        patience().waited_s += 3600.0  # as if it had
+        return original(self, *given, **options)
+
+    original = WebFileSystem.cat_ranges
+    monkeypatch.setattr(WebFileSystem, "cat_ranges", answer_late)
+    with records(server).map(len).batch(20).loader("threads", workers=1) as loader:
+        list(loader)
+        assert loader._pipeline._ring.words[-1] == 0
+
+
+def test_more_threads_than_cpus_wait_for_a_server(server, monkeypatch):
+    monkeypatch.setattr(_choice, "usable_cpu_count", lambda: 2)
+    ds = records(server)
+    for workers, count in (("auto", 8), (3, 3)):
+        with ds.loader(workers=workers) as loader:
+            assert loader.report().workers == count
+    with ps.range(5).loader() as loader:
+        assert loader.report().workers == 2
+
+
+def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):
+    pytest.importorskip("cv2")
+    import cv2
+
+    pictures = [np.full((4, 4, 3), number, np.uint8) for number in range(5)]
+    for number, picture in enumerate(pictures):
+        server.files[f"{number}.png"] = cv2.imencode(".png", picture)[1].tobytes()
+    asked = []
+    original = WebFileSystem.cat_ranges
+    monkeypatch.setattr(
+        WebFileSystem,
+        "cat_ranges",
+        lambda self, paths, *rest, **options: asked.append(len(paths)) or original(self, paths, *rest, **options),
+    )
+    monkeypatch.setattr(images, "_FETCHED_COUNT", 3)
+    ds = ps.from_image_files([url_of(server, f"{number}.png") for number in range(5)], image_size=(4, 4))
+    server.begin_with(lambda number, headers: 503 if number == 1 else None)
+    np.testing.assert_array_equal(ds.batch(5)[0], pictures)
+    assert asked == [3, 1, 2]
+
+
+def test_a_row_group_is_one_request(server, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({name: np.arange(90.0) for name in "abc"}), tmp_path / "t", row_group_size=10)
+    server.files["t"] = (tmp_path / "t").read_bytes()
+    ds = ps.from_parquet(url_of(server, "t"))
+    assert len(ds) == 90
+    server.begin_with(lambda number, headers: 503 if number == 3 else None)
+    with ds.batch(10).loader("inline") as loader:
+        assert np.concatenate([batch["b"] for batch in loader]).tolist() == list(range(90))
+    # It is looked at once, and its footer is read; the request that failed is made again.
+    assert len([each for each in server.requests if each[0] == "HEAD"]) == 1
+    assert len(server.requests) <= 1 + 2 + 9 + 1

@@ -117,7 +117,7 @@ def test_what_a_store_raises_names_the_array_and_the_rows():
     ds = ps.from_arrays(zarr.open_array(store, mode="r+"))
     source = ds._node.data.open()
     store.is_able = False
-    with pytest.raises(ps.SourceError, match=r"\[3\] and 1 more rows: 503"):
+    with pytest.raises(ps.SourceError, match=r"\[3\] and 1 more rows: UnableError: 503"):
         source.read_into(np.array([3, 4]), np.empty(2))
     with pytest.raises(ps.SourceError, match=r"cannot be opened again: 503\. Put it back\."):
         ds[3]

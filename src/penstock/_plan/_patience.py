@@ -5,7 +5,7 @@ whose unit that is; what reads asks for the thread's `Patience` (`patience`). El
 made) there is no unit, and a patience without a limit.
 
 Who writes what. A patience belongs to the thread that runs the unit. Threads of a library that read for it, such as
-pyarrow's, are given it: they pause by it, and add to `repeat_count`, where one that gets lost does no harm.
+pyarrow's, are given it: they pause by it, and add to what it counts, where a note that gets lost does no harm.
 
 Each wait, and what ends it. There is one, `pause`: ended by its time; by Ctrl-C, which strikes the main thread; and
 where a unit runs, within `LOOK_S`, because nobody wants that any more: it was given up (a `seek`, an iterator that was
@@ -41,7 +41,7 @@ class Patience:
         limit_s: No longer than this is anything tried again.
     """
 
-    __slots__ = ("_ticket", "_words", "limit_s", "repeat_count")
+    __slots__ = ("_ticket", "_words", "limit_s", "repeat_count", "waited_s")
 
     def __init__(self, words: "memoryview[int] | None" = None, ticket: int = 0, limit_s: float = math.inf) -> None:
         self._words = words
@@ -49,6 +49,8 @@ class Patience:
         self.limit_s = limit_s
         self.repeat_count = 0
         """How often something was tried again."""
+        self.waited_s = 0.0
+        """How long servers were waited for, pauses included."""
 
     def pause(self, seconds: float) -> None:
         """Waits before something is tried again.

@@ -64,6 +64,10 @@ class Source(Openable, ABC):
     """Whether an element takes computation, such as decoding, that lets go of the GIL. Workers then share a batch by
     some milliseconds' work each."""
 
+    is_remote: bool = False
+    """Whether it waits for a server, which takes long and can be asked for many things at once. A worker then makes a
+    whole batch where that is small, and `workers="auto"` are more threads than there are CPUs."""
+
     may_hold_gil: bool = False
     """Whether it may hold the GIL while it reads, for all that anybody knows: a report then says what helps if so."""
 
@@ -184,6 +188,11 @@ class SourceNode(Node):
     def computes(self) -> bool:
         """What the source says of itself."""
         return self.data.computes
+
+    @property
+    def is_remote(self) -> bool:
+        """As the source says."""
+        return self.data.is_remote
 
     @property
     def known_spec(self) -> Spec:

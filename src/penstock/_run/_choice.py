@@ -16,7 +16,7 @@ from penstock._run._cpus import usable_cpu_count
 from penstock._run._executor import Client, Executor
 from penstock._run._feed_program import FeedProgram
 from penstock._run._inline import InlineExecutor
-from penstock._run._lower import Program, Unit
+from penstock._run._lower import Program, Unit, is_remote
 from penstock._run._processes import ProcessesExecutor, pool_patience_s
 from penstock._run._serial import Serial
 from penstock._run._threads import ThreadsExecutor
@@ -32,6 +32,9 @@ HAS_PROCESSES: Final = sys.platform == "linux"
 would have to be something else; nobody has built and tried that."""
 
 
+REMOTE_THREAD_COUNT: Final = 8
+"""So many threads at least where they wait for a server, for that takes no CPU: more than batches are under way by
+default."""
 LEAVE_WAIT_S: Final = 5.0
 """How long workers that are at something else may take to go."""
 SHOWN_COUNT: Final = 4
@@ -196,7 +199,7 @@ def choose(
 
     `auto`: a user's Python function means processes, for it may hold the GIL; threads if it cannot travel to
     another process. Without such a function, threads: what we do ourselves lets go of the GIL, and so does a function
-    that says so by an attribute, `releases_gil = True`.
+    that says so by an attribute, `releases_gil = True`. As many as CPUs, and more where they wait for a server.
 
     Args:
         node: The plan.
@@ -239,6 +242,8 @@ def choose(
             _log.warning("%s", note)
     culprit = next((each for each in functions if each.uses_globals()), None)
     if culprit is None:
+        if workers == "auto" and is_remote(node):
+            count = max(count, REMOTE_THREAD_COUNT)
         return Choice("threads", count, timeout_s, note)
     if executor == "auto":
         return Choice(

@@ -25,6 +25,7 @@ from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
 from penstock._plan._patience import Patience, UnwantedError, reading_with
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
+from penstock._plan._source import SourceNode
 from penstock._plan._stream import closed
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
@@ -43,6 +44,8 @@ UNIT_NBYTES = 4 << 20
 """A unit of plain reads is at least this much, or a whole batch."""
 UNIT_S = 8e-3
 """A unit of functions takes about this long: what it costs besides, some 90 us, is little beside it."""
+SERVER_UNIT_S = 0.25
+"""And about this long where a server is asked: a request is then little beside it."""
 FIRST_UNIT_ROWS = 4
 """And has no more rows than this while nobody knows how long one takes."""
 
@@ -129,7 +132,8 @@ def run_unit(
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
             ended = time.perf_counter()
-            note_time(words, unit.stop - unit.start, ended - began)
+            # A server takes as long for many rows as for one: that says nothing of how to cut batches.
+            note_time(words, unit.stop - unit.start, max(0.0, ended - began - patience.waited_s))
             if times is not None:
                 times.end(began, ended, program.rows_done(reader, unit))
                 if patience.repeat_count:
@@ -297,21 +301,33 @@ class Program:
         Rows that take unlike times, as those of functions do, are dealt some milliseconds at a time, and as many units
         to each worker, so that all end with a batch together. Plain reads go to one worker a batch while that is below
         a millisecond: a unit costs some 100 us of Python, which threads cannot do side by side.
+
+        Rows that a server has to be asked for go to one worker as well, also where there are functions, and to several
+        where these take long: a unit is some requests, and the server takes as long for one row as for many.
         """
         if worker_count == 0 or row_count < 2:
             return 1
         share = -(-row_count // worker_count)
         is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # read, and not made any more
-        if self.computes and not is_short:
+        row_nbytes = self.node.spec.nbytes // row_count
+        most = UNIT_NBYTES // max(1, row_nbytes)
+        if self.is_remote:
+            if self.computes and row_s:
+                most = min(most, round(SERVER_UNIT_S / row_s))
+        elif self.computes and not is_short:
             most = min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
             return min(row_count, -(-row_count // (most * worker_count)) * worker_count)
-        row_nbytes = self.node.spec.nbytes // row_count
-        return -(-row_count // max(share, UNIT_NBYTES // max(1, row_nbytes)))
+        return -(-row_count // max(share, most))
 
     @cached_property
     def computes(self) -> bool:
         """Whether elements take computation, and are not merely read."""
         return any(node.computes for node in walk(self.node))
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether a source waits for a server."""
+        return is_remote(self.node)
 
     @cached_property
     def keeps(self) -> bool:
@@ -429,6 +445,11 @@ class Program:
         for target, whole in zip(places.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, first:last]
         out.set_extents(np.array([last - first], np.int64))
+
+
+def is_remote(node: Node) -> bool:
+    """Whether a source of a plan waits for a server."""
+    return any(isinstance(each, SourceNode) and each.is_remote for each in walk(node))
 
 
 def _place(unit: Unit) -> str:

@@ -88,9 +88,17 @@ class File:
             )
         return opened
 
-    def stream(self, buffer_nbytes: int = 1 << 20) -> io.BufferedReader:
-        """Opens it to be read from its start to its end, or with seeks; over a network the buffer is larger."""
-        return io.BufferedReader(_Stream(self), buffer_nbytes if self.is_local else 8 << 20)
+    def stream(
+        self, buffer_nbytes: int = 1 << 20, opened: "_LocalFile | RemoteFile | None" = None
+    ) -> io.BufferedReader:
+        """Opens it to be read from its start to its end, or with seeks; over a network the buffer is larger.
+
+        Args:
+            buffer_nbytes: Of a file of this machine.
+            opened: What `open` gave before, if it need not be looked at again.
+        """
+        stream = _Stream(opened or self.open(), self.nbytes)
+        return io.BufferedReader(stream, buffer_nbytes if self.is_local else 8 << 20)
 
 
 def find(verb: str, paths: Any) -> tuple[File, ...]:
@@ -350,10 +358,10 @@ class _LocalFile:
 
 
 class _Stream(io.RawIOBase):
-    """A `File` as Python's file object, for libraries that want one."""
+    """An open file as Python's file object, for libraries that want one."""
 
-    def __init__(self, file: File) -> None:
-        self._file, self._nbytes, self._at = file.open(), file.nbytes, 0
+    def __init__(self, file: "_LocalFile | RemoteFile", nbytes: int) -> None:
+        self._file, self._nbytes, self._at = file, nbytes, 0
         self._asker = patience()  # libraries read on threads of their own
 
     def readable(self) -> bool:

@@ -112,21 +112,6 @@ def matches(pattern: str) -> list[str]:
     return insist(ask, lambda: f"{pattern} cannot be looked for")
 
 
-def fetched(url: str) -> bytes:
-    """All bytes of a file.
-
-    Raises:
-        SourceError: It is not there, or the connection fails.
-        ImportError: `fsspec` is missing.
-    """
-
-    def ask() -> bytes:
-        system, inner = _file_system(url)
-        return bytes(system.cat_file(inner))
-
-    return insist(ask, lambda: f"{url} cannot be read")
-
-
 @final
 class RemoteFile:
     """A file system of fsspec, and a path in it. Nothing stays open.
@@ -175,41 +160,68 @@ Wanted = tuple[RemoteFile, int, Bytes]
 
 
 def read_ranges(wanted: Sequence[Wanted]) -> None:
-    """Reads ranges, all of one file system under way at once where it can. Of those that fail, only these come again.
+    """Reads ranges, all of a file system under way at once where it can.
 
     Raises:
         SourceError: A file ends before a range does, or the connection fails.
     """
-    systems: dict[int, list[Wanted]] = {}
-    for each in wanted:
-        systems.setdefault(id(each[0].system), []).append(each)
-    for ranges in systems.values():
-        _read_ranges_of(ranges[0][0].system, ranges)
+    spans = [(offset, offset + len(place)) for _, offset, place in wanted]
+    for (file, offset, place), part in zip(wanted, _parts([file for file, _, _ in wanted], spans), strict=True):
+        file.require_part(part, len(place))
+        if len(part) < len(place):
+            raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
+        place[:] = np.frombuffer(part, np.uint8)
 
 
-def _read_ranges_of(system: Any, left: list[Wanted]) -> None:
-    """The same of one file system; takes what it has read from the list."""
+def fetched(urls: Sequence[str]) -> list[bytes]:
+    """All bytes of each of some files, all of a file system under way at once where it can.
+
+    Raises:
+        SourceError: One is not there, or the connection fails.
+        ImportError: `fsspec` is missing.
+    """
+    return [bytes(part) for part in _parts(list(map(RemoteFile, urls)), [(None, None)] * len(urls))]
+
+
+def _parts(files: Sequence[RemoteFile], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
+    """The bytes of each file from the first number to before the second, or all."""
+    parts: dict[int, bytes] = {}
+    systems: dict[int, list[int]] = {}
+    for number, file in enumerate(files):
+        systems.setdefault(id(file.system), []).append(number)
+    for left in systems.values():
+        _take_parts(files, spans, left, parts)
+    return [parts[number] for number in range(len(files))]
+
+
+def _take_parts(
+    files: Sequence[RemoteFile],
+    spans: Sequence[tuple[int | None, int | None]],
+    left: list[int],
+    parts: dict[int, bytes],
+) -> None:
+    """The same for those of one file system that are left. Of those that fail for a moment, only these come again."""
 
     def ask() -> None:
-        files = [file.inner for file, _, _ in left]
-        offsets = [offset for _, offset, _ in left]
-        ends = [offset + len(place) for _, offset, place in left]
-        failed: list[tuple[Wanted, BaseException]] = []
-        parts = system.cat_ranges(files, offsets, ends, on_error="return")
-        for (file, offset, place), part in zip(left, parts, strict=True):
+        paths = [files[number].inner for number in left]
+        starts, ends = [spans[number][0] for number in left], [spans[number][1] for number in left]
+        found = files[left[0]].system.cat_ranges(paths, starts, ends, on_error="return")
+        failed: list[tuple[int, BaseException]] = []
+        for number, part in zip(left, found, strict=True):
             if isinstance(part, BaseException):
-                failed.append(((file, offset, place), part))
-                continue
-            file.require_part(part, len(place))
-            if len(part) < len(place):
-                raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
-            place[:] = np.frombuffer(part, np.uint8)
-        failed.sort(key=lambda pair: is_passing(pair[1]))  # what comes again in vain is told first
-        left[:] = [each for each, _ in failed]
+                failed.append((number, part))
+            else:
+                parts[number] = part
+        failed.sort(key=lambda pair: is_passing(pair[1]))  # what would come again in vain is told first
+        left[:] = [number for number, _ in failed]
         for _, error in failed:
             raise error
 
-    insist(ask, lambda: f"{left[0][0].path} cannot be read at byte {left[0][1]:,}")
+    def fact() -> str:
+        start = spans[left[0]][0]
+        return f"{files[left[0]].path} cannot be read{'' if start is None else f' at byte {start:,}'}"
+
+    insist(ask, fact)
 
 
 class Settings(NamedTuple):
@@ -284,7 +296,9 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
     while True:
         count += 1
         try:
-            return ask()
+            found = ask()
+            asker.waited_s += time.monotonic() - began
+            return found
         except (PenstockError, ImportError):
             raise
         except Exception as error:  # of any type: those of aiohttp, for one, are no `OSError`

@@ -33,6 +33,8 @@ _FIRST_NBYTES: Final = 256 << 10
 _KEPT_NBYTES: Final = 8 << 20
 # No image that fits into a batch comes of so many bytes; a sparse file might be larger than memory.
 _LARGEST_NBYTES: Final = 1 << 30
+# So many files behind URLs are fetched at once by a thread, which has them all until they are decoded.
+_FETCHED_COUNT: Final = 32
 _ADVICE_NBYTES: Final = 128 << 10
 # O_NONBLOCK: a pipe with the name of an image must not wait for somebody to write into it.
 _OPEN_FLAGS: Final[int] = (
@@ -108,6 +110,11 @@ class ImageSource(Handle):
         return list(self.files)
 
     @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
+        """Whether any of its files is behind an URL."""
+        return bool(self.files.remote_folders)
+
+    @property
     def element_spec(self) -> Tree:
         """The image, or the image and its label."""
         image = self.decoding.element_spec
@@ -136,7 +143,10 @@ class ImageSource(Handle):
 
 @final
 class OpenImageSource(Gathering[ImageSource]):
-    """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes."""
+    """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes.
+
+    Of files behind URLs it is the largest `_FETCHED_COUNT` files.
+    """
 
     computes = True
 
@@ -144,6 +154,7 @@ class OpenImageSource(Gathering[ImageSource]):
         super().__init__(source)
         self._paths = Paths(source.files)
         self._own = threading.local()
+        self._is_remote = source.is_remote
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other.
@@ -157,9 +168,12 @@ class OpenImageSource(Gathering[ImageSource]):
             rows = np.arange(len(images))[read.rows]
             if labels is not None:
                 labels.read_into(read.indices, read.arrays[1], rows)
-            paths = self._paths(read.indices)
-            for row, index, path in zip(rows.tolist(), read.indices.tolist(), paths, strict=True):
-                data = self._content(path, index)
+            contents = (
+                self._fetched(read.indices)
+                if self._is_remote
+                else map(self._content, read.indices.tolist(), self._paths(read.indices))
+            )
+            for row, index, data in zip(rows.tolist(), read.indices.tolist(), contents, strict=True):
                 try:
                     if decoding.size is None:
                         images[row] = decoding(data)
@@ -169,10 +183,17 @@ class OpenImageSource(Gathering[ImageSource]):
                     # Not its cause: that says the same without the file, and would be what stands last.
                     raise SourceError(f"{self._named(index)}: {error}") from None
 
-    def _content(self, path: bytes, index: int) -> Bytes:
+    def _fetched(self, indices: Indices) -> Iterator[Bytes]:
+        """The bytes of each file where some are behind URLs: of these, several are under way at once."""
+        for start in range(0, len(indices), _FETCHED_COUNT):
+            some = indices[start : start + _FETCHED_COUNT]
+            urls = [url if _remote.is_remote(url) else None for url in map(self.describe, some.tolist())]
+            fetched = iter(_remote.fetched([url for url in urls if url is not None]))
+            for url, index, path in zip(urls, some.tolist(), self._paths(some), strict=True):
+                yield self._content(index, path) if url is None else np.frombuffer(next(fetched), np.uint8)
+
+    def _content(self, index: int, path: bytes) -> Bytes:
         """The bytes of a file; in memory of this thread, which holds another one's after the next call."""
-        if b"://" in path and _remote.is_remote(self.describe(index)):
-            return np.frombuffer(_remote.fetched(self.describe(index)), np.uint8)
         try:
             descriptor = os.open(path, _OPEN_FLAGS)  # not by `_opened`: a generator for each image
             try:

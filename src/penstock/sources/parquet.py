@@ -24,6 +24,7 @@ from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
 from penstock.sources._openfile import File, for_each, names_of, placed
+from penstock.sources._remote import RemoteFile
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
@@ -36,6 +37,8 @@ WASTED_GROUPS: Final = 32
 """After so many groups were decoded, it is looked at how much of them was asked for."""
 USED_SHARE: Final = 0.05
 """A smaller part of the decoded rows is said to be a waste."""
+KEPT_FOOTERS: Final = 64
+"""So many footers of files behind URLs are kept in a process."""
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
@@ -91,6 +94,11 @@ class TableSource(Handle):
     def __len__(self) -> int:
         return int(self.groups.bounds[-1])
 
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
+        """Whether any of its files is behind an URL."""
+        return any(not file.is_local for file in self.files)
+
     def __str__(self) -> str:
         return names_of(self.files)
 
@@ -116,9 +124,20 @@ class _Decoded:
         self.columns: list[Column] | None = None
 
 
+class _Footer(NamedTuple):
+    """What is kept of a file behind an URL, so that a group of it is one request."""
+
+    file: RemoteFile
+    metadata: Any
+    """That of Parquet, parsed."""
+
+
 @final
 class OpenTableSource(Gathering[TableSource]):
-    """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open."""
+    """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open.
+
+    Of files behind URLs the last `KEPT_FOOTERS` footers are kept too: each takes some requests, one after the other.
+    """
 
     def __init__(self, source: TableSource) -> None:
         super().__init__(source)
@@ -127,6 +146,7 @@ class OpenTableSource(Gathering[TableSource]):
         self._decoded: dict[int, _Decoded] = {}
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were asked for."""
+        self._footers: dict[int, _Footer] = {}
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests group by group, so that each is decoded once.
@@ -163,8 +183,11 @@ class OpenTableSource(Gathering[TableSource]):
         self._decoded_count += 1
         if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
             self._tell_waste()
+        source, place = self._source, int(self._groups.files[group])
+        file = source.files[place]
         with _told(file):
-            table = _read_group(source.kind, file, int(self._groups.numbers[group]), source.columns)
+            footer = None if file.is_local else self._footer(place)
+            table = _read_group(source.kind, file, int(self._groups.numbers[group]), source.columns, footer)
         found = []
         for name in source.columns:
             try:
@@ -190,10 +213,23 @@ class OpenTableSource(Gathering[TableSource]):
                 f"{self._row_count:,}",
                 2 * group_rows,
             )
+    def _footer(self, place: int) -> _Footer:
+        """That of a file behind an URL. Two threads may both read it, and one of the two is kept."""
+        with self._lock:
+            footer = self._footers.get(place)
+        if footer is not None:
+            return footer
+        footer = _footer(self._source.kind, self._source.files[place])
+        with self._lock:
+            self._footers[place] = footer
+            while len(self._footers) > KEPT_FOOTERS:
+                self._footers.pop(next(iter(self._footers)))
+        return footer
 
     def close(self) -> None:
-        """Lets go of the groups that are kept."""
+        """Lets go of what is kept."""
         self._decoded.clear()
+        self._footers.clear()
 
 
 def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> TableSource:
@@ -235,20 +271,29 @@ def _counts(kind: Kind, file: File, columns: tuple[str, ...]) -> list[int]:
         return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
-def _read_group(kind: Kind, file: File, number: int, columns: tuple[str, ...]) -> Any:
-    with _opened(kind, file, columns) as reader:
+def _footer(kind: Kind, file: File) -> _Footer:
+    remote = file.open()
+    assert isinstance(remote, RemoteFile)
+    with _opened(kind, file, footer=_Footer(remote, None)) as reader:
+        return _Footer(remote, reader.metadata if kind == "parquet" else None)
+
+
+def _read_group(kind: Kind, file: File, number: int, columns: tuple[str, ...], footer: _Footer | None) -> Any:
+    with _opened(kind, file, columns, footer) as reader:
         return reader.read_row_group(number, columns=list(columns)) if kind == "parquet" else reader.get_batch(number)
 
 
 @contextmanager
-def _opened(kind: Kind, file: File, columns: tuple[str, ...] = ()) -> Iterator[Any]:
-    file.open()  # it must be what it was
+def _opened(kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Footer | None = None) -> Iterator[Any]:
+    opened = file.open() if footer is None else footer.file  # it must be what it was
     if kind == "parquet":
-        with pq.ParquetFile(file.url if file.is_local else file.stream(), page_checksum_verification=True) as reader:
+        data = file.url if file.is_local else file.stream(opened=opened)
+        metadata = None if footer is None else footer.metadata
+        with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True) as reader:
             yield reader
         return
     # Mapped: a batch that is not compressed is not copied, and only the pages of rows that are read are loaded.
-    with pa.memory_map(file.url) if file.is_local else file.stream() as data:
+    with pa.memory_map(file.url) if file.is_local else file.stream(opened=opened) as data:
         options = None
         if columns:
             names = pa.ipc.open_file(data).schema.names

@@ -106,6 +106,11 @@ class TFRecordSource(Handle):
     def __len__(self) -> int:
         return int(self.index.bounds[-1])
 
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
+        """Whether any of its files is behind an URL."""
+        return any(not file.is_local for file in self.files)
+
     def __str__(self) -> str:
         return names_of(self.files)
 

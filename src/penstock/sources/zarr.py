@@ -12,13 +12,14 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, ZipStore
 
 from penstock._errors import SourceError
 from penstock._plan._node import Indices
 from penstock._plan._source import Handle, Opened
 from penstock._spec import ArraySpec
 from penstock.sources._openfile import stamp
+from penstock.sources._remote import insist
 from penstock.sources.arrays import require_same_rows
 
 
@@ -85,6 +86,11 @@ class ZarrSource(Handle):
         return None
 
     @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its store
+        """Whether the store asks a server."""
+        return isinstance(self._store, FsspecStore)
+
+    @property
     def may_vanish(self) -> bool:
         """Whether the store is no file of this machine, so that `version` does not tell that the array is gone."""
         return not isinstance(self._store, (str, LocalStore))
@@ -109,11 +115,11 @@ class OpenZarrSource(Opened[ZarrSource]):
             array = self._source.find()
             self._known = now, array
         rows, places = np.unique(indices, return_inverse=True)
-        try:
-            found = array.oindex[rows]
-            out[...] = found[places]
-        except Exception as error:  # codecs raise what they like, and so do stores
-            raise SourceError(f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows: {error}") from error
+        # Codecs raise what they like, and so do stores.
+        found = insist(
+            lambda: array.oindex[rows], lambda: f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows"
+        )
+        out[...] = found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
             self._source.find()
 

@@ -281,6 +281,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                     return getattr, (module, name)  # that of the worker, which is seeded for each element
             if not isinstance(obj, random.SystemRandom):
                 self.generators.add(type(obj).__name__)
+        elif (memory := sys.modules.get("fsspec.implementations.memory")) is not None and isinstance(
+            obj, memory.MemoryFileSystem
+        ):
+            raise TypeError("what memory:// holds is in the memory of this process alone")
         elif (h5py := sys.modules.get("h5py")) is not None and isinstance(obj, h5py.HLObject):
             return _reduce_hdf5(obj, h5py)
         return super().reducer_override(obj)
