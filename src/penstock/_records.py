@@ -67,6 +67,7 @@ def from_tfrecord(
     """
     with needs("from_tfrecord", "tfrecord"):
         from penstock.sources import tfrecord
+    _require_local("from_tfrecord(cache_dir)", cache_dir)
     files = _openfile.find("from_tfrecord", paths)
     source = tfrecord.source(files, features, defaults, compression, check_crc, cache_dir)
     return Dataset(SourceNode(source, "from_tfrecord"))
@@ -111,6 +112,7 @@ def from_tar(
     """
     from penstock.sources import tar
 
+    _require_local("from_tar(cache_dir)", cache_dir)
     source = tar.source(_openfile.find("from_tar", paths), fields, cache_dir)
     return Dataset(SourceNode(source, "from_tar"))
 
@@ -194,7 +196,7 @@ def write_tfrecord(
         compression: None, `"gzip"` or `"zlib"`.
 
     Raises:
-        ArgumentError: The dataset is endless.
+        ArgumentError: The dataset is endless, or the path is an URL.
         SpecError: An element is none of these; its number is given.
 
     Example:
@@ -204,8 +206,15 @@ def write_tfrecord(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"write_tfrecord() needs a path, got {path!r}.")
+    _require_local("write_tfrecord(path)", path)
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
     with needs("write_tfrecord", "tfrecord"):
         from penstock.sources import _tfframes
     _tfframes.write(Path(path), elements, compression)
+
+
+def _require_local(what: str, path: str | os.PathLike[str] | None) -> None:
+    """Refuses an URL, in whose place a directory `s3:` would be made here."""
+    if isinstance(path, str) and "://" in path:
+        raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")

@@ -240,6 +240,21 @@ def test_files_of_one_name_in_several_file_systems_are_not_taken_for_each_other(
     assert as_bytes(batch["txt"]) == [b"a0", b"a1", b"b0", b"b1"]
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: ps.write_tfrecord("s3://bucket/a", [b""]), r"write_tfrecord\(path\): 's3://bucket/a'"),
+        (lambda: ps.from_tfrecord("a", cache_dir="s3://bucket"), r"from_tfrecord\(cache_dir\): 's3://bucket'"),
+        (lambda: ps.from_tar("a", cache_dir="s3://bucket"), r"from_tar\(cache_dir\): 's3://bucket'"),
+    ],
+)
+def test_nothing_is_written_to_an_url(tmp_path, monkeypatch, call, what):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ps.ArgumentError, match=rf"{what} is an URL, and files are written on this machine"):
+        call()
+    assert os.listdir() == []
+
+
 # What other processes know of fsspec.
 
 
