@@ -213,6 +213,7 @@ class OpenTableSource(Gathering[TableSource]):
                 f"{self._row_count:,}",
                 2 * group_rows,
             )
+
     def _footer(self, place: int) -> _Footer:
         """That of a file behind an URL. Two threads may both read it, and one of the two is kept."""
         with self._lock:
