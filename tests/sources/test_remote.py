@@ -259,8 +259,8 @@ def test_nothing_is_written_to_an_url(tmp_path, monkeypatch, call, what):
 
 
 def in_memory(tmp_path):
-    fsspec.filesystem("memory").pipe("/records", (tmp_path / "records").read_bytes())
-    return ps.from_tfrecord("memory://records")
+    fsspec.filesystem("memory").pipe("/record.tfrecord", (tmp_path / "records").read_bytes())
+    return ps.from_tfrecord("memory://record.tfrecord")
 
 
 def test_what_lies_in_memory_stays_on_threads(server, tmp_path):
