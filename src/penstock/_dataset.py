@@ -5,7 +5,6 @@ A verb checks its arguments, builds one node, and returns a new handle. What a s
 """
 
 import logging
-import math
 import operator
 import os
 import sys
@@ -474,10 +473,7 @@ class Dataset(NoArray):
         Raises:
             ArgumentError: `n` is negative.
         """
-        count = integer("skip", "n", n)
-        if self._node.length == math.inf:  # which goes on beyond all positions, and that is refused
-            count = operator.index(n)
-        return self._sliced("skip", str(n), count, None, None)
+        return self._sliced("skip", str(n), integer("skip", "n", n), None, None)
 
     def shard(self, index: int, count: int) -> "Dataset":
         """Keeps elements `index`, `index + count`, `index + 2 * count` and so on.
