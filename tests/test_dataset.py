@@ -205,10 +205,10 @@ def test_a_count_beyond_all_elements_means_all_of_them(count):
     stream = ds.filter(lambda x: True)
     for each in (ds, stream):
         assert list(each.take(count)) == list(each.repeat(count).take(5)) == [0, 1, 2, 3, 4]
-        assert list(each.skip(count)) == []
         assert list(each.shard(1, count)) == [1]
         assert [window.tolist() for window in each.windows(3, shift=count)] == [[0, 1, 2]]
         assert sorted(each.shuffle(1, window=count)) == [0, 1, 2, 3, 4]
         assert list(ps.interleave([each, each], cycle_length=count, block_length=count)) == [0, 1, 2, 3, 4] * 2
+    assert list(ds.skip(count)) == []
     assert [batch.tolist() for batch in stream.batch(count)] == [[0, 1, 2, 3, 4]]
     assert (list(ds[:: int(count)]), list(ds[:: -int(count)])) == ([0], [4])

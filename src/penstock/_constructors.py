@@ -157,7 +157,7 @@ def from_generator(
     """
     generators.require_again(fn)
     if length is not None and length != math.inf:
-        length = integer("from_generator", "length", length, 0)
+        length = integer("from_generator", "length", length, 0, most=None)
     where = caller()
     shards = integer("from_generator", "shards", shards, 1)
     if shards > 1 and not callable(fn):

@@ -450,7 +450,7 @@ class Dataset(NoArray):
             [0, 1, 0, 1, 0, 1]
         """
         if count is not None:
-            count = integer("repeat", "count", count)
+            count = integer("repeat", "count", count, most=None)
         if self._node.length is not None:
             self._require_finite("repeat", "It is endless already.")
         return Dataset(Repeat(self._node, count))
@@ -463,7 +463,7 @@ class Dataset(NoArray):
         Raises:
             ArgumentError: `n` is negative.
         """
-        return self._sliced("take", str(n), 0, integer("take", "n", n), None)
+        return self._sliced("take", str(n), 0, integer("take", "n", n, most=None), None)
 
     def skip(self, n: int) -> "Dataset":
         """Leaves out the first `n` elements.
@@ -473,7 +473,7 @@ class Dataset(NoArray):
         Raises:
             ArgumentError: `n` is negative.
         """
-        return self._sliced("skip", str(n), integer("skip", "n", n), None, None)
+        return self._sliced("skip", str(n), integer("skip", "n", n, most=None), None, None)
 
     def shard(self, index: int, count: int) -> "Dataset":
         """Keeps elements `index`, `index + count`, `index + 2 * count` and so on.
@@ -1170,17 +1170,22 @@ def _is_size(value: object) -> bool:
     return size is not None and size >= 0
 
 
-def integer(verb: str, name: str, value: Any, least: int | None = None) -> int:
-    """Checks a count; `least` defaults to 0, and to no bound for seeds. Other numbers end below `POSITION_LIMIT`.
+def integer(
+    verb: str, name: str, value: Any, least: int | None = None, *, most: int | None = POSITION_LIMIT - 1
+) -> int:
+    """Checks a count; `least` defaults to 0, and to no bound for seeds.
 
-    Nothing has as many elements, so a larger count, such as `sys.maxsize`, says no more, and NumPy could not add to it.
+    A larger count than `most` becomes that, unless it is a seed: nothing has as many elements, so a size, a step or a
+    number of places such as `sys.maxsize` says no more, and NumPy could not add to it. Counts of elements stay.
     """
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"{verb}({name}={value!r:.80}): an integer is needed, not {type_of(value)}.")
-    if name != "seed" and number < (least or 0):
+    if name == "seed":
+        return number
+    if number < (least or 0):
         raise ArgumentError(f"{verb}({name}={number}): it must be at least {least or 0}.")
-    return number if name == "seed" else min(number, POSITION_LIMIT - 1)
+    return number if most is None else min(number, most)
 
 
 def _slice_text(index: slice) -> str:
