@@ -259,8 +259,8 @@ def test_nothing_is_written_to_an_url(tmp_path, monkeypatch, call, what):
 
 
 def in_memory(tmp_path):
-    fsspec.filesystem("memory").pipe("/record.tfrecord", (tmp_path / "records").read_bytes())
-    return ps.from_tfrecord("memory://record.tfrecord")
+    fsspec.filesystem("memory").pipe("/of_test_remote/records", (tmp_path / "records").read_bytes())
+    return ps.from_tfrecord("memory://of_test_remote/records")
 
 
 def test_what_lies_in_memory_stays_on_threads(server, tmp_path):
@@ -421,6 +421,13 @@ def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):
     server.begin_with(lambda number, headers: 503 if number == 1 else None)
     np.testing.assert_array_equal(ds.batch(5)[0], pictures)
     assert asked == [3, 1, 2]
+
+
+def test_of_files_whose_index_is_kept_only_the_head_is_read(server):
+    records(server)
+    server.begin_with(lambda number, headers: None)
+    records(server)
+    assert {wanted for _, wanted in server.requests} == {"", "bytes=0-11"}
 
 
 def test_a_row_group_is_one_request(server, tmp_path):

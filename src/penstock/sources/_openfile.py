@@ -88,6 +88,12 @@ class File:
             )
         return opened
 
+    def head(self, nbytes: int) -> bytes:
+        """Its first bytes, or all where there are fewer; no more are asked for."""
+        place = bytearray(min(nbytes, self.nbytes))
+        count = self.open().read_into(0, memoryview(place)) if place else 0
+        return bytes(place[:count])
+
     def stream(
         self, buffer_nbytes: int = 1 << 20, opened: "_LocalFile | RemoteFile | None" = None
     ) -> io.BufferedReader:

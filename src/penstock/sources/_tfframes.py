@@ -86,8 +86,7 @@ def _length(head: bytes, where: Callable[[], str]) -> int:
 
 def compression_of(file: File) -> Compression | None:
     """How a file is compressed, from its first bytes. The head of a record is one only with the right checksum."""
-    with file.stream() as stream:
-        head = stream.read(HEAD_NBYTES)
+    head = file.head(HEAD_NBYTES)
     if len(head) == HEAD_NBYTES and _head(_HEAD.unpack(head)[0]) == head:
         return None
     if head[:2] == b"\x1f\x8b":

@@ -318,8 +318,7 @@ def require_kind(verb: str, kind: Kind, files: tuple[File, ...]) -> None:
     Raises:
         SourceError: It is of another format.
     """
-    with files[0].stream() as stream:
-        head = stream.read(4)
+    head = files[0].head(4)
     found = _MAGIC.get(head)
     if found == kind:
         return

@@ -206,8 +206,7 @@ class _Members:
 
     def __init__(self, file: File) -> None:
         self._file = file
-        with file.stream() as stream:
-            head = stream.read(2)
+        head = file.head(2)
         if head in _COMPRESSED:
             raise SourceError(
                 f"{file.url} is compressed ({_COMPRESSED[head]}), and there is no random access within it. Decompress "
