@@ -432,7 +432,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
             r"length\..*"
         ),
     ),
-    (lambda: numbers(9, length=9).split(0.5, 0.5, seed=1), TypeError, r"split\(groups=, stratify=, seed=\) needs random access.*"),
+    (
+        lambda: numbers(9, length=9).split(0.5, 0.5, seed=1),
+        TypeError,
+        r"split\(groups=, stratify=, seed=\) needs random access.*",
+    ),
     (lambda: numbers(9, length=9).windows(2, groups=[0] * 9), TypeError, r"windows\(groups=\) needs random access.*"),
     (lambda: numbers(9).shuffle(window=0), ValueError, r"shuffle\(window=0\): it must be at least 1\."),
     (lambda: ps.range(9).filter("x"), TypeError, r"filter\(\) needs a function, got 'x', a str\."),

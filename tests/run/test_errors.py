@@ -232,7 +232,7 @@ def test_sys_exit_in_a_function_is_told_with_its_element(executor: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
-@pytest.mark.parametrize("kind", ["source", "generator", "flat_map"])
+@pytest.mark.parametrize("kind", ["source", "generator", "flat_map", "map", "filter"])
 def test_a_signal_that_ends_the_program_does_so_amid_a_function(kind: str, policy: Any, tmp_path: Path) -> None:
     def terminated(x: Any) -> Any:
         if x == 5:
@@ -253,6 +253,8 @@ def test_a_signal_that_ends_the_program_does_so_amid_a_function(kind: str, polic
         "source": lambda: ps.from_source(Numbers()),
         "generator": lambda: ps.from_generator(lambda: map(terminated, range(8))),
         "flat_map": lambda: ps.range(8).flat_map(lambda x: [terminated(x)]),
+        "map": lambda: ps.range(8).map(terminated),
+        "filter": lambda: ps.range(8).filter(lambda x: terminated(x) >= 0),
     }
     before = signal.signal(signal.SIGTERM, leave)
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._errors import UNTOUCHED, ElementError, SpecError, type_of, words_of
+from penstock._errors import UNTOUCHED, ElementError, SpecError, is_of_signal, type_of, words_of
 from penstock._plan._conform import MisfitError, conformed, observed, text_of
 from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
 from penstock._plan._reader import (
@@ -352,6 +352,8 @@ class Map(OneToOne):
         except UNTOUCHED:
             raise
         except BaseException as error:
+            if is_of_signal(error):
+                raise
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
                 f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
