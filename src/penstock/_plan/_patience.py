@@ -85,11 +85,17 @@ def patience() -> Patience:
     return _own.patience or Patience()
 
 
+def exchanged(given: Patience | None) -> Patience | None:
+    """Makes a patience that of the calling thread, and returns the one that was."""
+    before, _own.patience = _own.patience, given
+    return before
+
+
 @contextlib.contextmanager
 def reading_with(given: Patience) -> Iterator[None]:
-    """Makes a patience that of the calling thread."""
-    before, _own.patience = _own.patience, given
+    """Makes a patience that of the calling thread for some time."""
+    before = exchanged(given)
     try:
         yield
     finally:
-        _own.patience = before
+        exchanged(before)

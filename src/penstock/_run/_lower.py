@@ -4,7 +4,6 @@ A unit is rows `[start, stop)` of one batch. It is a pure function of the plan a
 run anywhere, in any order, and again.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -23,7 +22,7 @@ from penstock._memory._spans import SpanLayout
 from penstock._plan._batch import remainders
 from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
-from penstock._plan._patience import Patience, UnwantedError, reading_with
+from penstock._plan._patience import Patience, UnwantedError, exchanged
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
 from penstock._plan._source import SourceNode
 from penstock._plan._stream import closed
@@ -123,11 +122,14 @@ def run_unit(
         times.begin(began)
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
-    patience = Patience(words, unit.ticket, timeout_s)
+    patience, before = Patience(words, unit.ticket, timeout_s), None
     try:
-        with reading_with(patience), contextlib.suppress(UnwantedError):
-            program.run(reader, unit, out)
+        before = exchanged(patience)
+        program.run(reader, unit, out)
+    except UnwantedError:
+        pass
     finally:
+        exchanged(before)
         try:
             if program.is_serial:
                 reader.outcome.write(words, unit.slot)
