@@ -561,6 +561,12 @@ class Dataset(NoArray):
                 "split(groups=..., stratify=...): whole groups have the classes that they have. Give one of the two."
             )
         seed = None if seed is None else integer("split", "seed", seed)
+        if all(isinstance(part, int) for part in parts) and sum(parts) == 100 < count:
+            fractions = ", ".join(f"{part / 100:g}" for part in parts)
+            _log.warning(
+                "split(%s) makes parts of so many elements, and leaves out the other %d of %d. If these are per cent, "
+                "write split(%s).", ", ".join(map(str, parts)), count - 100, count, fractions,
+            )  # fmt: skip
         if groups is not None:
             return self._split_groups(parts, self._labels("groups", groups), seed)
         scattering = scatters_overlaps(node)

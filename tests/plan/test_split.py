@@ -169,6 +169,15 @@ def test_parts_of_windows_share_nothing_beside_an_endless_dataset():
         assert sum(map(len, found)) == len(set().union(*found))
 
 
+@pytest.mark.parametrize(("count", "is_told"), [(3000, True), (100, False)])
+def test_counts_that_look_like_per_cent_are_told(count, is_told, caplog):
+    parts = ps.range(count).split(80, 20)
+    assert [len(part) for part in parts] == [80, 20]
+    assert (
+        "leaves out the other 2900 of 3000. If these are per cent, write split(0.8, 0.2)." in caplog.text
+    ) == is_told
+
+
 def test_later_parts_lose_their_first_windows_and_the_log_says_how_many(caplog):
     caplog.set_level(logging.INFO, "penstock")
     train, test = ps.range(20).windows(4).split(10, 7)
