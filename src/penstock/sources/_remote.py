@@ -11,11 +11,9 @@ pauses: see `_patience.py`.
 
 import errno
 import hashlib
-import http.client
 import logging
 import random
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,21 +41,17 @@ _PASSING_ERRNO: Final = frozenset(
     for name in ("EAGAIN", "EBUSY", "EREMOTEIO", "ENETDOWN", "ENETRESET", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH")
     if hasattr(errno, name)
 )
-_PASSING_TYPES: Final = (
-    ConnectionError,
-    TimeoutError,
-    ssl.SSLError,
-    http.client.BadStatusLine,
-    http.client.IncompleteRead,
-)
-# Of libraries that file systems are made of; what they raise is here only if they are.
+_PASSING_TYPES: Final = (ConnectionError, TimeoutError)
+# Of libraries that file systems are made of; what they raise is here only if they are, and penstock's import is short.
 _PASSING_NAMES: Final = (
     ("aiohttp", ("ClientConnectionError", "ClientPayloadError")),
     ("azure.core.exceptions", ("ServiceRequestError", "ServiceResponseError")),
     ("botocore.exceptions", ("HTTPClientError",)),
     ("ftplib", ("error_temp",)),
+    ("http.client", ("BadStatusLine", "IncompleteRead")),
     ("httpx", ("TransportError",)),
     ("requests.exceptions", ("ConnectionError", "Timeout", "ChunkedEncodingError")),
+    ("ssl", ("SSLError",)),
     ("urllib3.exceptions", ("ProtocolError", "TimeoutError")),
 )
 # Many clients that fail at once shall not come again at once. Not the user's generator, which is seeded.
@@ -345,16 +339,18 @@ def _verdict(error: BaseException) -> bool | None:
     status = _status(error)
     if status is not None:
         return status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS)
-    if isinstance(error, ssl.SSLCertVerificationError):
+    if _is_one_of(error, "ssl", ("SSLCertVerificationError",)):
         return False
     if isinstance(error, OSError) and error.errno in (socket.EAI_AGAIN, socket.EAI_NONAME):
         return error.errno == socket.EAI_AGAIN
     if isinstance(error, _PASSING_TYPES) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
         return True
-    for module, names in _PASSING_NAMES:
-        if any(isinstance(error, getattr(sys.modules.get(module), name, ())) for name in names):
-            return True
-    return None
+    return True if any(_is_one_of(error, module, names) for module, names in _PASSING_NAMES) else None
+
+
+def _is_one_of(error: BaseException, module: str, names: tuple[str, ...]) -> bool:
+    """Whether it is of one of these types of a module that may not be there."""
+    return any(isinstance(error, getattr(sys.modules.get(module), name, ())) for name in names)
 
 
 def _status(error: BaseException) -> int | None:
