@@ -103,6 +103,13 @@ def test_parts_are_the_same_read_alone_or_not(stacks, executor, tmp_path):
         assert unbatched.batch(4).unbatch().element_spec == unbatched.element_spec
 
 
+def test_nothing_has_no_parts():
+    ds = ps.from_arrays(np.zeros((4, 3)))
+    for nothing in (ds[:0], ds[:0][:0], ds.take(0).skip(1)):
+        assert len(nothing.unbatch()) == 0
+        assert list(nothing.unbatch()) == []
+
+
 def test_a_part_of_a_large_element_is_read_alone(tmp_path):
     films = np.lib.format.open_memmap(tmp_path / "films.npy", "w+", "float64", (3, 10**7, 2))  # 480 MB, of holes
     films[2, 1234] = 5, 6

@@ -286,10 +286,13 @@ def _read_alone(node: Node) -> Node | None:
         return replace(node, sources=tuple(found)) if is_whole else None
     if isinstance(node, Unbatch):
         return None if node._parts is None else _read_alone(node._parts)
-    if isinstance(node, Cast) or (isinstance(node, Slice) and node.step == 1):
+    if isinstance(node, Cast):
         parts = _read_alone(node.source)
-        if parts is None or isinstance(node, Cast):
-            return None if parts is None else replace(node, source=parts)
+        return None if parts is None else replace(node, source=parts)
+    if isinstance(node, Slice) and node.step == 1 and finite_length(node):
+        parts = _read_alone(node.source)
+        if parts is None:
+            return None
         size = finite_length(parts) // finite_length(node.source)
         return replace(node, source=parts, start=node.start * size, count=finite_length(node) * size)
     return None

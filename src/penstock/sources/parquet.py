@@ -178,12 +178,10 @@ class OpenTableSource(Gathering[TableSource]):
             return decoded.columns
 
     def _decode(self, group: int) -> list[Column]:
-        source = self._source
-        file = source.files[self._groups.files[group]]
         self._decoded_count += 1
+        source, place = self._source, int(self._groups.files[group])
         if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
             self._tell_waste()
-        source, place = self._source, int(self._groups.files[group])
         file = source.files[place]
         with _told(file):
             footer = None if file.is_local else self._footer(place)
