@@ -373,7 +373,7 @@ class seeded_globals:  # noqa: N801 - it is used as a statement, as `contextlib.
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _last_read  # noqa: PLW0603 - so
+        global _last_read  # noqa: PLW0603
         if _numpy_state() is not self._numpy:
             np.random.set_state(self._numpy)
             _last_read = _numpy_words(), self._numpy

@@ -138,6 +138,11 @@ class Node(ABC):
         return False
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it waits for a server."""
+        return False
+
+    @property
     def access(self) -> Access:
         """`"random"` if any element can be had by its index, else `"stream"`."""
         return "random" if all(node.access == "random" for node in self.inputs) else "stream"

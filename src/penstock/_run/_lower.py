@@ -24,7 +24,6 @@ from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
 from penstock._plan._patience import Patience, UnwantedError, exchanged
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
-from penstock._plan._source import SourceNode
 from penstock._plan._stream import closed
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
@@ -451,7 +450,7 @@ class Program:
 
 def is_remote(node: Node) -> bool:
     """Whether a source of a plan waits for a server."""
-    return any(isinstance(each, SourceNode) and each.is_remote for each in walk(node))
+    return any(each.is_remote for each in walk(node))
 
 
 def _place(unit: Unit) -> str:
