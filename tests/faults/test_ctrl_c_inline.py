@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock._run._driving import Driving
 from penstock._run._feed import Feed
 
 pytestmark = [
@@ -35,6 +36,7 @@ PLANS: dict[str, Callable[[], ps.Dataset]] = {
     "a generator alone": lambda: ps.from_generator(numbers, COUNT),
     "a generator without a rest": lambda: ps.from_generator(numbers, COUNT + 1),
     "a generator and a function": lambda: ps.from_generator(numbers, COUNT).map(doubled),
+    "arrays that the consumer copies itself, and threads in turn": lambda: ps.range(COUNT + 1)[1:],
     "a filter": lambda: ps.range(2 * COUNT).filter(lambda x: x % 2),
 }
 
@@ -93,6 +95,18 @@ def interrupted(loader: Any, interrupt: Interrupt) -> tuple[list[Any], int]:
             sys.setprofile(None)
 
 
+@pytest.fixture(autouse=True)
+def hands_change_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of threads with which the consumer may change places, it does after every other batch."""
+    wanted, now = itertools.cycle([True, True, False, False]), [True]
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: now[0]))
+    monkeypatch.setattr(Driving, "note", lambda *_: now.__setitem__(0, next(wanted)))
+
+
+def options(plan: str) -> dict[str, Any]:
+    return {"executor": "auto" if "threads" in plan else "inline"}
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
     plan: str, monkeypatch: pytest.MonkeyPatch
@@ -104,7 +118,7 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
     assert all(all(batch) for batch in want), "a zero is what an element that was left out looks like"
     place = 0
     while True:
-        with dataset.loader(executor="inline", timeout_s=0.2) as loader:
+        with dataset.loader(**options(plan), timeout_s=0.2) as loader:
             interrupt = Interrupt(place)
             got, came = interrupted(loader, interrupt)
             after = [batch.tolist() for batch in loader]
@@ -153,13 +167,13 @@ def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, mo
     monkeypatch.setattr(Feed, "_unit_rows", lambda self: 2)
     dataset = (PLANS | MORE_PLANS)[plan]().batch(BATCH_SIZE)
     want = [batch.tolist() for batch in dataset]
-    with dataset.loader(executor="inline") as loader:
+    with dataset.loader(**options(plan)) as loader:
         nowhere = Interrupt(sys.maxsize)
         assert struck_twice(loader, nowhere) == (want, [])
     rng = random.Random(plan)
     for _ in range(PAIR_COUNT):
         places = rng.randrange(nowhere.place_count), rng.randrange(rng.choice((10, 100, nowhere.place_count)))
-        with dataset.loader(executor="inline", timeout_s=0.2) as loader:
+        with dataset.loader(**options(plan), timeout_s=0.2) as loader:
             got, came = struck_twice(loader, Interrupt(*places))
             after = [batch.tolist() for batch in loader]
         assert got in without_some(want, came), (places, got, came)

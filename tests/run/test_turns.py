@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._run._turns import LEAST_UNITS, PAUSES_S, Turns
+from penstock._run._trials import PAUSES_S
+from penstock._run._turns import LEAST_UNITS, Turns
 
 ROWS = 10
 
@@ -102,7 +103,7 @@ def test_turns_are_given_up_when_what_functions_do_changes() -> None:
 def test_a_turn_ends_the_wait_for_it_and_so_does_the_end() -> None:
     turns = Turns([])
     assert not turns.begin()  # nobody waits for anybody
-    turns.are_taken = True
+    turns.trials.is_other = True
     assert turns.begin()
     got: list[bool] = []
     others = [threading.Thread(target=lambda: got.append(turns.begin())) for _ in range(2)]
@@ -122,7 +123,7 @@ def test_batches_are_the_same_with_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     running: list[int] = [0, 0]  # now, and at most
 
     def in_turn(turns: Turns) -> bool:
-        turns.are_taken = True
+        turns.trials.is_other = True
         is_turn = begin(turns)
         running[0] += is_turn
         running[1] = max(running)

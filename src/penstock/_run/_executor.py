@@ -54,6 +54,8 @@ class Executor(ABC):
     """Where other processes that run units find what has no place in the ring; None if there are none."""
     takes_turns = False
     """Whether its workers run one at a time now."""
+    is_driven = False
+    """Whether the consumer runs units now, by `drive`, and workers none."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
 
@@ -82,8 +84,15 @@ class Executor(ABC):
         """Has `pump` called soon. Called from finalizers: it must take no lock and not fail."""
 
     def drive(self) -> bool:
-        """Runs one unit on the calling thread, if this executor has no workers. Returns whether it did."""
+        """Runs one unit on the calling thread, the consumer's, if that is who runs them. Returns whether it did."""
         return False
+
+    def change_hands(self) -> None:
+        """Has the consumer run units from now on, or workers again. Called by it, while no unit is unfinished."""
+        raise NotImplementedError(f"{self.name} cannot change hands")
+
+    def forget(self) -> None:
+        """Forgets units that the consumer was to run. Called by it."""
 
     def patience_s(self, timeout_s: float) -> float:
         """How long nobody gets on before the pipeline gives up; longer where the executor watches its workers."""

@@ -17,6 +17,7 @@ class InlineExecutor(Executor):
     worker_count = 0
     queue_target = 1
     isolates = True
+    is_driven = True
 
     def __init__(self, client: Client) -> None:
         # The client owns this: without a cycle, the memory of a loader that is dropped is free at once.
@@ -49,8 +50,12 @@ class InlineExecutor(Executor):
         del error  # its traceback holds this frame
         return True
 
-    def request_stop(self) -> None:
+    def forget(self) -> None:
         """Forgets the units."""
+        self._units.clear()
+
+    def request_stop(self) -> None:
+        """Nobody but the consumer has to stop."""
         self._units.clear()
 
     def join(self, timeout_s: float) -> bool:

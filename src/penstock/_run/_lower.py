@@ -331,6 +331,12 @@ class Program:
         return is_remote(self.node)
 
     @cached_property
+    def is_in_memory(self) -> bool:
+        """Whether batches are copied from memory: no function runs, and nothing is waited for."""
+        opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
+        return not self.computes and all(getattr(each, "is_in_memory", False) for each in opened)
+
+    @cached_property
     def keeps(self) -> bool:
         """Whether what functions make is kept somewhere, so that they are not run each time."""
         return any(isinstance(node, Cache) for node in walk(self.node))

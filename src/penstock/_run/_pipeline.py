@@ -50,6 +50,7 @@ from penstock._plan._reader import Reader, place_of
 from penstock._plan._times import Times
 from penstock._plan._tolerate import Failure
 from penstock._random import seeded_globals
+from penstock._run._driving import Driving
 from penstock._run._executor import Client, Executor, clear_own_frames
 from penstock._run._feed import Feed, Intake, Run
 from penstock._run._feed_program import Cursor
@@ -85,6 +86,7 @@ class Pipeline:
         timeout_s: How long a worker may stand still.
         gives_rest: Whether what is there before an error is delivered: as a short batch, or see `rest`.
         quarantine: Takes what was set aside, if the plan has guards; see `_tolerate.py`.
+        may_drive: Whether it is tried if the consumer had better fill batches itself; see `_driving.py`.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class Pipeline:
         timeout_s: float = math.inf,
         gives_rest: bool = False,
         quarantine: Quarantine | None = None,
+        may_drive: bool = False,
     ) -> None:
         self._program = program
+        self._driving = Driving(slot_count + 2) if may_drive else None
         self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._is_guarded = quarantine is not None and is_guarded(program)
@@ -289,6 +293,11 @@ class Pipeline:
             self._pump()
 
     def _pump(self) -> None:
+        if self._changes_hands:
+            # What is under way comes to its end first, and then the consumer sees to it: see `_drive`.
+            if self._is_awaited and not self._unfinished_units:
+                self._bell.put(None)
+            return
         while self._cursor is not None and self._unfinished_units < self._executor.queue_target and not self._closed:
             if self._program.is_serial and sum(filling.is_end for filling in self._order) > 1:
                 return  # or epochs without a batch would be begun for ever
@@ -349,7 +358,7 @@ class Pipeline:
             *position,
             slot=slot,
             ticket=self._ticket,
-            worker_count=self._executor.worker_count,
+            worker_count=0 if self._executor.is_driven else self._executor.worker_count,
             row_s=self._ring.words[-1] / 1e9,
             announce=(0, 0, 0) if self._is_stream else self._announcer.after(position),
             base=base,
@@ -375,6 +384,8 @@ class Pipeline:
             consumed: Of a stream: what `consumed` was after the batch before it, in another run; -1 if nobody knows.
         """
         self.require_open()
+        if self._driving is not None:
+            self._driving.pause()
         with self._lock:
             self._seek(position, consumed)
 
@@ -410,18 +421,22 @@ class Pipeline:
             LoaderError: The loader was closed meanwhile.
             Exception: What a unit of this batch raised.
         """
-        has_restarted = False
+        has_restarted, began_s = False, 0.0 if self._driving is None else time.perf_counter()
         while (filling := self._head_if_ready(position)) is None:
             if self._drive():
                 continue
-            if self._executor.worker_count == 0 and not has_restarted:
+            if self._executor.is_driven and not has_restarted:
                 has_restarted = True
                 self._restart(position)
             else:
+                if self._driving is not None and not self._unfinished_units:
+                    self._executor.wake()  # Ctrl-C may have cut off who was to do it when hands changed
                 self._wait(timeout_s)
         if filling.is_end:
             self._executor.wake()  # what comes after the next end may be looked at now
             return END_OF_EPOCH
+        if self._driving is not None:
+            self._driving.note(began_s, time.perf_counter())
         self.rest = None  # or that of a batch whose hand-out Ctrl-C cut off
         if not filling.errors:
             self.consumed = filling.consumed
@@ -483,20 +498,30 @@ class Pipeline:
         raise queue.Empty
 
     def _restart(self, position: Position) -> None:
-        """Forgets what is under way, where the consumer does everything itself and there is nothing to do.
+        """Forgets what is under way, where the consumer runs all units itself and there is nothing to do.
 
         Ctrl-C struck it in the middle of its books, between two bytecodes: a unit was done and not counted off, or
         counted and not queued.
         """
         with self._lock:
+            self._executor.forget()  # a worker that was woken before may have issued some this very moment
             self._fillings.clear()
             self._order.clear()
             self._unfinished_units = 0
             self._cursor = None
             self._seek(position)
 
+    @property
+    def _changes_hands(self) -> bool:
+        """Whether somebody else is to run the units than who does now."""
+        return self._driving is not None and self._driving.is_wanted is not self._executor.is_driven
+
     def _drive(self) -> bool:
-        """Runs one unit on the calling thread, where there are no workers; of the feed, if nothing else can be done."""
+        """Runs one unit on the calling thread, if that is who runs them; of the feed, if nothing else can be done."""
+        if self._changes_hands:
+            with self._lock:
+                if not self._unfinished_units:
+                    self._executor.change_hands()
         return self._executor.drive() or (self._intake is not None and self._intake.feed.drive())
 
     def patience_s(self, timeout_s: float) -> float:
@@ -536,16 +561,17 @@ class Pipeline:
             first: Of a part of a plan: the place of its last step in the whole, counted from the end.
         """
         times = self._ring.total_times()
+        is_driven = self._executor.is_driven
         own = lane_of(
             self._program.node,
             times,
-            max(1, self._executor.worker_count),
+            1 if is_driven else self._executor.worker_count,
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
             is_serial=self._program.is_serial,
-            executor=self._executor.name,
+            executor="inline" if is_driven else self._executor.name,
             first=first,
-            takes_turns=self._executor.takes_turns,
+            takes_turns=self._executor.takes_turns or (is_driven and self._executor.worker_count > 0),
         )
         if self._intake is None:
             return [own]

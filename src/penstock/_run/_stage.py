@@ -27,6 +27,7 @@ from penstock._plan._stream import Generate, Inlet, cut, needed
 from penstock._plan._tolerate import Guard
 from penstock._run._choice import Choice, choose, choose_feed
 from penstock._run._cpus import usable_cpu_count
+from penstock._run._driving import MOST_NBYTES
 from penstock._run._feed import Feed
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lanes import unit_of
@@ -81,6 +82,7 @@ class Stage:
         self._quarantine = quarantine
         self._stages: dict[int, _Parallel] = {}
         self._below: FeedProgram | None = None
+        self._may_drive = False
         self.gives_cursor = False
         """Whether states say how far a filter got in what it reads by index."""
         self.program: Program
@@ -122,11 +124,13 @@ class Stage:
             layout = self._below.layout if self._below else None
             self.program = Program(above, shard, same_epoch=same_epoch, spans=layout, is_inner=is_inner)
             self.choice.pack(self.program)
+            is_ours = executor == "auto" and self.choice.executor == "threads" and below is None and not is_inner
+            self._may_drive = is_ours and self.program.is_in_memory and self.program.spec.nbytes <= MOST_NBYTES
             self.budget = budget(
                 above,
                 self.program.spec,
                 slot_count=prefetch + 2,
-                worker_count=self.choice.worker_count,
+                worker_count=self.choice.worker_count + self._may_drive,
                 shared_nbytes=self.choice.shared_nbytes,
                 spans_nbytes=0 if below is None else self._spans_nbytes(above, below),
             )
@@ -194,6 +198,7 @@ class Stage:
             timeout_s=self._timeout_s,
             gives_rest=gives_rest,
             quarantine=self._quarantine,
+            may_drive=self._may_drive,
         )
         for probe in self._probes:
             probe.leave()

@@ -2,7 +2,9 @@
 
 Who writes what. `_queue` is the only way in: units, wake-ups and stops, each taken by exactly one worker.
 A worker writes its own entry of `_running` and `_done_counts`, and reads nothing of another. Whether they work side by
-side is decided in `_turns.py`.
+side is decided in `_turns.py`. Where the consumer runs the units (`_driving.py`), that is `_own`, an executor `inline`
+within this one, and workers wait; it changes only while no unit is unfinished, so either the one or the others have
+units. `is_driven` is written by the consumer, with the client's lock held.
 
 Each wait, and what ends it.
 - A worker waits in `_queue.get()`: ended by a unit, by a wake-up, or by its stop. `request_stop` puts one
@@ -29,6 +31,7 @@ from typing import Final, final
 from penstock._memory._ring import Ring
 from penstock._run._executor import Client, Executor
 from penstock._run._feed_program import FeedProgram
+from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit
 from penstock._run._turns import Turns
 
@@ -56,6 +59,7 @@ class ThreadsExecutor(Executor):
         self._running: list[Unit | None] = [None] * worker_count
         self._done_counts = [0] * worker_count
         self._turns = Turns(incidents)
+        self._own = InlineExecutor(client)
         self._threads = [
             threading.Thread(
                 target=_work,
@@ -83,14 +87,32 @@ class ThreadsExecutor(Executor):
             self.worker_count > 1 and isinstance(program, Program) and program.computes and not program.keeps
         )
 
+    def change_hands(self) -> None:
+        """Has the consumer run units as `inline` does, or the threads again."""
+        self.is_driven = not self.is_driven
+        self.queue_target = self._own.queue_target if self.is_driven else self.worker_count
+        self.wake()
+
+    def drive(self) -> bool:
+        """Runs one, if that is the consumer's."""
+        return self.is_driven and self._own.drive()
+
+    def forget(self) -> None:
+        """Forgets those that are the consumer's."""
+        self._own.forget()
+
     def submit(self, units: Sequence[Unit]) -> None:
         """Queues the units."""
+        if self.is_driven:
+            self._own.submit(units)
+            return
         for unit in units:
             self._queue.put(unit)
 
     def wake(self) -> None:
-        """Has one worker look for slots that came back."""
-        self._queue.put(_WAKE)
+        """Has one worker look for slots that came back; the consumer looks by itself."""
+        if not self.is_driven:
+            self._queue.put(_WAKE)
 
     def progress(self) -> object:
         """Units done and running; what a worker does within a unit is the client's to know."""
@@ -114,6 +136,7 @@ class ThreadsExecutor(Executor):
     def request_stop(self) -> None:
         """Queues a stop for each worker."""
         self._turns.is_over = True
+        self._own.request_stop()
         for _ in self._threads:
             self._queue.put(_STOP)
 

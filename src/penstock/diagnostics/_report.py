@@ -327,7 +327,11 @@ class Report:
                 "batch, and more workers would not help"
             )
         if self.slowest is None:
-            return f"your program is the limit, {ms(self.use_s)} a batch"
+            alone = ""
+            if self._is_driven and self.wait_share >= IDLE_SHARE:
+                wait_s = self.wait_s / max(1, self._timed)
+                alone = f", and fills such small batches itself, {ms(wait_s)}: to hand them over takes longer"
+            return f"your program is the limit, {ms(self.use_s)} a batch{alone}"
         lane, step = self.slowest
         elements, unit = self.elements_of(lane), an(self.unit_of(lane))
         if lane.is_serial:
@@ -336,7 +340,8 @@ class Report:
             what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {unit}"
         else:
             what = f"{step.step} is the limit, {ms(step.element_s)} {an(step.unit)}"
-        return f"{what} {f'on {_workers(self.workers)}' if self.workers else 'inline'}{self._cure}"
+        where = f"on {_workers(self.workers)}" if self.workers and not self._is_driven else "inline"
+        return f"{what} {where}{self._cure}"
 
     @property
     def _cure(self) -> str:
@@ -350,6 +355,8 @@ class Report:
     @property
     def _more_workers(self) -> str:
         now = self.workers or 1
+        if self._is_driven:
+            return "; your program fills such small batches itself, for to hand them over takes longer"
         if any(lane.takes_turns for lane in self.lanes):
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
         if self.may_hold_gil:
@@ -365,6 +372,11 @@ class Report:
             if helps and other.elements_per_s >= 0.9 * best:
                 return f"; {name} would give {other.elements_per_s:,.0f} {many(self.unit)}/s"
         return f"; more workers would not help, for {self._why_not_more}"
+
+    @property
+    def _is_driven(self) -> bool:
+        """Whether there are workers, and the consumer fills batches itself all the same."""
+        return bool(self.workers and self.lanes) and self.lanes[0].executor == "inline"
 
     @property
     def _why_not_more(self) -> str:

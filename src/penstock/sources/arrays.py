@@ -35,6 +35,8 @@ _MAX_TEXT: Final = 120
 class ArraySource(Source):
     """Rows of an array in memory. The array is not copied; it must not change while it is read."""
 
+    is_in_memory = True
+
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self._array = array
         # Of others, such as the columns `table[:, 1:]`, `np.take` would make a copy first: of the whole array.
@@ -85,6 +87,7 @@ class RangeSource(Source):
     """The integers from 0 on, as int64 scalars."""
 
     element_spec = ArraySpec((), np.dtype(np.int64))
+    is_in_memory = True
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,0 +1,72 @@
+"""Whether workers fill batches ahead, or the consumer fills each when it asks for it: whichever is faster, by trial.
+
+To hand a batch from thread to thread takes 100 to 300 us: a wake-up or two, and waits for the GIL, which a worker's
+Python takes from the consumer's in the middle of a step. Filling one takes longer as a rule, and often waits for a
+disk. But a batch of some hundred rows of a table in memory is filled within 100 us. There, the consumer had better do
+it itself; see design/0018-small-batches.md.
+
+Where it is tried: arrays in memory and no function, so that nothing can hang, and nothing of the user's runs on the
+consumer's thread; batches that one copies in a fraction of a millisecond; and where `next` takes a part of the time
+that counts, be it that nobody is done or that another thread has the GIL.
+
+Who writes what: the consumer alone, see `Pipeline.take`.
+"""
+
+from typing import Final, final
+
+from penstock._run._trials import Trials
+
+MOST_NBYTES: Final = 1 << 20
+"""Larger batches are for workers."""
+LEAST_SHARE: Final = 1 / 25
+"""Where `next` takes less of the time from batch to batch, nothing is to be gained."""
+LEAST_GAIN: Final = 1.05
+WINDOW_COUNT: Final = 16
+"""Batches that are timed together."""
+
+
+@final
+class Driving:
+    """Decides who fills the next batches.
+
+    Args:
+        skipped_count: Batches after a change that say nothing, for they were filled before it.
+    """
+
+    def __init__(self, skipped_count: int) -> None:
+        self.trials = Trials(LEAST_GAIN)
+        self._skipped_count = skipped_count
+        self._count = 0
+        self._began_s = 0.0
+        self._wait_s = 0.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the consumer is to fill batches itself."""
+        return self.trials.is_other
+
+    def pause(self) -> None:
+        """The consumer turns to something else; that time says nothing."""
+        self._count = 0
+
+    def note(self, began_s: float, now_s: float) -> None:
+        """Takes notice of a batch that is handed out.
+
+        Args:
+            began_s: When it was asked for.
+            now_s: When it was there.
+        """
+        self._count += 1
+        self._wait_s += now_s - began_s
+        if self._count == self._skipped_count:
+            self._began_s, self._wait_s = now_s, 0.0
+        elif self._count == self._skipped_count + WINDOW_COUNT:
+            self._end_window(now_s)
+            self._count = 0
+
+    def _end_window(self, now_s: float) -> None:
+        window_s = now_s - self._began_s
+        if self.trials.are_on:
+            self.trials.note(WINDOW_COUNT / max(window_s, 1e-9), now_s)
+        elif self.is_wanted or self._wait_s > LEAST_SHARE * window_s:
+            self.trials.begin(now_s)

@@ -1,0 +1,173 @@
+"""Whether the consumer fills batches itself: with a clock that is made up, and with hands that change often."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._run._driving import LEAST_SHARE, MOST_NBYTES, WINDOW_COUNT, Driving
+from penstock._run._trials import PAUSES_S
+
+SKIPPED_COUNT = 8
+
+
+class Simulated:
+    """A consumer that works for `use_s` a batch, and waits as long as it takes those who fill it.
+
+    Args:
+        use_s: With whom: workers, or itself.
+        wait_s: The same.
+    """
+
+    def __init__(self, use_s: tuple[float, float], wait_s: tuple[float, float]) -> None:
+        self.use_s, self.wait_s = use_s, wait_s
+        self.driving = Driving(SKIPPED_COUNT)
+        self.now_s = 100.0
+        self.driven_count = 0
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            wanted = self.driving.is_wanted
+            self.driven_count += wanted
+            began_s = self.now_s + self.use_s[wanted]
+            self.now_s = began_s + self.wait_s[wanted]
+            self.driving.note(began_s, self.now_s)
+
+
+TRIAL = 6 * (SKIPPED_COUNT + WINDOW_COUNT)
+
+
+def test_a_consumer_that_waits_less_so_fills_batches_itself() -> None:
+    consumer = Simulated(use_s=(400e-6, 250e-6), wait_s=(100e-6, 150e-6))
+    consumer.run(2 * TRIAL)
+    assert consumer.driving.is_wanted
+    consumer.driven_count = 0
+    consumer.run(100_000)
+    assert consumer.driven_count > 97_000  # the rest are trials
+
+
+def test_a_consumer_that_would_wait_longer_leaves_it_to_workers() -> None:
+    consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(100e-6, 300e-6))
+    consumer.run(100_000)
+    assert not consumer.driving.is_wanted
+    assert consumer.driven_count < 1_000
+    assert consumer.now_s > 100 + PAUSES_S[1]
+
+
+def test_nothing_is_tried_where_nobody_waits() -> None:
+    consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(0.9 * LEAST_SHARE * 1e-3, 0.0))
+    consumer.run(10_000)
+    assert consumer.driven_count == 0
+
+
+def test_what_was_found_is_found_again_when_the_consumer_becomes_slow() -> None:
+    consumer = Simulated(use_s=(400e-6, 250e-6), wait_s=(100e-6, 150e-6))
+    consumer.run(2 * TRIAL)
+    assert consumer.driving.is_wanted
+    consumer.use_s, consumer.wait_s = (1e-3, 1e-3), (20e-6, 150e-6)
+    consumer.run(100_000)
+    assert not consumer.driving.is_wanted
+
+
+def test_a_pause_is_in_no_window() -> None:
+    consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(0.0, 0.0))
+    consumer.run(SKIPPED_COUNT + WINDOW_COUNT - 1)
+    consumer.driving.pause()
+    consumer.wait_s = (1.0, 0.0)
+    consumer.run(1)
+    consumer.wait_s = (0.0, 0.0)
+    consumer.run(3 * TRIAL)
+    assert consumer.driven_count == 0
+
+
+@pytest.fixture
+def hands_change(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Has hands change with every other batch; returns who was wanted for each."""
+    seen = [False]
+    wanted = itertools.cycle([True, True, False, False])
+
+    def note(_: Driving, began_s: float, now_s: float) -> None:
+        assert now_s >= began_s > 0
+        seen.append(next(wanted))
+
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: seen[-1]))
+    monkeypatch.setattr(Driving, "note", note)
+    return seen
+
+
+TABLE = np.arange(60).reshape(20, 3)
+PLANS: dict[str, Callable[[], ps.Dataset]] = {
+    "a table": lambda: ps.from_arrays((TABLE[:, :2], TABLE[:, 2])).shuffle(seed=1).batch(3),
+    "a range, cut and joined": lambda: ps.concatenate([ps.range(9)[::-1], ps.range(7)]).batch(2, drop_remainder=True),
+    "windows": lambda: ps.from_arrays(TABLE).windows(4, shift=2).cast("float32").batch(2),
+    "elements": lambda: ps.from_arrays({"x": TABLE, "name": np.array([f"row {i}" for i in range(20)])}),
+}
+
+
+def listed(batch: Any) -> list[Any]:
+    if isinstance(batch, dict):
+        return [(name, np.asarray(leaf).tolist()) for name, leaf in batch.items()]
+    return [np.asarray(leaf).tolist() for leaf in (batch if isinstance(batch, tuple) else (batch,))]
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+@pytest.mark.parametrize("plan", PLANS)
+def test_batches_are_the_same_whoever_fills_them(plan: str, hands_change: list[bool]) -> None:
+    dataset = PLANS[plan]()
+    with dataset.loader("inline") as oracle:
+        want = [[listed(batch) for batch in oracle] for _ in range(4)]
+    with dataset.loader() as loader:
+        assert [listed(batch) for batch in loader] == want[0]
+        kept = list(itertools.islice(loader, 4))  # the ring is short of slots meanwhile
+        assert [listed(batch) for batch in kept] == want[1][:4]
+        state = loader.get_state()
+        assert [listed(batch) for batch in loader] == want[2]
+        loader.set_state(state)
+        assert [listed(batch) for batch in loader] == want[1][4:]
+        assert [listed(batch) for batch in kept] == want[1][:4]
+    assert {True, False} <= set(hands_change[1:])
+
+
+def test_workers_have_nothing_to_do_while_the_consumer_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", True)
+    with ps.range(40).batch(2).loader() as loader:
+        assert sum(len(batch) for batch in loader) == 40
+        assert loader.report().lanes[0].executor == "inline"
+        assert loader.report().executor == "threads"
+        assert loader._pipeline is not None
+        assert loader._pipeline._executor.progress() == (
+            (0,) * loader.report().workers,
+            (None,) * loader.report().workers,
+        )
+
+
+def has_a_say(loader: ps.Loader) -> bool:
+    with loader:
+        next(iter(loader))
+        assert loader._pipeline is not None
+        return loader._pipeline._driving is not None
+
+
+def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> None:
+    np.save(tmp_path / "table.npy", TABLE)
+
+    def half(x: Any) -> Any:
+        return x / 2
+
+    half.releases_gil = True  # type: ignore[attr-defined]
+    table = ps.from_arrays(TABLE)
+    assert has_a_say(table.batch(2).loader())
+    assert has_a_say(ps.zip((table, ps.range(20))).repeat(2).batch(2).loader(on_error="replace"))
+    large = ps.from_arrays(np.zeros((4, MOST_NBYTES // 2 + 8), np.uint8))
+    assert not has_a_say(large.batch(2).loader())
+    assert not has_a_say(table.batch(2).loader("threads"))
+    assert not has_a_say(table.batch(2).loader("inline"))
+    assert not has_a_say(table.map(half).batch(2).loader())
+    assert not has_a_say(table.filter(lambda row: True).batch(2).loader("threads"))
+    assert not has_a_say(ps.from_npy(tmp_path / "table.npy").batch(2).loader())
+    assert not has_a_say(ps.from_source(TABLE.tolist()).batch(2).loader())
+    assert not has_a_say(ps.from_generator(lambda: iter(TABLE)).batch(2).loader("threads"))
