@@ -116,7 +116,7 @@ class Ring:
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         root = self._root(slot)
         leaves = self._layout.slot.leaves(root, rows[slot])
-        if not is_lease or not self._layout.slot.is_fixed:
+        if not (is_lease and self._layout.slot.has_arrays_alone):
             for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
                 if not spec.is_bounded:
                     leaves[number] = _own(leaf, spec.dtype.kind)

@@ -31,13 +31,10 @@ class SlotLayout:
         self._extent_places = [self._reserve(8 if leaf.varies else None) for leaf in spec.leaves]
         self.nbytes = _up(self.nbytes, PAGE_NBYTES)
         self._shapes = [leaf.max_shape or () for leaf in spec.leaves]
-        self._fixed = [
-            (shape, leaf.dtype, place)
-            for leaf, shape, place in zip(spec.leaves, self._shapes, self._places, strict=True)
-            if place is not None and leaf.shape and not leaf.varies
-        ]
-        self.is_fixed = len(self._fixed) == len(spec.leaves)
-        """Whether every leaf is an array of one size, so that there is nothing to look at."""
+        self.has_arrays_alone = all(
+            place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
+        )
+        """Whether every leaf is an array with a place in the slot: no object, and no scalar."""
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -58,8 +55,6 @@ class SlotLayout:
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
         """The element in a slot: views of `root`, cut to what is used; objects of leaves without a place."""
-        if self.is_fixed:
-            return [np.ndarray(shape, dtype, root, place) for shape, dtype, place in self._fixed]
         leaves: list[Any] = []
         for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
             array, extent = filled.arrays[number], filled.extents[number]

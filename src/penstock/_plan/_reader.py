@@ -40,7 +40,7 @@ class Rows:
     leaf `(count,)`, of arrays. Where the first axis varies, `extents` holds how much of it is used.
     """
 
-    __slots__ = ("_is_plain", "_parts", "arrays", "extents", "rows")
+    __slots__ = ("_is_plain", "_of_leaves", "_parts", "arrays", "extents", "rows")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Rows:
         self.rows = rows
         self.extents = extents
         self._parts: Rows | None = None
+        self._of_leaves: dict[tuple[int, int], Rows] = {}
         self._is_plain: bool | None = None
 
     @classmethod
@@ -66,8 +67,12 @@ class Rows:
         return Rows(self.arrays, _compose(self.rows, rows), self.extents)
 
     def leaves(self, start: int, stop: int) -> "Rows":
-        """The same rows of some leaves."""
-        return Rows(self.arrays[start:stop], self.rows, self.extents[start:stop])
+        """The same rows of some leaves; made once."""
+        rows = self._of_leaves.get((start, stop))
+        if rows is None:
+            rows = Rows(self.arrays[start:stop], self.rows, self.extents[start:stop])
+            self._of_leaves[start, stop] = rows
+        return rows
 
     def unstacked(self, size: int, inner: Indices) -> "Rows":
         """Rows of the elements within stacks of `size`: `inner` counts over all stacks of these rows."""
@@ -121,7 +126,7 @@ class Rows:
             )
         return self._is_plain
 
-    def set_extents(self, sizes: Indices) -> None:
+    def set_extents(self, sizes: Indices | int) -> None:
         """Says how much of a varying first axis is used, for each of these rows."""
         for extent in self.extents:
             if extent is not None:
@@ -161,29 +166,28 @@ class Rows:
 class Gather:
     """Reads that are wanted, collected over a plan so that each source sees all of its own at once."""
 
-    __slots__ = ("_readers", "_reads")
+    __slots__ = ("_wanted",)
 
     def __init__(self) -> None:
-        self._reads: dict[Source, list[Read]] = {}
-        self._readers: dict[Source, list[Reader]] = {}
-        """Who wants each of the reads."""
+        self._wanted: dict[Source, list[tuple[Read, Reader]]] = {}
+        """The reads, and who wants each."""
 
     def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
         """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
         source = reader.source if source is None else source
         assert source is not None
-        self._reads.setdefault(source, []).append(Read(indices, out.arrays, out.rows))
-        self._readers.setdefault(source, []).append(reader)
+        self._wanted.setdefault(source, []).append((Read(indices, out.arrays, out.rows), reader))
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
         counted: set[Reader] = set()
-        for source, reads in self._reads.items():
-            readers, began = self._readers[source], time.perf_counter()
+        for source, wanted in self._wanted.items():
+            reads, began = [read for read, _ in wanted], time.perf_counter()
             try:
                 source.gather(reads)
             except Exception as error:
-                readers[-1].trace.words[0] = readers[-1].number + 1  # for the guard that notes it
+                reader = wanted[-1][1]
+                reader.trace.words[0] = reader.number + 1  # for the guard that notes it
                 if isinstance(error, PenstockError):
                     raise
                 # A user's own source, whose error does not say what was asked of it.
@@ -192,22 +196,23 @@ class Gather:
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
-            if (times := readers[0].trace.times) is None:  # that of the worker, of which all readers are
-                continue
-            _note(times, reads, readers, time.perf_counter() - began, counted)
+            if (times := wanted[0][1].trace.times) is not None:  # that of the worker, of which all readers are
+                _note(times, wanted, time.perf_counter() - began, counted)
 
 
-def _note(times: Times, reads: list[Read], readers: "list[Reader]", seconds: float, counted: "set[Reader]") -> None:
+def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float, counted: "set[Reader]") -> None:
     """Notes how long a source took, shared among the steps that read it by their elements.
 
     A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
     added to `counted`.
     """
-    total = sum(len(read.indices) for read in reads)
-    for read, reader in zip(reads, readers, strict=True):
+    total = 0 if len(wanted) == 1 else sum(len(read.indices) for read, _ in wanted)
+    for read, reader in wanted:
         count = len(read.indices)
-        times.note(reader.number, 0 if reader in counted else count, seconds * count / total if total else 0.0)
-    counted.update(readers)
+        share_s = seconds * count / total if total else seconds
+        times.note(reader.number, 0 if reader in counted else count, share_s)
+    for _, reader in wanted:
+        counted.add(reader)
 
 
 @final

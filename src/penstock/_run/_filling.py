@@ -30,7 +30,7 @@ class Filling:
 
     def failed_before(self, unit: Unit) -> bool:
         """Whether an earlier row failed, so that this unit's outcome is of no interest any more."""
-        return any(start < unit.start for start, _ in self.errors)
+        return bool(self.errors) and self.first_row < unit.start
 
     @property
     def first_row(self) -> int:

@@ -9,9 +9,8 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from penstock._plan._cache import Cache
 from penstock._plan._node import Node, walk
 from penstock._plan._patience import Patience, UnwantedError, exchanged
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows, Trace, Window
+from penstock._plan._source import Openable
 from penstock._plan._stream import closed
 from penstock._plan._text import origins
 from penstock._random import seeded_globals
@@ -48,13 +48,11 @@ FIRST_UNIT_ROWS = 4
 """And has no more rows than this while nobody knows how long one takes."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Rows `[start, stop)` of batch `index` of epoch `epoch`, to be written into a slot."""
 
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]  # in the place of a method of tuples, which nobody wants here
     start: int
     stop: int
     slot: int
@@ -195,6 +193,18 @@ class Program:
         """Steps of which workers note how long they take."""
         return len(list(walk(self.node)))
 
+    @cached_property
+    def _most_rows(self) -> int:
+        """The rows that a slot has a place for; 0 where they have no size, or there are none."""
+        shape = self.spec.leaves[0].max_shape
+        return shape[0] if shape else 0
+
+    @cached_property
+    def announces(self) -> bool:
+        """Whether a source wants to be told what will be read."""
+        opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
+        return any(type(each).advise is not Openable.advise for each in opened)
+
     @property
     def rows_per_batch(self) -> int:
         """Rows that the units of a full batch have, all together."""
@@ -290,6 +300,8 @@ class Program:
             return [Unit(epoch, index, 0, 1, slot, ticket, announce, base, length, origin)]
         first, last = self.shard_rows(rows)
         count = self._unit_count(last - first, worker_count, row_s)
+        if count == 1:
+            return [Unit(epoch, index, first, last, slot, ticket, announce, base, length)]
         bounds = [first + (last - first) * number // count for number in range(count + 1)]
         return [
             Unit(epoch, index, start, stop, slot, ticket, announce if start == first else (0, 0, 0), base, length)
@@ -411,10 +423,12 @@ class Program:
         else:
             parts = np.arange(unit.start, unit.stop, dtype=np.int64)
             first, last = self.shard_rows(rows)  # a shard's rows begin where the slot begins
-            places = out.parts().take(slice(unit.start - first, unit.stop - first))
+            places = out.parts()
+            if unit.stop - unit.start != self._most_rows:
+                places = places.take(slice(unit.start - first, unit.stop - first))
             reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
             gather.run()
-            out.set_extents(np.array([last - first], np.int64))
+            out.set_extents(last - first)
         if unit.announce[2]:
             self._announce(reader, *unit.announce)
 
@@ -451,7 +465,7 @@ class Program:
         places = out.parts().take(slice(0, last - first))
         for target, whole in zip(places.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, first:last]
-        out.set_extents(np.array([last - first], np.int64))
+        out.set_extents(last - first)
 
 
 def is_remote(node: Node) -> bool:

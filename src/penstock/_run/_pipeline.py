@@ -138,6 +138,7 @@ class Pipeline:
         self._executor = make_executor(self)
         self._intake: Intake | None = None
         self._is_stream = make_feed is not None or program.is_serial
+        self._announces = not self._is_stream and program.announces
         self._stops = [self._executor.request_stop]
         try:
             if make_feed is not None:
@@ -211,7 +212,7 @@ class Pipeline:
                     self._repeat_by_rows(filling, unit)
                 else:
                     self._deaths[unit.ticket, unit.start] = error
-                    self._executor.submit([replace(unit, is_condemned=True)])
+                    self._executor.submit([unit._replace(is_condemned=True)])
                 return
             if error is not None and self._gives_rest and not self._closed:
                 if self._program.is_serial:
@@ -276,7 +277,7 @@ class Pipeline:
 
     def _repeat_by_rows(self, filling: Filling, unit: Unit) -> None:
         """Does a unit that failed again, row by row: what is before the row that fails is to be delivered."""
-        units = [replace(unit, start=row, stop=row + 1) for row in range(unit.start, unit.stop)]
+        units = [unit._replace(start=row, stop=row + 1) for row in range(unit.start, unit.stop)]
         filling.remaining += len(units) - 1
         self._unfinished_units += len(units) - 1
         self._executor.submit(units)
@@ -360,7 +361,7 @@ class Pipeline:
             ticket=self._ticket,
             worker_count=0 if self._executor.is_driven else self._executor.worker_count,
             row_s=self._ring.words[-1] / 1e9,
-            announce=(0, 0, 0) if self._is_stream else self._announcer.after(position),
+            announce=self._announcer.after(position) if self._announces else (0, 0, 0),
             base=base,
             length=length,
             origin=self._resumed[1] if self._resumed[0] == position[0] else (0, 0),

@@ -11,8 +11,6 @@ the pipeline looks at when the unit is finished.
 import functools
 from typing import Any, final
 
-import numpy as np
-
 from penstock._plan._batch import Batch
 from penstock._plan._node import Node
 from penstock._plan._reader import Rows, Trace, Window
@@ -72,7 +70,7 @@ class Serial(Program):
         """
         count, is_last = 0, False
         rows = out if self._batch is None else out.parts()
-        out.set_extents(np.array([self._size], np.int64))
+        out.set_extents(self._size)
         try:
             cursor.seek(unit.epoch, unit.index * self._size, unit.origin)
             while count < self._size and (leaves := cursor.next()) is not None:
@@ -84,7 +82,7 @@ class Serial(Program):
                 count = 0
             cursor.outcome = Outcome(count, is_last, cursor.consumed)
         if self._batch is not None:
-            out.set_extents(np.array([count], np.int64))
+            out.set_extents(count)
 
     @property
     def rows_per_batch(self) -> int:
