@@ -1,9 +1,11 @@
+import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._source import Read
 from penstock.sources.arrays import ArraySource, SequenceSource
 from penstock.sources.files import FileSource
 
@@ -52,6 +54,19 @@ def test_rows_of_a_view_are_read_without_a_copy_of_all_of_it(view):
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(out, array[indices])
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "f8", "U3", "?", "M8[s]", [("a", "u1"), ("b", "f4")]])
+def test_columns_of_any_dtype_are_copied_as_they_are(dtype):
+    table = np.zeros((10, 7), dtype)
+    for place in np.ndindex(table.shape):  # all bytes differ from their neighbours'
+        table[place] = np.frombuffer(bytes([place[0] + 1, place[1], 0, 0] * 4)[: table.itemsize], dtype)[0]
+    for view in (table[:, 1:], table[::-1, :4], table[2:, 2:3], table[:, ::2]):
+        for source in (ArraySource(view), pickle.loads(pickle.dumps(ArraySource(view)))):
+            out = np.zeros((5, *view.shape[1:]), dtype)
+            source.gather([Read(np.array([3, 0, 7]), [out], slice(1, 4))])
+            assert out[1:4].tobytes() == view[[3, 0, 7]].tobytes()
+            assert not any(out[[0, 4]].tobytes())
 
 
 def test_memmap_is_read_by_a_handle(tmp_path):

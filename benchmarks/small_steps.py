@@ -1,0 +1,182 @@
+"""What does a small training step pay for its batches?
+
+Question: a table in memory, 1,000,000 rows of 20 float32 features and a target, in shuffled batches of 256, and a
+network with one hidden layer of 16: a step of some 250 us, of which nothing hides what a batch costs. What part of the
+step's own speed is left when the batches come from each library?
+
+Method: `python benchmarks/small_steps.py`. Fresh processes in turn; endless epochs, of which the first second is not
+counted, then 3 s. `torch_*` trains in PyTorch (SGD, one thread), `jax_*` in JAX (one jitted step, awaited). `one` is
+the same batch again and again: the limit. `loop` is NumPy: a permutation, and `table[indices]`, made a tensor.
+`penstock` chooses how to run by itself; `penstock_threads` is what it chose before batches could change hands
+(design/0018). `dataloader` gets the indices of a batch at a time (`BatchSampler` as the sampler), without workers;
+`dataloader_rows` a row at a time, which is what most people write. `tf` is tf.data with `shuffle(100_000)`, `batch` and
+`prefetch`, whose batches become tensors or arrays without a copy where that is possible.
+
+Result: not run yet.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
+
+_ROW_COUNT = 1_000_000
+_QUICK_ROW_COUNT = 20_000
+_BATCH_SIZE = 256
+_HIDDEN_SIZE = 16
+
+Batches = Iterator[tuple[Any, Any]]
+Contender = Callable[[Array], Batches]
+Step = Callable[[Any, Any], None]
+
+
+def torch_step() -> Step:
+    import torch
+
+    torch.set_num_threads(1)
+    net = torch.nn.Sequential(torch.nn.Linear(20, _HIDDEN_SIZE), torch.nn.ReLU(), torch.nn.Linear(_HIDDEN_SIZE, 1))
+    optimizer, loss_of = torch.optim.SGD(net.parameters(), lr=1e-3), torch.nn.MSELoss()
+
+    def step(features: Any, targets: Any) -> None:
+        optimizer.zero_grad()
+        loss_of(net(features)[:, 0], targets).backward()
+        optimizer.step()
+
+    return step
+
+
+def jax_step() -> Step:
+    import jax
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    shapes = (20, _HIDDEN_SIZE), (_HIDDEN_SIZE,), (_HIDDEN_SIZE, 1)
+    parameters = [jnp.asarray(rng.standard_normal(shape, "float32")) / 10 for shape in shapes]
+
+    def loss_of(parameters: Any, features: Any, targets: Any) -> Any:
+        weights, bias, last = parameters
+        return jnp.mean((jax.nn.relu(features @ weights + bias) @ last)[:, 0] - targets) ** 2
+
+    @jax.jit
+    def update(parameters: Any, features: Any, targets: Any) -> Any:
+        slopes = jax.grad(loss_of)(parameters, features, targets)
+        return [old - 1e-3 * slope for old, slope in zip(parameters, slopes, strict=True)]
+
+    def step(features: Any, targets: Any) -> None:
+        nonlocal parameters
+        parameters = jax.block_until_ready(update(parameters, features, targets))
+
+    return step
+
+
+def one(table: Array) -> Batches:
+    rows = table[:_BATCH_SIZE]
+    while True:
+        yield rows[:, :-1].copy(), rows[:, -1].copy()
+
+
+def loop(table: Array) -> Batches:
+    rng = np.random.default_rng(1)
+    while True:
+        order = rng.permutation(len(table))
+        for start in range(0, len(table) - _BATCH_SIZE + 1, _BATCH_SIZE):
+            rows = table[order[start : start + _BATCH_SIZE]]
+            yield rows[:, :-1], rows[:, -1]
+
+
+def penstock(table: Array, adapt: str, executor: Any = "auto") -> Batches:
+    import penstock as ps
+
+    dataset = ps.from_arrays((table[:, :-1], table[:, -1])).shuffle(seed=1).batch(_BATCH_SIZE).repeat()
+    return iter(getattr(dataset, adapt)(executor=executor))
+
+
+def dataloader(table: Array, *, whole_batches: bool) -> Batches:
+    import torch
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+    rows = torch.from_numpy(table)
+    dataset = TensorDataset(rows[:, :-1], rows[:, -1])
+    sampler = RandomSampler(dataset, num_samples=1000 * len(table))
+    if whole_batches:
+        return iter(DataLoader(dataset, sampler=BatchSampler(sampler, _BATCH_SIZE, drop_last=True), batch_size=None))
+    return iter(DataLoader(dataset, batch_size=_BATCH_SIZE, sampler=sampler))
+
+
+def tf(table: Array) -> Batches:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((table[:, :-1], table[:, -1])).shuffle(100_000, seed=1).repeat()
+    batched: Batches = dataset.batch(_BATCH_SIZE).prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+    return batched
+
+
+def _as_tensors(batches: Batches) -> Batches:
+    import torch
+
+    return ((torch.as_tensor(features), torch.as_tensor(targets)) for features, targets in batches)
+
+
+def _as_jax(batches: Batches) -> Batches:
+    import jax
+
+    return ((jax.device_put(features), jax.device_put(targets)) for features, targets in batches)
+
+
+def _case(make_step: Callable[[], Step], contender: Contender, convert: Callable[[Batches], Batches]) -> Any:
+    def measure(options: Options) -> Numbers:
+        count = _QUICK_ROW_COUNT if options.quick else _ROW_COUNT
+        table = np.random.default_rng(0).standard_normal((count, 21), "float32")
+        step = make_step()
+
+        def stepped() -> Iterator[tuple[Array]]:
+            for features, targets in convert(contender(table)):
+                step(features, targets)
+                yield (np.zeros(1),)  # a step, as a sample
+
+        return time_steady(stepped(), options)
+
+    return measure
+
+
+def _itself(batches: Batches) -> Batches:
+    return batches
+
+
+_TO_TORCH: dict[str, Contender] = {
+    "penstock": functools.partial(penstock, adapt="to_torch"),
+    "penstock_threads": functools.partial(penstock, adapt="to_torch", executor="threads"),
+    "dataloader": functools.partial(dataloader, whole_batches=True),
+    "dataloader_rows": functools.partial(dataloader, whole_batches=False),
+}
+_TO_JAX: dict[str, Contender] = {
+    "penstock": functools.partial(penstock, adapt="to_jax"),
+    "penstock_threads": functools.partial(penstock, adapt="to_jax", executor="threads"),
+}
+_TO_NUMPY: dict[str, Contender] = {"one": one, "loop": loop, "tf": tf}
+_CASES = {
+    **{f"torch_{name}": _case(torch_step, each, _as_tensors) for name, each in _TO_NUMPY.items()},
+    **{f"torch_{name}": _case(torch_step, each, _itself) for name, each in _TO_TORCH.items()},
+    **{f"jax_{name}": _case(jax_step, each, _as_jax) for name, each in _TO_NUMPY.items()},
+    **{f"jax_{name}": _case(jax_step, each, _itself) for name, each in _TO_JAX.items()},
+}
+
+
+def _targets(options: Options) -> list[Target]:
+    others = ["torch_dataloader", "torch_dataloader_rows", "torch_tf"]
+    return [
+        Target("torch: penstock / the step alone", ratio("torch_penstock", ["torch_one"])),
+        Target("torch: penstock / a loop", ratio("torch_penstock", ["torch_loop"])),
+        Target("torch: penstock / the best of the others", ratio("torch_penstock", others), at_least=1.0),
+        Target("torch: penstock / penstock on threads", ratio("torch_penstock", ["torch_penstock_threads"])),
+        Target("jax: penstock / the step alone", ratio("jax_penstock", ["jax_one"])),
+        Target("jax: penstock / a loop", ratio("jax_penstock", ["jax_loop"])),
+        Target("jax: penstock / tf.data", ratio("jax_penstock", ["jax_tf"]), at_least=1.0),
+        Target("jax: penstock / penstock on threads", ratio("jax_penstock", ["jax_penstock_threads"])),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets)
