@@ -38,7 +38,7 @@ class Simulated:
             self.driving.note(began_s, self.now_s)
 
 
-TRIAL = 6 * (SKIPPED_COUNT + WINDOW_COUNT)
+TRIAL = 6 * (SKIPPED_COUNT + 100)
 
 
 def test_a_consumer_that_waits_less_so_fills_batches_itself() -> None:
@@ -75,13 +75,22 @@ def test_what_was_found_is_found_again_when_the_consumer_becomes_slow() -> None:
 
 def test_a_pause_is_in_no_window() -> None:
     consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(0.0, 0.0))
-    consumer.run(SKIPPED_COUNT + WINDOW_COUNT - 1)
-    consumer.driving.pause()
-    consumer.wait_s = (1.0, 0.0)
-    consumer.run(1)
-    consumer.wait_s = (0.0, 0.0)
-    consumer.run(3 * TRIAL)
+    for _ in range(1000):
+        consumer.run(WINDOW_COUNT // 2)
+        consumer.driving.pause()
+        consumer.wait_s = (1.0, 0.0)
+        consumer.run(1)
+        consumer.wait_s = (0.0, 0.0)
     assert consumer.driven_count == 0
+
+
+def test_short_epochs_are_windows_together() -> None:
+    consumer = Simulated(use_s=(400e-6, 250e-6), wait_s=(100e-6, 150e-6))
+    for _ in range(3 * TRIAL // SKIPPED_COUNT):
+        consumer.run(SKIPPED_COUNT)
+        consumer.driving.pause()
+        consumer.now_s += 10
+    assert consumer.driving.is_wanted
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ LEAST_SHARE: Final = 1 / 25
 """Where `next` takes less of the time from batch to batch, nothing is to be gained."""
 LEAST_GAIN: Final = 1.05
 WINDOW_COUNT: Final = 16
-"""Batches that are timed together."""
+WINDOW_S: Final = 0.04
+"""Batches that are timed together: so many at least, and for so long."""
 
 
 @final
@@ -36,8 +37,9 @@ class Driving:
     def __init__(self, skipped_count: int) -> None:
         self.trials = Trials(LEAST_GAIN)
         self._skipped_count = skipped_count
+        self._last_s = 0.0
         self._count = 0
-        self._began_s = 0.0
+        self._window_s = 0.0
         self._wait_s = 0.0
 
     @property
@@ -46,8 +48,8 @@ class Driving:
         return self.trials.is_other
 
     def pause(self) -> None:
-        """The consumer turns to something else; that time says nothing."""
-        self._count = 0
+        """The consumer turns to something else, as between epochs; that time says nothing."""
+        self._last_s = 0.0
 
     def note(self, began_s: float, now_s: float) -> None:
         """Takes notice of a batch that is handed out.
@@ -56,17 +58,21 @@ class Driving:
             began_s: When it was asked for.
             now_s: When it was there.
         """
+        last_s, self._last_s = self._last_s, now_s
+        if not last_s:
+            return
         self._count += 1
+        if self._count <= self._skipped_count:
+            return
+        self._window_s += now_s - last_s
         self._wait_s += now_s - began_s
-        if self._count == self._skipped_count:
-            self._began_s, self._wait_s = now_s, 0.0
-        elif self._count == self._skipped_count + WINDOW_COUNT:
-            self._end_window(now_s)
-            self._count = 0
+        batch_count = self._count - self._skipped_count
+        if batch_count >= WINDOW_COUNT and self._window_s >= WINDOW_S:
+            self._end_window(batch_count, now_s)
+            self._count, self._window_s, self._wait_s = 0, 0.0, 0.0
 
-    def _end_window(self, now_s: float) -> None:
-        window_s = now_s - self._began_s
+    def _end_window(self, batch_count: int, now_s: float) -> None:
         if self.trials.are_on:
-            self.trials.note(WINDOW_COUNT / max(window_s, 1e-9), now_s)
-        elif self.is_wanted or self._wait_s > LEAST_SHARE * window_s:
+            self.trials.note(batch_count / self._window_s, now_s)
+        elif self.is_wanted or self._wait_s > LEAST_SHARE * self._window_s:
             self.trials.begin(now_s)
