@@ -171,6 +171,15 @@ def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> N
     table = ps.from_arrays(TABLE)
     assert has_a_say(table.batch(2).loader())
     assert has_a_say(ps.zip((table, ps.range(20))).repeat(2).batch(2).loader(on_error="replace"))
+    cached = table.map(half).cache()
+    assert not has_a_say(cached.batch(2).loader("threads"))
+    for _ in cached:
+        pass
+    assert has_a_say(cached.batch(2).loader())
+    on_disk = table.map(half).cache(tmp_path / "cache")
+    for _ in on_disk:
+        pass
+    assert not has_a_say(on_disk.batch(2).loader())
     large = ps.from_arrays(np.zeros((4, MOST_NBYTES // 2 + 8), np.uint8))
     assert not has_a_say(large.batch(2).loader())
     assert not has_a_say(table.batch(2).loader("threads"))

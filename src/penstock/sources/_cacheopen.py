@@ -126,6 +126,11 @@ class OpenCacheFiles(OpenCache):
         """The number of places."""
         return self.files.length
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether each leaf of what it holds is a row in memory."""
+        return not self._has_rest and all(isinstance(rows, ArraySource) for rows in self._rows)
+
     def held_count(self) -> int:
         """How many elements are there, whole and right as far as marks say; looks at them all."""
         every = np.arange(self._row_limit)
