@@ -89,8 +89,10 @@ def loop(table: Array) -> Batches:
 def penstock(table: Array, adapt: str, executor: Any = "auto") -> Batches:
     import penstock as ps
 
-    dataset = ps.from_arrays((table[:, :-1], table[:, -1])).shuffle(seed=1).batch(_BATCH_SIZE).repeat()
-    return iter(getattr(dataset, adapt)(executor=executor))
+    dataset = ps.from_arrays((table[:, :-1], table[:, -1])).shuffle(seed=1).batch(_BATCH_SIZE)
+    epochs = getattr(dataset, adapt)(executor=executor)
+    while True:
+        yield from epochs
 
 
 def dataloader(table: Array, *, whole_batches: bool) -> Batches:

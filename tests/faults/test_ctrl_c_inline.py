@@ -99,7 +99,7 @@ def interrupted(loader: Any, interrupt: Interrupt) -> tuple[list[Any], int]:
 def hands_change_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of threads with which the consumer may change places, it does after every other batch."""
     wanted, now = itertools.cycle([True, True, False, False]), [True]
-    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: now[0]))
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: now[0], lambda *_: None), raising=False)
     monkeypatch.setattr(Driving, "note", lambda *_: now.__setitem__(0, next(wanted)))
 
 

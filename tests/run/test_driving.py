@@ -103,7 +103,7 @@ def hands_change(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         assert now_s >= began_s > 0
         seen.append(next(wanted))
 
-    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: seen[-1]))
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: seen[-1], lambda *_: None), raising=False)
     monkeypatch.setattr(Driving, "note", note)
     return seen
 
@@ -142,7 +142,7 @@ def test_batches_are_the_same_whoever_fills_them(plan: str, hands_change: list[b
 
 
 def test_workers_have_nothing_to_do_while_the_consumer_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Driving, "is_wanted", True)
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
     with ps.range(40).batch(2).loader() as loader:
         assert sum(len(batch) for batch in loader) == 40
         assert loader.report().lanes[0].executor == "inline"

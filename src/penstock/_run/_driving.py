@@ -35,17 +35,14 @@ class Driving:
     """
 
     def __init__(self, skipped_count: int) -> None:
-        self.trials = Trials(LEAST_GAIN)
+        self.is_wanted = False
+        """Whether the consumer is to fill batches itself."""
+        self._trials = Trials(LEAST_GAIN)
         self._skipped_count = skipped_count
         self._last_s = 0.0
         self._count = 0
         self._window_s = 0.0
         self._wait_s = 0.0
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the consumer is to fill batches itself."""
-        return self.trials.is_other
 
     def pause(self) -> None:
         """The consumer turns to something else, as between epochs; that time says nothing."""
@@ -72,7 +69,8 @@ class Driving:
             self._count, self._window_s, self._wait_s = 0, 0.0, 0.0
 
     def _end_window(self, batch_count: int, now_s: float) -> None:
-        if self.trials.are_on:
-            self.trials.note(batch_count / self._window_s, now_s)
+        if self._trials.are_on:
+            self._trials.note(batch_count / self._window_s, now_s)
         elif self.is_wanted or self._wait_s > LEAST_SHARE * self._window_s:
-            self.trials.begin(now_s)
+            self._trials.begin(now_s)
+        self.is_wanted = self._trials.is_other

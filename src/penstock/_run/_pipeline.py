@@ -294,7 +294,7 @@ class Pipeline:
             self._pump()
 
     def _pump(self) -> None:
-        if self._changes_hands:
+        if self._driving is not None and self._changes_hands:
             # What is under way comes to its end first, and then the consumer sees to it: see `_drive`.
             if self._is_awaited and not self._unfinished_units:
                 self._bell.put(None)
@@ -515,11 +515,12 @@ class Pipeline:
     @property
     def _changes_hands(self) -> bool:
         """Whether somebody else is to run the units than who does now."""
-        return self._driving is not None and self._driving.is_wanted is not self._executor.is_driven
+        assert self._driving is not None
+        return self._driving.is_wanted is not self._executor.is_driven
 
     def _drive(self) -> bool:
         """Runs one unit on the calling thread, if that is who runs them; of the feed, if nothing else can be done."""
-        if self._changes_hands:
+        if self._driving is not None and self._changes_hands:
             with self._lock:
                 if not self._unfinished_units:
                     self._executor.change_hands()

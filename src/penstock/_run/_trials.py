@@ -13,7 +13,7 @@ from typing import Final, final
 TRIAL_COUNT: Final = 3
 """Windows of each kind in a trial, in turn."""
 PAUSES_S: Final = (1.0, 60.0)
-"""From one trial to the next: at first, doubled each time, and at most."""
+"""From one trial to the next: at first, and at most. It grows fourfold with each trial that changes nothing."""
 
 
 @final
@@ -60,7 +60,7 @@ class Trials:
         self._speeds = None
         self.is_other = other >= (1 / self._least_gain if self._began_other else self._least_gain) * usual
         first_s, most_s = PAUSES_S
-        self._pause_s = first_s if self._began_other != self.is_other else min(2 * self._pause_s, most_s)
+        self._pause_s = first_s if self._began_other != self.is_other else min(4 * self._pause_s, most_s)
         self._next_s = now_s + self._pause_s
         return other / usual if usual else 1.0
 
