@@ -554,7 +554,7 @@ class Loader(NoArray):
                     "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
                     "Make a second loader to iterate twice at once."
                 )
-            pipeline = self._running()
+            pipeline = self._pipeline or self._running()
             entered_at = self._counters.entered()
             epoch, position = self._at
             batch = pipeline.take(self._at, self._options.timeout_s)

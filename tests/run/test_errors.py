@@ -404,7 +404,7 @@ def interrupted_at(step: int, call: Any) -> bool:
     def strike(frame: Any, event: str, _: Any) -> None:
         nonlocal left
         # What a callback of a weak reference raises, Python drops.
-        if event in ("call", "c_return") and frame.f_code.co_name != "return_slot":
+        if event in ("call", "c_return") and frame.f_code.co_name != "_return_slot":
             left -= 1
             if left == 0:
                 sys.setprofile(None)

@@ -8,7 +8,7 @@ Guarantees.
   held by other libraries included. NumPy gives a view of a view the *owner* of the memory as its base, so a
   lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
   reference tells when it dies.
-- That weak reference calls `return_slot` on any thread, at any bytecode, perhaps inside a lock that this
+- That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps inside a lock that this
   very thread holds. So it takes no lock: it pops from a dict, appends to a deque, and calls
   `on_free`; the first two are single operations of C code.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
@@ -82,7 +82,7 @@ class Ring:
         """See `ring_words`."""
         self.times = self._layout.times(self._memory)
         """Where each worker notes its time; see `Times`."""
-        self._rows = [self._layout.slot.rows(self._root(slot)) for slot in range(slot_count)]
+        self._rows = self._layout.slots(self._memory)
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
         self.copied_count = 0
@@ -93,12 +93,6 @@ class Ring:
         """What keeps leases from ending; see `inherit`."""
         if is_shared:
             _shared_rings[id(self)] = self
-
-    def _root(self, slot: int) -> npt.NDArray[np.uint8]:
-        memory = self._memory
-        if memory is None:
-            raise LoaderError("This loader was closed while a batch was being taken from it.")
-        return self._layout.root(memory, slot)
 
     def rows(self, slot: int) -> Rows:
         """The slot as the place that workers write to."""
@@ -114,7 +108,10 @@ class Ring:
             self._drop_inherited()
         is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
-        root = self._root(slot)
+        memory = self._memory
+        if memory is None:
+            raise LoaderError("This loader was closed while a batch was being taken from it.")
+        root = self._layout.root(memory, slot)
         leaves = self._layout.slot.leaves(root, rows[slot])
         if not (is_lease and self._layout.slot.has_arrays_alone):
             for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
@@ -126,22 +123,14 @@ class Ring:
         if is_lease:
             # Last of all: an interrupt before it leaves a slot for `reclaim`, one after it a lease that ends.
             self._lease_count += 1
-            self._leases[self._lease_count] = slot, weakref.ref(root, self._returner(slot, self._lease_count))
+            # What returns it holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no
+            # more.
+            back = functools.partial(_return_slot, self._leases, self.free, self._on_free, slot, self._lease_count)
+            self._leases[self._lease_count] = slot, weakref.ref(root, back)
         else:
             self.copied_count += 1
             self.give_back(slot)
         return batch
-
-    def _returner(self, slot: int, lease: int) -> Callable[[object], None]:
-        # It holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no more.
-        leases, free, on_free = self._leases, self.free, self._on_free
-
-        def return_slot(_: object) -> None:
-            free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
-            leases.pop(lease, None)
-            on_free()
-
-        return return_slot
 
     def reclaim(self, busy: set[int]) -> None:
         """Frees each slot that is neither free nor leased nor busy. Nobody else may fill or hand out meanwhile.
@@ -197,6 +186,14 @@ class Ring:
     def leased_count(self) -> int:
         """How many slots are in the user's hands."""
         return len(self._leases)
+
+
+def _return_slot(
+    leases: dict[int, tuple[int, Any]], free: deque[int], on_free: Callable[[], None], slot: int, lease: int, _: object
+) -> None:
+    free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
+    leases.pop(lease, None)
+    on_free()
 
 
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()

@@ -69,11 +69,15 @@ class Zip(OneToOne):
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Each input fills its own leaves of the same rows."""
-        start = 0
-        for source in reader.inputs:
-            stop = start + len(source.spec.leaves)
+        for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
             source.fill(epoch, indices, out.leaves(start, stop), gather)
-            start = stop
+
+    @cached_property
+    def _leaves(self) -> list[tuple[int, int]]:
+        """Which leaves are those of each input."""
+        return list(
+            itertools.pairwise(itertools.accumulate((len(node.spec.leaves) for node in self.sources), initial=0))
+        )
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """That of the inputs, where all agree."""
@@ -84,11 +88,8 @@ class Zip(OneToOne):
         self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
     ) -> None:
         """Each input fills its own leaves of the same parts."""
-        start = 0
-        for source in reader.inputs:
-            stop = start + len(source.spec.leaves)
+        for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
             source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
-            start = stop
 
 
 @final

@@ -196,8 +196,15 @@ class Gather:
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
-            if (times := wanted[0][1].trace.times) is not None:  # that of the worker, of which all readers are
-                _note(times, wanted, time.perf_counter() - began, counted)
+            reader = wanted[0][1]
+            if (times := reader.trace.times) is None:  # that of the worker, of which all readers are
+                continue
+            seconds = time.perf_counter() - began
+            if len(wanted) > 1 or reader in counted:
+                _note(times, wanted, seconds, counted)
+            else:
+                times.note(reader.number, len(reads[0].indices), seconds)
+                counted.add(reader)
 
 
 def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float, counted: "set[Reader]") -> None:
@@ -206,10 +213,10 @@ def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float, cou
     A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
     added to `counted`.
     """
-    total = 0 if len(wanted) == 1 else sum(len(read.indices) for read, _ in wanted)
+    total = sum(len(read.indices) for read, _ in wanted)
     for read, reader in wanted:
         count = len(read.indices)
-        share_s = seconds * count / total if total else seconds
+        share_s = seconds * count / total if total else 0.0
         times.note(reader.number, 0 if reader in counted else count, share_s)
     for _, reader in wanted:
         counted.add(reader)

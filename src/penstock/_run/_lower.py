@@ -262,6 +262,8 @@ class Program:
     def shard_rows(self, row_count: int) -> tuple[int, int]:
         """The rows of a batch of `row_count` that this shard delivers."""
         index, count = self.shard
+        if count == 1:
+            return 0, row_count
         return index * row_count // count, (index + 1) * row_count // count
 
     def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
@@ -416,7 +418,8 @@ class Program:
 
     def _run(self, reader: Reader, unit: Unit, out: Rows) -> None:
         gather = Gather()
-        reader = self._reader_at(reader, unit)
+        if self.spans is not None:
+            reader = self._reader_at(reader, unit)
         rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
             self._run_whole(reader, unit, out, gather)
@@ -433,8 +436,8 @@ class Program:
             self._announce(reader, *unit.announce)
 
     def _reader_at(self, reader: Reader, unit: Unit) -> Reader:
-        if reader.window is not None:
-            reader.window.base = unit.base
+        assert reader.window is not None
+        reader.window.base = unit.base
         if unit.length < 0:
             return reader
         kept: dict[int, Reader] = reader.memo("closed", dict)

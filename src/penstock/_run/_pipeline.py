@@ -236,7 +236,8 @@ class Pipeline:
     def _complete(self, filling: Filling) -> None:
         """Makes a batch ready whose last unit is done, or gives its slot back if nobody wants it any more."""
         del self._fillings[filling.ticket]
-        self._release_inputs()
+        if self._intake is not None:
+            self._release_inputs()
         if filling.ticket <= self._given_up:
             self._ring.free.append(filling.slot)
             return
@@ -352,7 +353,7 @@ class Pipeline:
             self._intake.feed.release(*min(found, key=lambda need: need[0].base + need[1]))
 
     def _issue(self, position: Position, slot: int, base: int = 0, length: int = -1) -> None:
-        needs = self._needs(position)
+        needs = None if self._intake is None else self._needs(position)
         self._go_to(self._program.next_position(*position))
         self._ticket += 1
         units = self._program.units(
@@ -422,6 +423,7 @@ class Pipeline:
             LoaderError: The loader was closed meanwhile.
             Exception: What a unit of this batch raised.
         """
+        self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         has_restarted, began_s = False, 0.0 if self._driving is None else time.perf_counter()
         while (filling := self._head_if_ready(position)) is None:
             if self._drive():
@@ -456,12 +458,14 @@ class Pipeline:
             del error, filling
 
     def _head_if_ready(self, position: Position) -> Filling | None:
-        self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         with self._lock:
             if self._closed:
                 self.require_open()
-            self._seek(position)
-            if self._order and not self._order[0].remaining:
+            head = self._order[0] if self._order else None
+            if head is None or (head.epoch, head.index) != position:
+                self._seek(position)
+                head = self._order[0] if self._order else None
+            if head is not None and not head.remaining:
                 self._is_awaited = False
                 while not self._bell.empty():  # a consumer that did the work itself did not wait for it
                     self._bell.get_nowait()
