@@ -886,7 +886,8 @@ class Dataset(NoArray):
             executor: `"processes"`, for Python functions, which hold the GIL; `"threads"`, for reads and for
                 functions that let go of it; `"inline"`, without workers, on the caller's thread. `"auto"` takes
                 processes if the plan has a function of yours that can travel to another process, else threads; and
-                threads from the epoch on in which `cache` holds all that those functions would make.
+                threads from the epoch on in which `cache` holds all that those functions would make. Small batches that
+                are copied from memory alone, the caller's thread fills itself while that is found to be faster.
             workers: Threads or processes; `"auto"` for the CPUs that this process may use, and for eight threads
                 at least where they wait for a server. Loaders of one process share one pool of worker processes, which
                 has as many as the loader that asked for most.

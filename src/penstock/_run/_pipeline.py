@@ -17,10 +17,13 @@ Guarantees.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, and so between taking
   a batch from `_order` and handing it out. So `take` is told which batch it is to deliver, and seeks it if
   another is next; and seeking finds slots that nobody has any more (`Ring.reclaim`). Units are issued where
-  no interrupt comes, on workers; the executor `inline`, which has none, begins anew where its books do not
+  no interrupt comes, on workers; where the consumer runs them itself, it begins anew if the books do not
   add up (`_restart`). So the books are written in an order in which whatever is cut off is missing, and never
   there without its work: a batch is ready last of all (`_complete`), and rows of a stream count as given to its
   worker after they were (`Feed._issue`).
+- Who runs units may change between workers and the consumer (`_driving.py`). Whoever does has all of them: from the
+  moment on in which the other is wanted, no batch is issued until none is under way, and then the consumer changes
+  hands, with the lock held (`_drive`). If it waits meanwhile, the last unit rings for it.
 
 Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
 delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
