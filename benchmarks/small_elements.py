@@ -11,27 +11,29 @@ the function, without workers; `torch_batches` gets the indices of a batch at a 
 `torch_2` has two persistent workers. `tf` is `from_tensor_slices`, `shuffle(100_000)`, `batch`, `prefetch`; `tf_map`
 has the function in `numpy_function` with AUTOTUNE, `tf_ops_map` as an operation of TensorFlow's, which is what its
 guides ask for. `grain` is a `MapDataset` of indices, batched by its iterator's threads. penstock chooses how to run by
-itself: for rows two threads, for the function two worker processes; `penstock_inline` has neither.
+itself: for rows the consumer, once it has tried that and two threads; for the function two worker processes.
+`penstock_inline` has neither.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, TensorFlow 2.21, torch
 2.13, grain 0.2, 2026-11-22.
 
-Result, medians of three rounds and their spread, rows/s:
+Result, medians and their spread, rows/s: of four rounds in the left column, but grain's and those on the right, which
+are of three rounds some hours before:
 
-    loop             4,969,000 (4,751,000 to 5,193,000)     loop_map      314,000 (289,000 to 359,000)
-    penstock           806,000 (755,000 to 856,000)         penstock_map  245,000 (221,000 to 255,000)
-    penstock_inline  1,384,000 (1,380,000 to 1,502,000)     torch_map     179,000 (143,000 to 229,000)
-    torch_batches      998,000 (944,000 to 1,308,000)       torch_2_map    84,000 (74,000 to 87,000)
-    tf                 253,000 (246,000 to 255,000)         tf_ops_map     31,000 (22,000 to 31,000)
-    torch              181,000 (155,000 to 185,000)         tf_map          5,300 (4,000 to 5,400)
+    loop             6,940,000 (6,323,000 to 7,736,000)     loop_map      314,000 (289,000 to 359,000)
+    penstock         3,062,000 (2,714,000 to 3,495,000)     penstock_map  245,000 (221,000 to 255,000)
+    penstock_inline  3,499,000 (3,383,000 to 3,699,000)     torch_map     179,000 (143,000 to 229,000)
+    torch_batches    1,645,000 (1,317,000 to 1,815,000)     torch_2_map    84,000 (74,000 to 87,000)
+    tf                 356,000 (308,000 to 390,000)         tf_ops_map     31,000 (22,000 to 31,000)
+    torch              261,000 (248,000 to 273,000)         tf_map          5,300 (4,000 to 5,400)
     grain                2,500 (2,300 to 2,600)             grain_map       2,600 (2,400 to 3,100)
 
-Rows: 0.80 (0.65 to 0.81) times the best of the others, a DataLoader that gets whole batches of indices, and 1.38 (1.15
-to 1.47) times inline. A batch takes 318 us on threads, 185 inline and 51 in the loop, so what counts is the Python of a
-batch, and handing it from thread to thread. Beside a consumer that has the GIL for long, as a training may, nobody has
-measured it. The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to 0.78) of the loop.
+Rows: 1.97 (1.72 to 2.06) times the best of the others, a DataLoader that gets whole batches of indices, 8.6 times
+tf.data and 0.44 (0.40 to 0.50) of the loop. A batch takes 84 us, and 37 in the loop. It was 0.80 of the DataLoader before hands
+could change (design/0018). The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to 0.78) of the
+loop.
 
-Not shown: that a consumer is busy too; tables that do not fit into memory (`small_rows`).
+Not shown: that a consumer is busy too (`small_steps`); tables that do not fit into memory (`small_rows`).
 """
 
 import itertools
