@@ -29,9 +29,9 @@ are of three rounds some hours before:
     grain                2,500 (2,300 to 2,600)             grain_map       2,600 (2,400 to 3,100)
 
 Rows: 1.97 (1.72 to 2.06) times the best of the others, a DataLoader that gets whole batches of indices, 8.6 times
-tf.data and 0.44 (0.40 to 0.50) of the loop. A batch takes 84 us, and 37 in the loop. It was 0.80 of the DataLoader before hands
-could change (design/0018). The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to 0.78) of the
-loop.
+tf.data and 0.44 (0.40 to 0.50) of the loop. A batch takes 84 us, and 37 in the loop. It was 0.80 of the DataLoader
+before hands could change (design/0018). The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to
+0.78) of the loop.
 
 Not shown: that a consumer is busy too (`small_steps`); tables that do not fit into memory (`small_rows`).
 """
