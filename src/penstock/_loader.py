@@ -429,6 +429,9 @@ class Loader(NoArray):
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         pipeline = self._pipeline  # another thread may be putting another one there
+        busiest = self._stage.busiest
+        # Of processes, a loader beside this one may have had more started, and all of them share the work.
+        hands = [lane.workers for lane in lanes if lane.executor == "processes" and not lane.is_serial]
         return Report(
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
@@ -439,8 +442,8 @@ class Loader(NoArray):
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
             copied=pipeline.copied_count if pipeline else 0,
-            executor=self._stage.busiest.executor,
-            workers=self._stage.busiest.worker_count,
+            executor=busiest.executor,
+            workers=max([busiest.worker_count, *hands]) if busiest.executor == "processes" else busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
@@ -448,8 +451,7 @@ class Loader(NoArray):
             note="\n".join(filter(None, (self._past, self._stage.remarks))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=self._stage.busiest.executor == "threads"
-            and any(each.may_hold_gil for each in walk(self._node)),
+            may_hold_gil=busiest.executor == "threads" and any(each.may_hold_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,

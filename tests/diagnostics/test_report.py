@@ -331,6 +331,15 @@ def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) ->
     assert loader.report().lanes[0].steps, "what was measured outlives the loader"
 
 
+@pytest.mark.usefixtures("workers_stay")
+def test_workers_that_another_loader_asked_for_are_counted_where_they_share_the_work() -> None:
+    with ps.range(64).map(slowly(0.001)).batch(8).loader("processes", workers=1) as loader:
+        assert sum(len(batch) for batch in loader) == 64
+        said = loader.report()
+    assert said.workers == said.lanes[0].workers == 2
+    assert "(processes, 2 workers)" in said.sentence
+
+
 def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:
     class Items:
         def __len__(self) -> int:
@@ -520,29 +529,3 @@ def test_the_longest_wait_is_measured_without_that_for_the_first_batch() -> None
         list(loader)
         said = loader.report()
     assert 0.15 <= said.longest_wait_s <= said.wait_s < 0.3 <= said.first_batch_s
-
-
-@pytest.mark.limits
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_what_if_is_near_the_real_run_of_functions_that_wait(executor: Any) -> None:
-    """Of functions that wait. Of those that compute it was 0 to 30 percent off on two CPUs, which others use too.
-
-    Of six threads on two CPUs it said 0.84 to 0.92 of what they gave (2026-11-22), so that the bound there is wider.
-    """
-    dataset = ps.range(1000).map(slowly(0.004)).batch(16)
-
-    def run(workers: int) -> ps.Report:
-        with dataset.loader(executor, workers=workers) as loader:
-            next(iter(loader))
-            for batch in loader:
-                batch.sum()
-            return loader.report()
-
-    for here, there, within in [(1, 2, 0.15), (2, 1, 0.15), (2, 6, 0.25)]:
-        pairs = []
-        for _ in range(3):  # another program may have the CPUs for a moment
-            pairs.append((run(here).what_if(workers=there).elements_per_s, run(there).elements_per_s))
-            if pairs[-1][0] == pytest.approx(pairs[-1][1], rel=within):
-                break
-        else:
-            raise AssertionError((here, there, pairs))

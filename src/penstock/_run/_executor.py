@@ -69,6 +69,11 @@ class Executor(ABC):
         """
 
     @property
+    def hand_count(self) -> int:
+        """How many workers share its units: those that were asked for, or more, where it shares them with others."""
+        return self.worker_count
+
+    @property
     def name(self) -> Literal["inline", "threads", "processes"]:
         """What its workers are, as a user asks for them."""
         if self.is_elsewhere:

@@ -574,7 +574,7 @@ class Pipeline:
         own = lane_of(
             self._program.node,
             times,
-            1 if is_driven else self._executor.worker_count,
+            1 if is_driven else self._executor.hand_count,
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
             is_serial=self._program.is_serial,

@@ -66,6 +66,11 @@ class ProcessesExecutor(Executor):
             client = self._client
             self._tenant.pool.post(lambda: _pump(client))
 
+    @property
+    def hand_count(self) -> int:
+        """All that the pool has: a loader beside this one may have asked for more."""
+        return max(self.worker_count, len(self._tenant.pool.pids()))
+
     def patience_s(self, timeout_s: float) -> float:
         """Longer than what the pool, which watches its workers, needs to find out; this is if it stands still."""
         return pool_patience_s(timeout_s)
