@@ -42,6 +42,63 @@ def test_a_loader_reads_each_element_once_an_epoch_and_announces_what_comes():
         assert source.advised
 
 
+class Numbers(ps.Source):
+    element_spec = ps.ArraySpec((), "int64")
+
+    def __init__(self):
+        self.advised = set()
+
+    def __len__(self):
+        return 16
+
+    def read_into(self, indices, out):
+        out[...] = indices
+
+
+class Listening(Numbers):
+    def advise(self, indices):
+        self.advised.update(indices.tolist())
+
+
+class Assigned(Numbers):
+    def __init__(self):
+        super().__init__()
+        self.advise = lambda indices: self.advised.update(indices.tolist())
+
+
+class Wrapped(Numbers):
+    """What it opens is no source itself, and has from one what it lacks."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self._inner, self.advised = inner, inner.advised
+
+    def open(self):
+        inner = self._inner
+
+        class Wrapper:
+            def __getattr__(self, name):
+                return getattr(inner, name)
+
+        return Wrapper()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [Listening(), Assigned(), Wrapped(Listening()), Wrapped(Assigned())],
+    ids=["by its class", "by itself", "wrapped, by a class", "wrapped, by itself"],
+)
+def test_a_source_is_told_what_comes_wherever_it_has_it_from(source):
+    with ps.from_source(source).batch(4).loader("inline", prefetch=1) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(16))
+    assert source.advised
+
+
+def test_a_source_that_opens_something_that_does_not_listen_is_read():
+    with ps.from_source(Wrapped(Numbers())).batch(4).loader("inline") as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(16))
+
+
 def test_dataset_is_immutable_and_each_verb_makes_another():
     ds = ps.range(5)
     assert ds.batch(2) is not ds

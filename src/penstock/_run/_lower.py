@@ -203,7 +203,8 @@ class Program:
     def announces(self) -> bool:
         """Whether a source wants to be told what will be read."""
         opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
-        return any(type(each).advise is not Openable.advise for each in opened)
+        # Asked of the object and not of its class: what a source opens may hand on what it does not have itself.
+        return any(getattr(each.advise, "__func__", None) is not Openable.advise for each in opened)
 
     @property
     def rows_per_batch(self) -> int:
