@@ -69,6 +69,22 @@ def test_columns_of_any_dtype_are_copied_as_they_are(dtype):
             assert not any(out[[0, 4]].tobytes())
 
 
+class _OfNumbers(np.ndarray):
+    """A user's kind of array, that can have no other dtype than those of numbers."""
+
+    def __array_finalize__(self, _):
+        if self.dtype.kind == "V":
+            raise TypeError(f"no numbers: {self.dtype}")
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.parametrize("kind", [np.matrix, np.recarray, _OfNumbers])
+def test_columns_of_a_table_of_any_class_are_read(kind):
+    table = np.arange(12.0).reshape(3, 4)
+    batches = list(ps.from_arrays(table.view(kind)[:, 1:]).batch(2).loader(executor="inline"))
+    np.testing.assert_array_equal(np.concatenate(batches), table[:, 1:])
+
+
 def test_memmap_is_read_by_a_handle(tmp_path):
     np.save(tmp_path / "ds.npy", np.arange(12).reshape(4, 3))
     for view in (np.load(tmp_path / "ds.npy", mmap_mode="r"), np.load(tmp_path / "ds.npy", mmap_mode="r")[1:, ::2]):

@@ -92,7 +92,8 @@ def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     """Some columns of a table, side by side, as one piece of bytes a row: half as long to copy as number by number."""
     if array.ndim != 2 or array.shape[1] < 2 or array.strides[1] != array.itemsize:
         return None
-    return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
+    # Without the array's class, of which `np.matrix` keeps two axes, and others want no dtype but their own.
+    return np.asarray(array).view(f"V{array.shape[1] * array.itemsize}")[:, 0]
 
 
 @final
