@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._reader import OpenSources, Reader
+from penstock._random import seeded_globals
 
 Pair = namedtuple("Pair", "left right")
 
@@ -19,6 +21,15 @@ def test_zip_puts_elements_into_the_tree_it_was_given():
     assert list(ds[0]) == ["z", "a"]
     assert isinstance(ds[0]["a"][1], Pair)
     assert ds.element_spec["a"][1].left == ps.ArraySpec((), "int64")
+
+
+def test_stacks_of_a_zip_are_taken_apart_in_the_same_memory():
+    stacks = ps.from_arrays(np.arange(12).reshape(4, 3)).map(lambda row: row)
+    node = ps.zip((stacks, stacks)).unbatch()._node
+    reader = Reader(node, OpenSources(node), isolation=seeded_globals)
+    places = [reader.kept(0, index).arrays[0].ctypes.data for index in range(4)]
+    assert len(set(places)) == 1
+    assert reader.kept(0, 3).arrays[0].tolist() == [[9, 10, 11]]
 
 
 def test_zip_of_trees_nests_them():

@@ -480,6 +480,7 @@ class Reader:
         """One element of this node's first input, read now or still there from the call before."""
         if self._memo.get("kept_at") != (epoch, index):
             self._memo.pop("kept_at", None)  # if reading fails, what is in the memory is neither
+            self._memo.pop("kept", None)  # before `scratch`, for its `leaves` hold the memory, too
             source, gather = self.inputs[0], Gather()
             self._memo["kept"] = box = source.scratch(1)
             source.fill(epoch, np.array([index], np.int64), box, gather)
