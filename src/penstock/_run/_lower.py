@@ -349,7 +349,7 @@ class Program:
     def is_in_memory(self) -> bool:
         """Whether batches are copied from memory: no function runs, and nothing is waited for."""
         opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
-        return not self.computes and all(getattr(each, "is_in_memory", False) for each in opened)
+        return not self.computes and all(getattr(each, "is_in_memory", False) is True for each in opened)
 
     @cached_property
     def keeps(self) -> bool:
