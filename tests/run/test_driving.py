@@ -1,15 +1,17 @@
 """Whether the consumer fills batches itself: with a clock that is made up, and with hands that change often."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import penstock as ps
 from penstock._run._driving import LEAST_SHARE, MOST_NBYTES, WINDOW_COUNT, Driving
+from penstock._run._pipeline import Pipeline
 from penstock._run._trials import PAUSES_S
 
 SKIPPED_COUNT = 8
@@ -152,6 +154,42 @@ def test_workers_have_nothing_to_do_while_the_consumer_does_it(monkeypatch: pyte
             (0,) * loader.report().workers,
             (None,) * loader.report().workers,
         )
+
+
+@pytest.mark.parametrize("executor", ["auto", "inline"])
+def test_a_consumer_that_comes_on_another_thread_each_epoch_has_one_reader(
+    executor: Literal["auto", "inline"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
+    sums = []
+    with ps.range(40).batch(2).loader(executor) as loader:
+        for _ in range(8):
+            thread = threading.Thread(target=lambda: sums.append(sum(int(batch.sum()) for batch in loader)))
+            thread.start()
+            thread.join()
+        assert sums == [780] * 8
+        assert loader._pipeline is not None
+        assert len(loader._pipeline._readers) == 1
+
+
+@pytest.mark.parametrize("executor", ["auto", "inline"])
+def test_a_loader_that_is_closed_while_its_consumer_fills_a_batch_says_so(
+    executor: Literal["auto", "inline"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
+    loader = ps.range(40).batch(2).loader(executor)
+    pump, consumer = Pipeline.pump, threading.current_thread()
+
+    def pump_and_close(self: Pipeline) -> None:
+        pump(self)
+        if threading.current_thread() is consumer:  # another thread closes it this very moment
+            closer = threading.Thread(target=loader.close)
+            closer.start()
+            closer.join()
+
+    monkeypatch.setattr(Pipeline, "pump", pump_and_close)
+    with pytest.raises(ps.LoaderError, match="closed"):
+        next(iter(loader))
 
 
 def has_a_say(loader: ps.Loader) -> bool:

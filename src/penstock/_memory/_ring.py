@@ -35,7 +35,7 @@ from penstock._errors import LoaderError
 from penstock._memory._budget import granted, mib
 from penstock._memory._forked import Inherited
 from penstock._memory._mapping import MemoryFile, private
-from penstock._memory._slot import RingLayout, ring_words
+from penstock._memory._slot import RingLayout, own_words, ring_words
 from penstock._plan._patience import NOTHING_WANTED
 from penstock._plan._reader import Rows, text_array
 from penstock._spec import Spec
@@ -173,7 +173,9 @@ class Ring:
         self._rows = []
         self._inherited.clear()
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
-        self.words = memoryview(b"").cast("q")
+        # Not nothing: a consumer that fills batches itself may be in the middle of its books.
+        self.words = own_words(self.slot_count)
+        self.words[0] = NOTHING_WANTED
         if self.file is not None:
             self.file.close()
 

@@ -118,9 +118,9 @@ def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
     return words[start : start + 3]
 
 
-def own_words() -> "memoryview[int]":
-    """Such words for one slot that nobody else looks at: of a plan without a ring, or after its end."""
-    return ring_words(bytearray(_words_nbytes(1)), 1)
+def own_words(slot_count: int = 1) -> "memoryview[int]":
+    """Such words that nobody else looks at: of a plan without a ring, or after its end."""
+    return ring_words(bytearray(_words_nbytes(slot_count)), slot_count)
 
 
 def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:

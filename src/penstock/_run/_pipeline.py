@@ -112,6 +112,8 @@ class Pipeline:
         self._is_guarded = quarantine is not None and is_guarded(program)
         self._pid = os.getpid()
         self._local = threading.local()
+        self._own_reader: Reader | None = None
+        """The consumer's, whichever thread it is on: there is one at a time."""
         self._readers: list[Reader | Cursor] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
@@ -174,12 +176,18 @@ class Pipeline:
         filling = self._fillings[unit.ticket]
         if self._closed or filling.ticket <= self._given_up or filling.failed_before(unit):
             return
-        reader: Any = getattr(self._local, "reader", None)
+        # A consumer may come on another thread for each epoch; what readers keep is to stay within what was projected.
+        is_own = self._executor.is_driven and not self._is_stream
+        reader: Any = self._own_reader if is_own else getattr(self._local, "reader", None)
         if reader is None:
-            self._local.reader = reader = self._program.reader(
+            reader = self._program.reader(
                 seeded_globals if self._executor.isolates else None,
                 window=self._intake.feed.window() if self._intake else None,
             )
+            if is_own:
+                self._own_reader = reader
+            else:
+                self._local.reader = reader
             self._readers.append(reader)
             reader.trace.times = Times(self._ring.times[(len(self._readers) - 1) % len(self._ring.times)])
         try:
@@ -648,4 +656,5 @@ class Pipeline:
                 if isinstance(reader, Cursor):
                     reader.close()
             self._readers.clear()
+            self._own_reader = None
         return ended
