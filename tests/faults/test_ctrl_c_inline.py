@@ -3,9 +3,10 @@
 import itertools
 import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -128,6 +129,33 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
             break
         place += 1
     assert place > 50, "the interrupt was not where the work is"
+
+
+@pytest.mark.parametrize("executor", ["threads", "auto", "inline"])
+def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto", "inline"]) -> None:
+    dataset = ps.range(6 * BATCH_SIZE).batch(BATCH_SIZE)
+    want = [batch.tolist() for batch in dataset]
+    place = 0
+    while True:
+        with dataset.loader(executor, prefetch=1, timeout_s=2.0) as loader:
+            next(iter(loader))
+            pipeline = loader._pipeline
+            assert pipeline is not None
+            while executor == "threads" and len(pipeline._ring.free) + len(pipeline._fillings):
+                time.sleep(0)  # all slots are to be ready: the others give themselves back
+            interrupt = Interrupt(place)
+            sys.setprofile(interrupt)
+            try:
+                iter(loader)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            assert [batch.tolist() for batch in loader] == want, place
+        if not interrupt.struck:
+            break
+        place += 1
+    assert place > 10, "the interrupt was not where the work is"
 
 
 def struck_twice(loader: Any, interrupt: Interrupt) -> tuple[list[Any], list[int]]:

@@ -406,19 +406,22 @@ class Pipeline:
         head = (self._order[0].epoch, self._order[0].index) if self._order else self._cursor
         if head == position:
             return
+        # It is where to go on from only when nothing else is left to do: or whoever seeks it again, after Ctrl-C struck
+        # here, would find itself there, with slots that nobody has and nobody woken.
+        self._cursor = None
         self._given_up = self._ring.words[0] = self._ticket
         self._order.clear()
         self._announcer.forget()
-        self._cursor = position
         self._resumed = (
             (position[0], (self._program.first_element(position[1]), consumed)) if consumed >= 0 else (-1, (0, 0))
         )
-        if self._intake is not None:
-            self._intake.begin(*position, consumed)
-            self._release_inputs()
         # Batches that were ready give their slots back now, the others when their last unit is done.
         self._ring.reclaim({filling.slot for filling in self._fillings.values()})
-        self._executor.wake()
+        if self._intake is not None:
+            self._intake.begin(*position, consumed)
+        self._executor.wake()  # whoever looks then waits for the lock
+        self._cursor = position
+        self._release_inputs()
 
     def take(self, position: Position, timeout_s: float) -> Tree:
         """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
