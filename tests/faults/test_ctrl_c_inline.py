@@ -158,6 +158,36 @@ def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto",
     assert place > 10, "the interrupt was not where the work is"
 
 
+def test_what_an_interrupt_cuts_off_is_not_left_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = True
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: wanted, lambda *_: None), raising=False)
+    monkeypatch.setattr(Driving, "note", lambda *_: None)
+    dataset = ps.range(6 * BATCH_SIZE).batch(BATCH_SIZE)
+    want = [batch.tolist() for batch in dataset]
+    place = 0
+    while True:
+        wanted = True
+        with dataset.loader(prefetch=1, timeout_s=2.0) as loader:
+            batches = iter(loader)
+            kept = [next(batches)]  # so that each slot is needed
+            interrupt = Interrupt(place)
+            sys.setprofile(interrupt)
+            try:
+                kept.append(next(batches))
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            wanted = False
+            kept += batches
+            got = [batch.tolist() for batch in kept]
+        assert got in (want, want[:1] + want[2:]), (place, got)
+        if not interrupt.struck:
+            break
+        place += 1
+    assert place > 10, "the interrupt was not where the work is"
+
+
 def struck_twice(loader: Any, interrupt: Interrupt) -> tuple[list[Any], list[int]]:
     """The batches of an epoch, and how many had come each time that Ctrl-C struck; it may strike `iter`, too."""
     batches: Any = None

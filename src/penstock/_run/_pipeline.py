@@ -440,7 +440,7 @@ class Pipeline:
         self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
         has_restarted, began_s = False, 0.0 if self._driving is None else time.perf_counter()
         while (filling := self._head_if_ready(position)) is None:
-            if self._drive():
+            if self._drive(position):
                 continue
             if self._executor.is_driven and not has_restarted:
                 has_restarted = True
@@ -523,12 +523,15 @@ class Pipeline:
         counted and not queued.
         """
         with self._lock:
-            self._executor.forget()  # a worker that was woken before may have issued some this very moment
-            self._fillings.clear()
-            self._order.clear()
-            self._unfinished_units = 0
-            self._cursor = None
-            self._seek(position)
+            self._begin_anew(position)
+
+    def _begin_anew(self, position: Position) -> None:
+        self._executor.forget()  # a worker that was woken before may have issued some this very moment
+        self._fillings.clear()
+        self._order.clear()
+        self._unfinished_units = 0
+        self._cursor = None
+        self._seek(position)
 
     @property
     def _changes_hands(self) -> bool:
@@ -536,11 +539,13 @@ class Pipeline:
         assert self._driving is not None
         return self._driving.is_wanted is not self._executor.is_driven
 
-    def _drive(self) -> bool:
+    def _drive(self, position: Position) -> bool:
         """Runs one unit on the calling thread, if that is who runs them; of the feed, if nothing else can be done."""
         if self._driving is not None and self._changes_hands:
             with self._lock:
                 if not self._unfinished_units:
+                    if self._executor.is_driven:  # workers would never find what Ctrl-C cut off: see `_restart`
+                        self._begin_anew(position)
                     self._executor.change_hands()
         return self._executor.drive() or (self._intake is not None and self._intake.feed.drive())
 

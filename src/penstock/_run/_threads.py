@@ -89,8 +89,9 @@ class ThreadsExecutor(Executor):
 
     def change_hands(self) -> None:
         """Has the consumer run units as `inline` does, or the threads again."""
+        # In this order: where Ctrl-C strikes in between, it is done again.
+        self.queue_target = self.worker_count if self.is_driven else self._own.queue_target
         self.is_driven = not self.is_driven
-        self.queue_target = self._own.queue_target if self.is_driven else self.worker_count
         self.wake()
 
     def drive(self) -> bool:
