@@ -83,7 +83,7 @@ class JaxAdapter(EpochAdapter):
             )
         ]
         if self._share is None:
-            # Asked leaf by leaf, or for a device in place of its sharding, JAX takes twice as long.
+            # Given a place for each leaf, or a device in place of its sharding, JAX takes twice as long.
             arrays: list[Any] = jax.device_put(leaves, self._place)
             return arrays
         return [_global(leaf, place, self._share) for leaf, place in zip(leaves, self._places, strict=True)]
