@@ -443,6 +443,28 @@ def test_an_interrupt_anywhere_in_next_loses_no_slot_and_no_batch() -> None:
         del both
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_an_interrupt_while_a_batch_is_dropped_comes_with_the_next(executor: Any) -> None:
+    def strike(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "wake":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with ps.range(20).batch(2).loader(executor, workers=1) as loader:
+        iterator = iter(loader)
+        batch = next(iterator)
+        sys.setprofile(strike)
+        try:
+            del batch  # Python drops what is raised here
+        finally:
+            sys.setprofile(None)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        iterator = iter(loader)
+        assert [batch.tolist() for batch in iterator][-1] == [18, 19]
+        assert loader.report().copied == 0
+
+
 def test_an_interrupt_is_delivered_while_next_waits() -> None:
     gate = Gate(3)
     with ps.range(8).map(gate).batch(1).loader("threads", workers=1) as loader:

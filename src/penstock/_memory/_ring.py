@@ -89,6 +89,8 @@ class Ring:
         """How many batches were handed out as private copies because their user kept many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
         """Slots that may be filled; the one that came back last is taken first."""
+        self.strikes: list[BaseException] = []
+        """Ctrl-C that struck while a slot came back, where Python drops it: for whoever takes the next batch."""
         self._inherited: set[Inherited] = set()
         """What keeps leases from ending; see `inherit`."""
         if is_shared:
@@ -125,7 +127,8 @@ class Ring:
             self._lease_count += 1
             # What returns it holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no
             # more.
-            back = functools.partial(_return_slot, self._leases, self.free, self._on_free, slot, self._lease_count)
+            queues = self._leases, self.free, self._on_free, self.strikes
+            back = functools.partial(_return_slot, *queues, slot, self._lease_count)
             self._leases[self._lease_count] = slot, weakref.ref(root, back)
         else:
             self.copied_count += 1
@@ -191,11 +194,21 @@ class Ring:
 
 
 def _return_slot(
-    leases: dict[int, tuple[int, Any]], free: deque[int], on_free: Callable[[], None], slot: int, lease: int, _: object
+    leases: dict[int, tuple[int, Any]],
+    free: deque[int],
+    on_free: Callable[[], None],
+    strikes: list[BaseException],
+    slot: int,
+    lease: int,
+    _: object,
 ) -> None:
-    free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
-    leases.pop(lease, None)
-    on_free()
+    try:
+        free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
+        leases.pop(lease, None)
+        on_free()
+    except BaseException as error:
+        strikes.append(error.with_traceback(None))
+        on_free()
 
 
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()

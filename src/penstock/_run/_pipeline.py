@@ -35,6 +35,7 @@ never the user's; it is free, and then `pump` issues the next batch, or it is be
 executor finishes or fails, or it is filled and delivered.
 """
 
+import _thread
 import math
 import os
 import queue
@@ -438,6 +439,8 @@ class Pipeline:
             Exception: What a unit of this batch raised.
         """
         self.require_open()  # before the lock: in a child of fork(), nobody may be there to release it
+        if self._ring.strikes:
+            self._pass_on_strike()
         has_restarted, began_s = False, 0.0 if self._driving is None else time.perf_counter()
         while (filling := self._head_if_ready(position)) is None:
             if self._drive(position):
@@ -470,6 +473,13 @@ class Pipeline:
             # The traceback holds this frame; a frame that holds the error would keep both, and so the loader,
             # until the garbage collector comes.
             del error, filling
+
+    def _pass_on_strike(self) -> None:
+        """Has Ctrl-C strike now that struck while a batch was dropped."""
+        error = self._ring.strikes.pop()
+        if threading.current_thread() is threading.main_thread():
+            raise error
+        _thread.interrupt_main()
 
     def _head_if_ready(self, position: Position) -> Filling | None:
         with self._lock:
