@@ -122,7 +122,7 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
         with dataset.loader(**options(plan), timeout_s=0.2) as loader:
             interrupt = Interrupt(place)
             got, came = interrupted(loader, interrupt)
-            after = [batch.tolist() for batch in loader]
+            after = whole_epoch(loader)
         assert got == want or (came >= 0 and got == want[:came] + want[came + 1 :]), (place, got)
         assert after == want, (place, after)
         if not interrupt.struck:
@@ -188,6 +188,16 @@ def test_what_an_interrupt_cuts_off_is_not_left_to_threads(monkeypatch: pytest.M
     assert place > 10, "the interrupt was not where the work is"
 
 
+def whole_epoch(loader: Any) -> list[Any]:
+    """The batches of an epoch; a strike that came while the last batches were dropped comes with the next first."""
+    for _ in range(2):
+        try:
+            return [batch.tolist() for batch in loader]
+        except KeyboardInterrupt:
+            pass
+    return [batch.tolist() for batch in loader]
+
+
 def struck_twice(loader: Any, interrupt: Interrupt) -> tuple[list[Any], list[int]]:
     """The batches of an epoch, and how many had come each time that Ctrl-C struck; it may strike `iter`, too."""
     batches: Any = None
@@ -233,6 +243,6 @@ def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, mo
         places = rng.randrange(nowhere.place_count), rng.randrange(rng.choice((10, 100, nowhere.place_count)))
         with dataset.loader(**options(plan), timeout_s=0.2) as loader:
             got, came = struck_twice(loader, Interrupt(*places))
-            after = [batch.tolist() for batch in loader]
+            after = whole_epoch(loader)
         assert got in without_some(want, came), (places, got, came)
         assert after == want, (places, after)
