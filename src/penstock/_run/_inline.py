@@ -56,7 +56,7 @@ class InlineExecutor(Executor):
 
     def request_stop(self) -> None:
         """Nobody but the consumer has to stop."""
-        self._units.clear()
+        self.forget()
 
     def join(self, timeout_s: float) -> bool:
         """There are no workers."""

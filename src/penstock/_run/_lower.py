@@ -199,12 +199,16 @@ class Program:
         shape = self.spec.leaves[0].max_shape
         return shape[0] if shape else 0
 
+    @property
+    def _opened(self) -> list[Any]:
+        """What the steps read by in this process."""
+        return [self.sources[node.opens] for node in walk(self.node) if node.opens is not None]
+
     @cached_property
     def announces(self) -> bool:
         """Whether a source wants to be told what will be read."""
-        opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
         # Asked of the object and not of its class: what a source opens may hand on what it does not have itself.
-        return any(getattr(each.advise, "__func__", None) is not Openable.advise for each in opened)
+        return any(getattr(each.advise, "__func__", None) is not Openable.advise for each in self._opened)
 
     @property
     def rows_per_batch(self) -> int:
@@ -348,8 +352,7 @@ class Program:
     @cached_property
     def is_in_memory(self) -> bool:
         """Whether batches are copied from memory: no function runs, and nothing is waited for."""
-        opened = (self.sources[node.opens] for node in walk(self.node) if node.opens is not None)
-        return not self.computes and all(getattr(each, "is_in_memory", False) is True for each in opened)
+        return not self.computes and all(getattr(each, "is_in_memory", False) is True for each in self._opened)
 
     @cached_property
     def keeps(self) -> bool:
