@@ -29,6 +29,7 @@ Result, three rounds, medians and spread, as parts of twice serial (670 elements
 
 Wanted: 0.95 of twice serial. The machine itself gave 0.94 to two processes that deliver nothing; penstock reaches
 1.02 of these. It is ahead of the others in the median, 1.02 times the best (0.94 to 1.06), not in every round.
+On 2026-11-22, six rounds of these two: 0.88 (0.73 to 0.90) of twice serial, bare_pair 0.90 (0.85 to 0.97).
 
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).

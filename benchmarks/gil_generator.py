@@ -23,8 +23,9 @@ Result, three rounds, medians and spread, as parts of twice serial (612 elements
 
 Wanted: 0.9 of twice serial, and 3 times tf.data. Both are not met: the machine gave 0.89 to two processes that deliver
 nothing, of which penstock reaches 0.94 (0.87 to 0.95). It is 2.97 times tf.data (2.83 to 3.04); in five more rounds,
-without torch, 0.84 of twice serial (0.74 to 1.06) and 2.87 times tf.data (2.57 to 3.11). Of 1,860 us of CPU that an
-element takes in all, the function has 1,760 in the two workers, the parent 98, and the generator's process 5.
+without torch, 0.84 of twice serial (0.74 to 1.06) and 2.87 times tf.data (2.57 to 3.11), and in four in the evening
+0.86 (0.64 to 0.90), where the bare pair had 0.96 (0.90 to 1.04), and 2.91 times tf.data (2.12 to 3.06). Of 1,860 us of
+CPU that an element takes in all, the function has 1,760 in the two workers, the parent 98, the generator's process 5.
 
 Not shown: the start of workers (a first batch after 493 ms here, of three processes); a function that lets go of the
 GIL.

@@ -23,13 +23,12 @@ switched too: that is all of it, by the clock. Two batches that follow each othe
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-21.
 
-Result of one round, 2026-11-22, in percent ("pairs" of a run some
-minutes before, without the first eight units being looked at in any case, for its file did not stay in memory):
+Result of three rounds, 2026-11-22, in percent: medians, their spread, and how far off one can be:
 
-    pairs               2.1 +- 0.8        tiny rows           0.7 +- 0.8
-    map                 1.2 +- 0.8        pairs inline        2.4 +- 0.5
-    map on processes    2.0 +- 0.4        tiny rows inline    1.5 +- 1.1
-    cheap map           0.7 +- 1.2        cheap map inline    1.2 +- 0.4
+    pairs               1.3 (1.2 to 1.4) +- 0.4    tiny rows           1.5 (0.5 to 1.6) +- 0.8
+    map                 1.3 (0.3 to 2.5) +- 0.7    pairs inline        2.0 (1.9 to 2.1) +- 0.5
+    map on processes    1.9 (1.8 to 2.1) +- 0.3    tiny rows inline    1.6 (1.5 to 2.0) +- 1.1
+    cheap map           1.6 (0.9 to 1.9) +- 0.9    cheap map inline    1.6 (1.4 to 1.8) +- 0.3
 
 Wanted: less than 1. It is more where a batch takes half a millisecond: 5 to 10 us a unit, of which two thirds are code
 that comes from memory after a batch went through the caches; see design/0014.

@@ -53,6 +53,12 @@ announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 
 On 2026-11-22, three rounds in a slow hour: penstock 39,671 (39,018 to 40,323), floor 76,606 (72,254 to 79,359),
 `bare_threads` 59,797 (58,859 to 77,246), tf_data 16,555 (15,761 to 16,854). So bare threads reach 0.83 of the
 floor (0.74 to 1.01), and penstock 0.67 of these (0.66 to 0.67), 0.53 of the floor (0.49 to 0.56).
+In the evening, four rounds: 0.54 of the floor (0.50 to 0.62), 0.69 of the bare threads (0.62 to 0.71), which have 0.82
+of it (0.73 to 0.86), and 2.62 times the best of tf_data and torch_0_getitems (2.30 to 3.13).
+
+Private and shared memory over bare imports in a single round of that day, beside other programs: penstock 24.5 MiB,
+floor 3.8, torch_0_getitems 7.9, tf_data 108 and grain_threads 39 (165 and 11 on 2026-11-20: both read ahead as far as
+they come). Resident pages of the file: 1 MiB with penstock, 1,144 to 1,149 with all that map it.
 
 Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page
 cache, where each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the

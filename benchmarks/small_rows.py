@@ -19,6 +19,9 @@ Result of 2026-11-22, three rounds, on a slower day: 408,000 (363,000 to 467,000
 825,000); 0.50 of it (0.44 to 0.58). `penstock_kept` is the same with `cache()` in memory: 599,000 (497,000 to 607,000),
 0.74 of the floor (0.60 to 0.74), for 782 MiB that are the process's own.
 
+In the evening, with less Python a batch, four rounds: 464,000 (416,000 to 507,000), the floor 834,000 (793,000 to
+913,000); 0.56 of it (0.51 to 0.57).
+
 Not shown: a cold page cache, where 8 kB rows are bound by the disk's operations a second.
 """
 

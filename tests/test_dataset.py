@@ -241,10 +241,29 @@ def test_names_of_other_libraries_say_what_to_write_here() -> None:
         dataset.class_names  # noqa: B018
 
 
+def test_names_of_other_libraries_in_the_package_say_what_to_write_here() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'penstock' has no attribute 'DataLoader': ds\.batch\(32\)\."):
+        ps.DataLoader  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^module 'penstock' has no attribute 'nonsense'$"):
+        ps.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_dataset_is_not_made_of_data_by_its_class() -> None:
+    with pytest.raises(
+        ps.ArgumentTypeError, match=r"^Dataset\(\) takes no data, and got a list\. Make one with from_a"
+    ):
+        ps.Dataset([1, 2])  # type: ignore[arg-type]
+
+
 def test_a_function_of_several_arguments_is_told_what_it_gets() -> None:
     pairs = ps.zip((ps.range(4), ps.range(4)))
     with pytest.raises(ps.ElementError, match=r"here a tuple of 2: lambda e: \(e\[0\], e\[1\]\)"):
         pairs.map(lambda x, y: x + y)[0]
+    for dataset in (pairs, ps.range(4)):
+        with pytest.raises(
+            ps.ElementError, match=r"argument: 'rng'\. A function of the element and random num.*_map\(\)"
+        ):
+            dataset.map(lambda e, rng: e)[0]
 
 
 def test_text_of_a_declared_size_is_taken() -> None:

@@ -27,7 +27,7 @@ A map of the package, each room importing only from those above it:
 from inspect import isfunction as _isfunction
 from typing import Any as _Any
 
-from penstock._calls import explained as _explained
+from penstock._calls import explained as _explained, no_attribute as _no_attribute
 from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
     concatenate as concatenate,
@@ -96,7 +96,7 @@ del _name, _value
 def __getattr__(name: str) -> _Any:
     """Imports `penstock.image`, and OpenCV with it, when it is first asked for."""
     if name != "image":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _no_attribute(name)
     import penstock.image
 
     return penstock.image

@@ -64,6 +64,21 @@ _ELSEWHERE: Final = {
 }
 """What to write for other libraries' words that are no argument here."""
 
+_NAMES: Final = {
+    "from_tensor_slices": "penstock.from_arrays((x, y))",
+    "from_numpy": "penstock.from_arrays((x, y))",
+    "TensorDataset": "penstock.from_arrays((x, y))",
+    "from_list": "penstock.from_source(items)",
+    "from_csv": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
+    "from_pandas": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
+    "TFRecordDataset": "penstock.from_tfrecord(paths)",
+    "DataLoader": "ds.batch(32).loader(), or to_torch(), to_keras(), to_jax()",
+    "IterableDataset": "penstock.from_generator(fn)",
+    "random_split": "ds.split(0.8, 0.2, seed=1)",
+    "sample_from_datasets": "penstock.mix(datasets, weights)",
+}
+"""What other libraries' names are called here."""
+
 _WHAT_FOR: Final = {
     "weights": "A number above zero for each dataset: [1, 1] for two equal parts.",
 }
@@ -201,6 +216,12 @@ def _unknown_keyword(fn: Callable[..., Any], kwargs: dict[str, Any], options: Co
         return None
     takes = f"It takes {', '.join(known)}." if known else "It takes none."
     return " ".join(filter(None, (f"{fn.__name__}() has no argument {name}=.", _cure(name, known), takes)))
+
+
+def no_attribute(name: str) -> AttributeError:
+    """Returns the error about a name that the package does not have, with what it is called here."""
+    cure = _NAMES.get(name)
+    return AttributeError(f"module 'penstock' has no attribute {name!r}{f': {cure}' if cure else ''}")
 
 
 def _cure(name: str, known: list[str]) -> str:

@@ -1,6 +1,7 @@
 """The functions that make datasets: of data, and of other datasets."""
 
 import builtins
+import itertools
 import math
 import os
 import sys
@@ -137,7 +138,8 @@ def from_generator(
             iterable that can be iterated again. With `shards`, `fn(shard_index, shard_count, *args)`.
         args: Its arguments.
         element_spec: What it yields, a tree of `ArraySpec`, with None for axes that differ. Without it the generator
-            is begun, and its first element looked at, when the spec is first needed.
+            is begun, and its first element looked at, when the spec is first needed. Of a shard without elements
+            those of the others look the same.
         length: How many elements an epoch has, `math.inf` for without end. Without it, the length is unknown.
         shards: How many generators are read at the same time: each in a worker process of its own, or on threads if
             there are more of them than CPUs.
@@ -164,7 +166,8 @@ def from_generator(
         raise ArgumentTypeError(f"from_generator(shards={shards}) needs a function, got {type_of(fn)}.")
     arguments = [args] if shards == 1 else [(number, shards, *args) for number in builtins.range(shards)]
     nodes: list[Node] = [
-        Generate(generators.GeneratorSource(fn, each, element_spec), "from_generator", where) for each in arguments
+        Generate(generators.GeneratorSource(fn, each, element_spec, arguments), "from_generator", where)
+        for each in arguments
     ]
     node = nodes[0] if shards == 1 else Interleave(tuple(nodes), reads_ahead=True)
     return Dataset(node if length is None else Promised(node, length, where))
@@ -304,7 +307,7 @@ def zip(tree: Tree) -> Dataset:
 
 
 def concatenate(datasets: Iterable[Dataset]) -> Dataset:
-    """Puts datasets end to end.
+    """Puts datasets end to end. Those that were put end to end before become parts of the same step.
 
     Random access, order: kept. Memory: none.
 
@@ -326,7 +329,9 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
             raise ArgumentError(
                 f"concatenate(): dataset {number} is endless, so what follows is never reached. Cut it with take(n)."
             )
-    return Dataset(Concatenate(tuple(nodes)))
+    # One step, however often the user puts one more at the end: `ds = concatenate([ds, more])`.
+    parts = ((node.sources if isinstance(node, Concatenate) else (node,)) for node in nodes)
+    return Dataset(Concatenate(tuple(itertools.chain.from_iterable(parts))))
 
 
 def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, block_length: int = 1) -> Dataset:

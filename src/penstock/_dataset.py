@@ -5,6 +5,7 @@ A verb checks its arguments, builds one node, and returns a new handle. What a s
 """
 
 import logging
+import math
 import operator
 import os
 import sys
@@ -88,6 +89,11 @@ class Dataset(NoArray):
     )
 
     def __init__(self, node: Node) -> None:
+        if not isinstance(node, Node):
+            raise ArgumentTypeError(
+                f"Dataset() takes no data, and got {type_of(node)}. Make one with from_arrays((x, y)), from_npy(path), "
+                "from_source(obj) or range(n)."
+            )
         self._node = node
         self._idle_readers: list[Reader] = []
 
@@ -568,7 +574,7 @@ class Dataset(NoArray):
                 "write split(%s).", ", ".join(map(str, parts)), count - 100, count, fractions,
             )  # fmt: skip
         if groups is not None:
-            return self._split_groups(parts, self._labels("groups", groups), seed)
+            return self._split_groups(parts, self._labels("split(groups=...)", groups), seed)
         scattering = scatters_overlaps(node)
         if scattering is not None:
             groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
@@ -583,17 +589,22 @@ class Dataset(NoArray):
                 f"data. Split by range (no {dealt_by}), or give groups=, a label a window."
             )
         if stratify is not None:
-            labels = self._labels("stratify", stratify)
+            labels = self._labels("split(stratify=...)", stratify)
             order = None if seed is None else permute(np.arange(count), count, seed=seed, epoch=0)
             return self._chosen(parts, by_classes(labels, parts, order))
         ends = boundaries(parts, count)
         return _ranges(node if seed is None else Shuffle(node, seed, None, reshuffle=False), parts, ends)
 
     def _labels(self, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-        labels = np.asarray(values)
-        if labels.shape != (len(self),):
+        labels, count = np.asarray(values), self._node.length
+        if labels.shape != (count,):
+            raise ArgumentError(f"{name} needs a label an element, shape ({count},), got {labels.shape}.")
+        missing = np.flatnonzero(labels != labels)
+        if len(missing):
             raise ArgumentError(
-                f"split({name}=...) needs a label an element, shape ({len(self)},), got {labels.shape}."
+                f"{name} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all, "
+                "which are equal to nothing, so nobody knows what belongs together. Give these elements a label, or "
+                "leave them out of the dataset."
             )
         return labels
 
@@ -744,8 +755,8 @@ class Dataset(NoArray):
         parts.
 
         Raises:
-            SpecError: When the length or spec is first needed: leaves have no common first axis, or a short batch
-                may be anywhere.
+            SpecError: When the length or spec is first needed: leaves have no common first axis, or, with random
+                access, a short batch may be anywhere. While reading: leaves have unlike numbers of rows.
 
         Example:
             >>> [int(x) for x in penstock.range(5).batch(2).unbatch()]
@@ -767,7 +778,8 @@ class Dataset(NoArray):
             length: Elements in a window.
             shift: How far a window starts after the one before.
             stride: How far apart the elements of a window are.
-            groups: A label an element, `(n,)`, read now. No window crosses from one label to another.
+            groups: A label an element, `(n,)`, read now. No window crosses from one label to another, so elements of
+                one label have to stand together: a label that comes back is another group.
 
         Raises:
             ArgumentError: A number is below 1, or labels do not fit.
@@ -785,10 +797,8 @@ class Dataset(NoArray):
         if groups is None:
             count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
             return Dataset(Windows(self._node, length, shift, stride, None, count))
-        labels = np.asarray(groups)
-        if labels.shape != (total,):
-            raise ArgumentError(f"windows(groups=...) needs a label an element, shape ({total},), got {labels.shape}.")
         self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
+        labels = self._labels("windows(groups=...)", groups)
         bounds, count = group_bounds(labels, span, shift)
         return Dataset(Windows(self._node, length, shift, stride, bounds, count))
 
@@ -1106,6 +1116,7 @@ class Dataset(NoArray):
         raise ArgumentTypeError(
             f"{what} needs random access, but {node.label} gives elements one after the other: this dataset is a "
             f"stream. {cure}."
+            + ("" if self._node.length == math.inf else " Or keep its elements: materialize(path) has random access.")
         )
 
     def _require_finite(self, verb: str, cure: str) -> None:

@@ -7,7 +7,6 @@ own terms, then the cure.
 
 import signal
 import traceback
-from typing import Final
 
 
 class PenstockError(Exception):
@@ -73,17 +72,17 @@ class LoaderError(PenstockError, RuntimeError):
     """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""
 
 
-UNTOUCHED: Final = (PenstockError, KeyboardInterrupt, GeneratorExit)
-"""What of a user's function passes as it is. All else is told with the element: sys.exit() would end the training, or
-a worker, without a word, and a panic of a library in Rust, which is no Exception either, is of that element alone."""
+def is_untouched(error: BaseException) -> bool:
+    """Whether what a user's function raised passes as it is; all else is told with the element.
 
-
-def is_of_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised this while a user's function ran, to end the program: sys.exit() on SIGTERM.
-
-    No element failed then, and none is to be set aside for it. An `Exception` may be how the function limits its own
-    time, by SIGALRM, and so is told with the element.
+    `sys.exit()` in a function would end the training, or a worker, without a word, and a panic of a library in Rust,
+    which is no `Exception` either, is of that element alone. But what a signal's handler raised while the function ran,
+    to end the program, such as `sys.exit()` on SIGTERM, passes: no element failed then, and none is to be set aside for
+    it. An `Exception` of a handler may be how the function limits its own time, by SIGALRM, and so is told with the
+    element.
     """
+    if isinstance(error, (PenstockError, KeyboardInterrupt, GeneratorExit)):
+        return True
     if isinstance(error, Exception):
         return False
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}

@@ -249,7 +249,7 @@ def test_a_strategy_of_tensorflow_is_refused():
         ("<U4", "Leave it out, or make numbers of it, with map()", ("jax", "torch")),
         ("S4", "Leave it out, or make numbers of it, with map()", ("jax", "torch")),
         ("M8[s]", "Use cast('int64')", ("tensorflow", "jax", "torch")),
-        ([("a", "f4")], "Leave it out, or make numbers of it, with map()", ("tensorflow", "jax", "torch")),
+        ([("a", "f4")], "Take its fields apart with map(), such as {'a': x['a']}", ("tensorflow", "jax", "torch")),
         ("longdouble", "Use cast('float32')", ("tensorflow", "jax", "torch")),
         ("uint64", "", ()),
     ],

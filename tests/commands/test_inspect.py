@@ -336,6 +336,15 @@ def test_folders_of_images_are_opened_by_the_python_that_is_printed(inspect, cap
     assert found["element_spec"] == "((256, 256, 3) float32, () int32)"
 
 
+def test_links_in_a_circle_are_passed_over(inspect):
+    write_images()
+    Path("pets", "cats", "one").symlink_to("two")
+    Path("pets", "cats", "two").symlink_to("one")
+    Path("pets", "cats", "all").symlink_to("..")
+    found, _ = inspect("pets")
+    assert found["facts"]["2 classes"] == ["cats 2, dogs 3"]
+
+
 def test_a_listing_counts_hidden_files_as_readers_of_images_do(inspect):
     write_images()
     Path("pets/cats/.hidden.jpg").write_bytes(bytes(100))

@@ -167,7 +167,7 @@ def test_raise_delivers_the_error_in_the_place_of_the_first_batch_with_a_damaged
 def test_one_error_too_many_ends_it(folder: Folder, tmp_path: Path, on_error: Any) -> None:
     options = {"quarantine": tmp_path / "bad.jsonl", "max_errors": BAD_COUNT - 1}
     loader = dataset_of(folder).loader("threads", 4, on_error=on_error, **options)
-    with loader, pytest.raises(ps.ElementError, match="1000 elements failed, which is more than max_errors=999"):
+    with loader, pytest.raises(ps.ElementError, match="1,000 elements failed, which is more than max_errors=999"):
         list(loader)
 
 

@@ -176,6 +176,13 @@ def test_inks_become_colours() -> None:
     assert (pixels(data, "rgba")[..., 3] == 255).all()
 
 
+def test_inks_are_told_to_be_inverted_after_a_profile_however_long() -> None:
+    inks = np.full((16, 16, 4), (255, 128, 0, 192), np.uint8)
+    data = simplejpeg.encode_jpeg(inks, quality=100, colorspace="CMYK", colorsubsampling="444")
+    profile = b"\xff\xe2" + struct.pack(">H", 65535) + bytes(65533)  # as Photoshop has it, of 500 kB
+    assert np.array_equal(pixels(data[:2] + 8 * profile + data[2:]), pixels(data))
+
+
 def test_grey_and_progressive_jpegs_are_read_in_every_mode() -> None:
     grey = simplejpeg.encode_jpeg(PHOTO[..., :1].copy(), colorspace="GRAY", colorsubsampling="Gray", quality=95)
     assert (np.ptp(pixels(grey), axis=2) == 0).all()
@@ -374,6 +381,22 @@ def test_of_an_animation_the_first_frame_is_read_whatever_follows() -> None:
     assert pixels(png(2, 1, 8, 0, b"\0\x07\x09", first, after=second), "grayscale").ravel().tolist() == [7, 9]
 
 
+def test_an_animated_png_is_its_image_which_need_not_be_in_the_animation() -> None:
+    def control(number: int) -> bytes:
+        return chunk(b"fcTL", struct.pack(">IIIIIHHBB", number, 2, 1, 0, 0, 1, 10, 0, 0))
+
+    def frame(number: int, rows: bytes) -> bytes:
+        return control(number) + chunk(b"fdAT", struct.pack(">I", number + 1) + zlib.compress(rows))
+
+    announced = chunk(b"acTL", struct.pack(">II", 2, 0))
+    data = png(2, 1, 8, 0, b"\0\x07\x09", announced, after=frame(0, bytes(3)) + frame(2, bytes(3)))
+    for mode in ("grayscale", "index"):
+        assert pixels(data, mode).ravel().tolist() == [7, 9]
+    assert pixels(data, "rgba").ravel().tolist() == [7, 7, 7, 255, 9, 9, 9, 255]
+    data = png(2, 1, 16, 0, b"\0\x07\xff\x09\xff", announced, control(0), after=frame(1, bytes(5)))
+    assert pixels(data).tolist() == [[[7, 7, 7], [9, 9, 9]]]
+
+
 def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas() -> None:
     gif = bytearray(FILES["gif"])
     gif[6:10] = struct.pack("<HH", 90, 60)  # a canvas larger than the frame
@@ -392,6 +415,14 @@ def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas(
         assert (pixels(bytes(gif))[alpha == 0] == 0).all()
         assert np.array_equal(pixels(bytes(gif))[alpha > 0], opaque[alpha > 0])
     assert found == opaque.shape[0] * opaque.shape[1]  # each pixel is of one colour
+
+
+def test_a_gif_whose_background_is_no_colour_of_its_palette_is_read() -> None:
+    palette, packed = bytes(range(0, 120, 10)), b"\x02\x02\x44\x0a\0"  # 4 colours; indices 0 and 1 by LZW
+    gif = (
+        b"GIF89a" + struct.pack("<HHBBB", 2, 1, 0x81, 200, 0) + palette + b"\x2c" + struct.pack("<HHHHB", 0, 0, 2, 1, 0)
+    )
+    assert pixels(gif + packed + b";").tolist() == [[[0, 10, 20], [30, 40, 50]]]
 
 
 def test_a_canvas_around_a_gif_is_never_made() -> None:
@@ -414,7 +445,45 @@ def test_a_bmp_of_32_bits_has_alpha_and_one_of_a_palette_has_its_colours() -> No
     assert pixels(data).tolist() == [[[1, 2, 3], [4, 5, 6], [4, 5, 6], [1, 2, 3]]]
 
 
+def test_a_bmp_of_os2_has_its_colours_in_every_mode() -> None:
+    rows = b"".join(row.tobytes() + bytes(3) for row in photo(5, 7)[::-1, :, ::-1])
+    data = struct.pack("<2sIHHIIHHHH", b"BM", 26 + len(rows), 0, 0, 26, 12, 7, 5, 1, 24) + rows
+    assert np.array_equal(pixels(data), photo(5, 7))
+    assert np.array_equal(pixels(data, "rgba"), np.dstack([photo(5, 7), np.full((5, 7), 255)]))
+
+
+def test_a_tiff_without_alpha_is_the_same_with_alpha() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    grey, colours = photo(9, 11, 1)[..., 0].astype(np.uint16) * 257, photo(9, 11).astype(np.uint16) * 257
+    for image, options in (
+        (65535 - grey, {"photometric": "miniswhite"}),
+        (colours.transpose(2, 0, 1), {"photometric": "rgb", "planarconfig": "separate"}),
+    ):
+        file = io.BytesIO()
+        tifffile.imwrite(file, image, **options)
+        rgb = pixels(file.getvalue())
+        assert np.array_equal(rgb, (colours if image.ndim == 3 else np.dstack([grey] * 3)) >> 8)
+        assert np.array_equal(pixels(file.getvalue(), "rgba"), np.dstack([rgb, np.full((9, 11), 255)]))
+
+
 # What is refused
+
+
+def test_a_tiff_that_its_codec_reads_as_something_else_is_refused() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    two = {"photometric": "minisblack", "extrasamples": ["unassalpha"]}
+    together, apart, lab = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    tifffile.imwrite(together, photo(9, 11, 2), planarconfig="contig", **two)
+    tifffile.imwrite(apart, photo(9, 11, 2).transpose(2, 0, 1), planarconfig="separate", **two)
+    tifffile.imwrite(lab, photo(9, 11), photometric="cielab")
+    assert np.array_equal(pixels(together.getvalue(), "grayscale"), photo(9, 11, 2)[..., :1])
+    for file, mode, text in (
+        (together, "rgba", "a TIFF of grey and alpha.* Convert it to PNG"),
+        (apart, "rgb", "a TIFF of two channels, each in a plane of its own.* Convert it to PNG"),
+        (lab, "rgb", r"a TIFF of CIE L\*a\*b\* colours.* Convert it to PNG"),
+    ):
+        with pytest.raises(ImageError, match=text):
+            pixels(file.getvalue(), mode)
 
 
 @pytest.mark.parametrize("name", FILES)

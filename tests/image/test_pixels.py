@@ -124,8 +124,9 @@ def test_normalize_subtracts_and_divides_by_channel():
 def test_normalize_refuses_other_channel_counts():
     with pytest.raises(ValueError, match="is for 3 channels, and the image has 1"):
         normalize((1, 2, 3), (1, 2, 3))(np.zeros((4, 4), np.uint8))
-    with pytest.raises(ArgumentError, match="divide by 0"):
-        normalize(0, (1, 0, 1))
+    for stds in ((1, 0, 1), -1):
+        with pytest.raises(ArgumentError, match="a standard deviation, which is above 0"):
+            normalize(0, stds)
 
 
 def test_one_hot_rows_are_those_of_the_identity():
@@ -156,7 +157,9 @@ def test_one_hot_refuses_what_is_no_label():
 
 
 def test_amounts_that_cannot_be_meant_are_refused():
-    with pytest.raises(ArgumentError, match=r"blur\(\): sigma=\(-1, 2\) is the range -1 to 2; it can be at least 0"):
+    with pytest.raises(
+        ArgumentError, match=r"blur\(\): sigma=\(-1, 2\) is the range -1 to 2; it can be from 0 to 1000"
+    ):
         blur((-1, 2))
     with pytest.raises(ArgumentError, match=r"brightness\(\): factor=1.5 is the range -0.5 to 2.5"):
         brightness(1.5)
@@ -166,3 +169,7 @@ def test_amounts_that_cannot_be_meant_are_refused():
         noise("much")
     with pytest.raises(ArgumentError, match=r"noise\(\): sigma takes finite numbers"):
         noise(10**400)
+    with pytest.raises(
+        ArgumentError, match=r"blur\(\): sigma=1000000000.0 is the range 0 to 1e\+09; it can be from 0 to 1000"
+    ):
+        blur(1e9)  # it would never end

@@ -199,6 +199,37 @@ def test_lost_slots_are_found_again_and_leased_or_busy_ones_are_not(wakes: Wakes
     assert batch[1].tolist() == [2] * 5
 
 
+def test_an_interrupt_while_a_slot_comes_back_leaves_it_free_and_in_nobodys_hands(wakes: Wakes) -> None:
+    place = 0
+    while True:
+        ring, struck = make(wakes), False
+        batch = ring.hand_out(filled(ring, 1))
+        left = place
+
+        def strike(frame: Any, event: str, _: Any) -> None:
+            nonlocal left, struck
+            # Where a finalizer begins, Python drops what strikes.
+            if event == "c_return" and frame.f_code.co_name == "_return_slot":
+                left -= 1
+                if left < 0:
+                    struck = True
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        sys.setprofile(strike)
+        try:
+            del batch
+        finally:
+            sys.setprofile(None)
+        assert ring.leased_count == 0, place
+        assert sorted(ring.free) == [0, 1, 2, 3], place
+        assert len(ring.strikes) == struck
+        if not struck:
+            break
+        place += 1
+    assert place >= 2
+
+
 def test_leases_that_a_forked_child_may_hold_end_with_it(wakes: Wakes) -> None:
     ring = make(wakes, is_shared=True)
     batch = ring.hand_out(filled(ring, 1))

@@ -158,6 +158,48 @@ def test_unbatch_refuses_elements_without_a_common_axis(arrays):
         len(ps.from_arrays(arrays).unbatch())
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("access", ["random", "stream"])
+def test_unbatch_takes_padded_batches_apart(access, executor):
+    spec = {"r": ps.ArraySpec((None,), "int64"), "s": ps.ArraySpec((), "U")}
+    ragged = ps.range(8).map(lambda i: {"r": np.arange(i % 3), "s": "e" * int(i)}, element_spec=spec)
+    if access == "stream":
+        ragged = ragged.filter(lambda _: True)
+    ds = ragged.padded_batch(4, drop_remainder=True).unbatch()
+    assert ds.element_spec == spec
+    assert ds.length == (8 if access == "random" else None)
+    with ds.padded_batch(8).loader(executor) as loader:
+        (all_of_it,) = loader
+    assert all_of_it["r"].tolist() == [[0, 0], [0, 0], [0, 1], [0, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
+    assert all_of_it["s"].tolist() == ["e" * i for i in range(8)]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_unbatch_takes_what_has_an_unknown_number_of_rows_apart_in_a_stream(executor):
+    films = ps.from_generator(
+        lambda: (np.full((k, 2), k) for k in (2, 0, 3)), element_spec=ps.ArraySpec((None, 2), "int64")
+    )
+    ds = films.unbatch()
+    assert ds.element_spec == ps.ArraySpec((2,), "int64")
+    assert ds.length is None
+    with ds.batch(5).loader(executor) as loader:
+        assert [x[:, 0].tolist() for x in loader] == [[2, 2, 3, 3, 3]]
+
+
+def test_unbatch_of_unknown_numbers_of_rows_says_how_to_have_random_access():
+    ds = ps.range(3).map(lambda i: np.zeros((i, 2)), element_spec=ps.ArraySpec((None, 2), "float64"))
+    with pytest.raises(ps.SpecError, match=r"how many rows each element has.*\(None, 2\) float64.*use flat_map"):
+        len(ds.unbatch())
+    assert len(list(ds.flat_map(lambda rows: rows))) == 3
+
+
+def test_unbatch_refuses_leaves_of_unlike_numbers_of_rows():
+    spec = (ps.ArraySpec((None,), "float64"), ps.ArraySpec((None,), "float64"))
+    ds = ps.from_generator([(np.zeros(2), np.zeros(2)), (np.zeros(3), np.zeros(2))], element_spec=spec).unbatch()
+    with pytest.raises(ps.SpecError, match=r"the leaves of element 1 of epoch 0 of from_generator.* have 2 and 3 rows"):
+        list(ds)
+
+
 def test_unbatch_of_an_endless_dataset_is_endless():
     ds = ps.range(4).batch(2).repeat().unbatch()
     assert ds.length == math.inf

@@ -114,3 +114,25 @@ def test_fixed_elements_beside_ragged_ones_come_whole():
     ragged = ps.range(3).map(np.arange, element_spec=ps.ArraySpec((None,), "int64"))
     ds = ps.concatenate([ps.from_arrays(np.full((2, 2), 7)), ragged])
     assert [x.tolist() for x in ds] == [[7, 7], [7, 7], [], [0], [0, 1]]
+
+
+def test_datasets_that_are_put_end_to_end_one_by_one_are_one_step():
+    ds = ps.range(2)
+    for _ in range(1000):
+        ds = ps.concatenate([ds, ps.range(2)])
+    assert ds.length == 2002
+    assert [int(x) for x in (ds[0], ds[1001], ds[-1])] == [0, 1, 1]
+    with ds.shuffle(seed=1).batch(500).loader("processes") as loader:
+        assert np.sort(np.concatenate(list(loader))).tolist() == [0] * 1001 + [1] * 1001
+    both = ps.concatenate([ps.range(1), ps.concatenate([ps.range(2), ps.range(3)])])
+    assert (
+        both.loader("inline").get_state()
+        == ps.concatenate([ps.range(1), ps.range(2), ps.range(3)]).loader("inline").get_state()
+    )
+
+
+def test_what_is_endless_among_parts_is_told_by_the_number_that_the_user_gave():
+    endless = ps.concatenate([ps.range(1), ps.range(1), ps.range(2).repeat()])
+    assert endless.length == math.inf
+    with pytest.raises(ps.ArgumentError, match=r"concatenate\(\): dataset 0 is endless"):
+        ps.concatenate([endless, ps.range(1)])

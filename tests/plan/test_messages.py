@@ -295,7 +295,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: list(ps.range(5).map(turning)),
         ValueError,
         (
-            r"map\(turning\) .* returned the structure .*'x'.* for element 2, but its element_spec is \(\) "
+            r"map\(turning\) .* returned the structure \{'x': .*\} for element 2, but its element_spec is \(\) "
             r"int64 \(as found.*"
         ),
     ),

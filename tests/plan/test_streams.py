@@ -92,6 +92,36 @@ def test_shards_are_dealt_in_turn_and_those_that_ended_are_passed_over() -> None
     assert lists(dataset) == [0, 100, 200, 101, 201, 102, 202, 203, 204]
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_a_shard_without_elements_looks_like_the_others(executor: Any) -> None:
+    def read(index: int, count: int, files: list[list[int]]) -> Iterator[int]:
+        for file in files[index::count]:
+            yield from file
+
+    dataset = ps.from_generator(read, [[], [1, 2], [3]], shards=5)
+    assert dataset.element_spec == INT64
+    with dataset.batch(2).loader(executor) as loader:
+        assert lists(loader) == [[1, 3], [2]]
+
+
+def test_shards_that_look_unlike_are_told_with_the_cure() -> None:
+    dataset = ps.from_generator(lambda index, _: iter([np.zeros(index)]), shards=2)
+    with pytest.raises(
+        ps.SpecError,
+        match=r"from_generator\(<lambda>\), shards=2: all shards need elements that look the same, but the first of "
+        r"shard 1 differs.* \(0,\) float64, the other of \(1,\) float64\. An axis that differs is None in "
+        r"element_spec=\.",
+    ):
+        list(dataset)
+    spec = ps.ArraySpec((None,), "float64")
+    assert lists(ps.from_generator(lambda index, _: iter([np.zeros(index)]), shards=2, element_spec=spec)) == [[], [0]]
+
+
+def test_a_dataset_of_several_of_which_one_gives_nothing_says_that_and_no_more() -> None:
+    with pytest.raises(ps.SpecError, match=r"^range gave no element, .* Say it: element_spec=.*, or a tree of them\.$"):
+        list(ps.concatenate([ps.range(2), ps.from_generator(range, 0)]))
+
+
 # What steps mean.
 
 
@@ -167,6 +197,27 @@ def test_numbers_of_another_byte_order_pass_through_every_step(executor: Any) ->
             assert made.element_spec == spec
             with made.loader(executor=executor, workers=1) as loader:
                 assert lists(loader) == lists(made) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_an_empty_list_is_of_the_dtype_that_was_declared(executor: Any) -> None:
+    spec = {"boxes": ps.ArraySpec((None,), "int32"), "words": ps.ArraySpec((None,), "U")}
+
+    def found(i: int) -> dict[str, Any]:
+        return {"boxes": [] if i % 2 else np.ones(2, "int32"), "words": ["a"] * (i % 2)}
+
+    for dataset in (
+        ps.range(4).map(found, element_spec=spec),
+        ps.from_generator(lambda: map(found, range(4)), element_spec=spec),
+        ps.range(4).flat_map(lambda i: [found(i)], element_spec=spec),
+    ):
+        with dataset.loader(executor=executor) as loader:
+            elements = list(loader)
+        assert [element["boxes"].tolist() for element in elements] == [[1, 1], [], [1, 1], []]
+        assert {element["boxes"].dtype for element in elements} == {np.dtype("int32")}
+        assert [element["words"].tolist() for element in elements] == [[], ["a"], [], ["a"]]
+    with pytest.raises(ps.SpecError, match=r"an array of \(1,\) int64 in \['boxes'\]"):
+        ps.range(1).map(lambda _: {"boxes": [1], "words": []}, element_spec=spec)[0]
 
 
 def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:
@@ -403,7 +454,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         (
             r"\[3\] needs random access, but from_generator\(range\) gives elements one after "
-            r"the other: this dataset is a stream\. Take it as it comes: next\(iter\(ds\.skip\(i\)\)\)\."
+            r"the other: this dataset is a stream\. Take it as it comes: next\(iter\(ds\.skip\(i\)\)\)\. "
+            r"Or keep its elements: materialize\(path\) has random access\."
         ),
     ),
     (
@@ -419,7 +471,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         (
             r"shuffle\(\) needs random access, but from_generator\(range\) .* Give "
-            r"window=, and that many elements are held and shuffled among themselves\."
+            r"window=, and that many elements are held and shuffled among themselves\. "
+            r"Or keep its elements: materialize\(path\) has random access\."
         ),
     ),
     (lambda: numbers(9)[::-1], ValueError, r".*a stream cannot be read backwards\."),

@@ -35,8 +35,32 @@ def test_shift_starts_anew_in_each_group():
     assert lists(ps.range(9).windows(2, shift=2, groups=[0] * 5 + [1] * 4)) == [[0, 1], [2, 3], [5, 6], [7, 8]]
 
 
+@pytest.mark.parametrize(
+    "labels", [[np.nan, np.nan, 1.0, 1.0], np.array(["NaT", "NaT", "2026-01-01", "2026-01-01"], "M8[D]")]
+)
+def test_labels_that_are_equal_to_nothing_are_refused(labels):
+    for use in (
+        lambda: ps.range(4).windows(2, groups=labels),
+        lambda: ps.range(4).split(0.5, 0.5, groups=labels),
+        lambda: ps.range(4).split(0.5, 0.5, stratify=labels),
+    ):
+        with pytest.raises(
+            ps.ArgumentError, match=r"=\.\.\.\) has the label (nan|NaT) for element 0, and 2 such in all"
+        ):
+            use()
+
+
+def test_groups_of_a_stream_are_refused_for_that():
+    with pytest.raises(ps.ArgumentTypeError, match=r"windows\(groups=\) needs random access, but filter\(bool\)"):
+        ps.range(4).filter(bool).windows(2, groups=[0, 0, 1, 1])
+
+
 def test_groups_too_short_for_a_window_give_none():
     assert lists(ps.range(4).windows(3, groups=[0, 1, 2, 3])) == []
+
+
+def test_a_label_that_comes_back_is_another_group():
+    assert lists(ps.range(5).windows(2, groups=[0, 0, 1, 0, 0])) == [[0, 1], [3, 4]]
 
 
 def test_windows_of_trees_stack_each_leaf():

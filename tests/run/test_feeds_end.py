@@ -1,15 +1,17 @@
 """Streams that go wrong, wait for ever, or are broken off: what comes before, what is said, what is left."""
 
+import contextlib
 import itertools
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
 from penstock.testing._shared import SharedSignal
 from tests.run.common import DEADLINE_S
@@ -184,12 +186,8 @@ def test_a_stream_that_gives_nothing_for_long_but_gets_on_is_no_matter_for_the_d
         assert int(next(iter(loader))) == 9_999
 
 
-def test_closing_ends_a_consumer_that_waits_and_the_thread_when_the_generator_returns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
-    stuck = Watched(100, blocks_at=3)
-    loader = stream(stuck).batch(5).loader("threads")
+def consuming(loader: Any) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread that reads a loader, and the error that ends it."""
     caught: list[BaseException] = []
 
     def consume() -> None:
@@ -200,12 +198,105 @@ def test_closing_ends_a_consumer_that_waits_and_the_thread_when_the_generator_re
 
     consumer = threading.Thread(target=consume)
     consumer.start()
+    return consumer, caught
+
+
+def test_closing_ends_a_consumer_that_waits_and_the_thread_when_the_generator_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock._loader.CLOSE_WAIT_S", 0.01)
+    stuck = Watched(100, blocks_at=3)
+    loader = stream(stuck).batch(5).loader("threads")
+    consumer, caught = consuming(loader)
     assert stuck.blocked.wait(DEADLINE_S)
     loader.close()
     consumer.join(DEADLINE_S)
     assert not consumer.is_alive()
     assert len(caught) == 1
     stuck.gate.give()  # the fixture waits for the thread
+
+
+STREAMS: dict[str, Callable[[Any], ps.Dataset]] = {
+    "alone": stream,
+    "with a function": lambda function: stream(function).map(lambda x: x),
+    "with a filter": lambda function: stream(function).filter(lambda x: True),
+}
+
+
+@pytest.mark.parametrize("plan", STREAMS)
+def test_closing_an_inline_loader_whose_consumer_is_in_the_generator_is_no_error(plan: str) -> None:
+    stuck = Watched(100, blocks_at=3)
+    loader = STREAMS[plan](stuck).batch(2).loader("inline")
+    consumer, caught = consuming(loader)
+    assert stuck.blocked.wait(DEADLINE_S)
+    try:
+        loader.close()
+    finally:
+        stuck.gate.give()
+        consumer.join(DEADLINE_S)
+    assert "closed" in str(caught[0])
+    assert stuck.times(BEGUN) == stuck.times(ENDED)
+
+
+@pytest.mark.parametrize("plan", STREAMS)
+def test_an_inline_loader_that_is_closed_while_its_consumer_is_in_its_books_says_so(
+    plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, consumer, left = Ring.rows, threading.current_thread(), 0
+    loader: ps.Loader
+
+    def rows_and_close(self: Ring, slot: int) -> Any:
+        nonlocal left
+        left -= threading.current_thread() is consumer
+        if left == 0:  # another thread closes it this very moment
+            closer = threading.Thread(target=loader.close)
+            closer.start()
+            closer.join()
+        return rows(self, slot)
+
+    monkeypatch.setattr(Ring, "rows", rows_and_close)
+    place = 0
+    while left <= 0:
+        left = place = place + 1
+        with STREAMS[plan](Watched(5)).batch(2).loader("inline") as loader, contextlib.suppress(ps.LoaderError):
+            assert lists(loader) == batches_of(2, 5)
+    assert place > 3, "nobody closed it where the work is"
+
+
+@pytest.mark.parametrize("plan", STREAMS)
+def test_a_generator_that_closes_its_own_inline_loader_ends_it(plan: str) -> None:
+    has_returned = []
+
+    def generator() -> Iterator[int]:
+        yield from range(3)
+        loader.close()
+        has_returned.append(True)
+        yield 3
+
+    loader = STREAMS[plan](generator).batch(2).loader("inline")
+    with pytest.raises(ps.LoaderError, match="closed"):
+        list(loader)
+    assert has_returned == [True]
+
+
+@pytest.mark.parametrize("plan", STREAMS)
+def test_a_stream_goes_on_where_it_is_when_its_consumer_comes_on_another_thread(plan: str) -> None:
+    watched = Watched(12)
+
+    def on_a_thread(call: Callable[[], Any]) -> list[Any]:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(call().tolist()))
+        thread.start()
+        thread.join(DEADLINE_S)
+        return found
+
+    with STREAMS[plan](watched).batch(2).loader("inline") as loader:
+        iterator, begun = iter(loader), watched.times(BEGUN)
+        assert [on_a_thread(lambda: next(iterator)) for _ in range(6)] == [[one] for one in batches_of(2, 12)]
+        assert watched.times(BEGUN) <= begun + 2  # of a feed, the next epoch has begun
+        for _ in range(3):
+            assert on_a_thread(lambda: next(iter(loader))) == [[0, 1]]
+            assert watched.times(BEGUN) - watched.times(ENDED) <= 1
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])

@@ -531,6 +531,12 @@ def test_rows_that_fail_where_a_stream_is_read_are_told(
     assert loader.report().set_aside == len(BAD)
 
 
+def test_one_element_too_many_is_told_as_one(tmp_path: Path) -> None:
+    rows = ps.from_source(BrokenRows())[min(BAD) : min(BAD) + 1]
+    with pytest.raises(ps.ElementError, match=r"^1 element failed, which is more than max_errors=0 allows"):
+        list(rows.loader("inline", on_error="skip", max_errors=0, quarantine=str(tmp_path / "bad.jsonl")))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("has_step_above", [False, True])
 def test_too_many_rows_that_fail_where_a_stream_is_read_are_an_error(load: Any, has_step_above: bool) -> None:

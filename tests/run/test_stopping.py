@@ -191,6 +191,32 @@ def test_close_may_be_called_by_a_worker() -> None:
     loader.close()
 
 
+def test_a_unit_that_ends_after_its_inline_loader_was_closed_ends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, finished, outcomes = Gate(3), _pipeline.Pipeline.finished, []
+    caught: list[BaseException] = []
+
+    def finish(self: Any, unit: Any, error: BaseException | None) -> None:
+        outcomes.append(error)
+        finished(self, unit, error)
+
+    def consume() -> None:
+        try:
+            list(loader)
+        except ps.LoaderError as error:
+            caught.append(error)
+
+    monkeypatch.setattr(_pipeline.Pipeline, "finished", finish)
+    loader = ps.range(8).map(gate, element_spec=ps.ArraySpec((), "int64")).batch(2).loader("inline")
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    gate.wait_for(3)
+    loader.close()
+    gate.open()
+    consumer.join(DEADLINE_S)
+    assert outcomes == [None, None]
+    assert "closed" in str(caught[0])
+
+
 def test_close_while_another_thread_takes_is_an_error_and_no_crash() -> None:
     kinds: list[type[BaseException]] = []
 

@@ -173,9 +173,15 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
     with pytest.raises(ps.SpecError, match=r"^list\[1\] has a leaf\['b'\] of \(\) float64, but element 0 is"):
         list(ps.from_source([{"a": 1, "b": 2}, {"a": 1, "b": 2.5}]))
     with pytest.raises(
-        ps.SpecError, match=r"^list\[1\] has the structure .* but element 0 is \(\(\) int64, \(\) int64\)"
+        ps.SpecError,
+        match=r"^list\[1\] has the structure \{'b': \(\) text\}, but element 0 is \(\(\) int64, \(\) int64\)",
     ):
-        list(ps.from_source([(1, 2), 3]))
+        list(ps.from_source([(1, 2), {"b": "text"}]))
+    with pytest.raises(ps.SpecError, match=r"^list\[1\] has the structure \{'a': NoneType\}, but"):
+        list(ps.from_source([1, {"a": None}]))
+    for items, index in (([{"a": 1}, {"a": None}], 1), ([{"a": None}, {"a": 1}], 0)):
+        with pytest.raises(ps.SpecError, match=rf"^list\[{index}\] has a leaf\['a'\] that is a NoneType, which is not"):
+            list(ps.from_source(items))
     with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec\.$"):
         _ = ps.from_source([]).element_spec
 
@@ -183,7 +189,10 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
 @pytest.mark.parametrize(
     ("attributes", "cure"),
     [
-        ({"to_numpy"}, r"Give numbers or text: to_numpy\('float32'\), to_numpy\('U'\)\.$"),
+        (
+            {"to_numpy"},
+            r"Give numbers or text: table\['x'\]\.to_numpy\('float32'\), .*fillna\(''\)\.to_numpy\('U'\)\.$",
+        ),
         ({"to_numpy", "columns"}, r"Of a table give its columns: \{'x': table\['x'\]\.to_numpy\(\), .*\}\.$"),
     ],
 )
@@ -196,6 +205,14 @@ def test_tables_are_told_how_they_are_given(attributes, cure):
         setattr(Table, name, None)
     with pytest.raises(ps.ArgumentTypeError, match=rf"got Python objects at \['x'\] \(dtype object\)\. {cure}"):
         ps.from_arrays({"x": Table()})
+
+
+def test_records_with_objects_are_told_to_be_given_by_columns():
+    table = np.array([(1, "x")], [("x", int), ("name", object)])
+    with pytest.raises(ps.ArgumentTypeError, match=r"Give its fields as columns: \{'x': array\['x'\], .*\}\.$"):
+        ps.from_arrays(table)
+    columns = ps.from_arrays({"x": table["x"], "name": table["name"].astype("U")})
+    assert columns[0] == {"x": 1, "name": "x"}
 
 
 def test_rows_of_different_lengths_are_told_how_to_be_read():

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import penstock as ps
 from penstock._errors import SourceError
 from penstock.sources.npy import StridedFile, describe
 
@@ -239,3 +240,10 @@ def test_absurd_header_length_is_refused(path: Path) -> None:
 def test_missing_file_is_named(path: Path) -> None:
     with pytest.raises(SourceError, match=r"ds\.npy cannot be read: No such file or directory\.$"):
         describe(path)
+
+
+@pytest.mark.parametrize("verb", ["from_npy", "from_tar"])
+def test_a_pipe_is_refused_and_not_waited_for(verb, tmp_path):
+    os.mkfifo(tmp_path / "data")
+    with pytest.raises(ps.SourceError, match=r"data is a pipe, a socket or a device, .* Write what it gives to a file"):
+        list(getattr(ps, verb)(tmp_path / "data"))

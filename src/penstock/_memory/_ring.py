@@ -9,8 +9,9 @@ Guarantees.
   lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
   reference tells when it dies.
 - That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps inside a lock that this
-  very thread holds. So it takes no lock: it pops from a dict, appends to a deque, and calls
-  `on_free`; the first two are single operations of C code.
+  very thread holds. So it takes no lock: it appends to a deque, pops from a dict, and calls
+  `on_free`; the first two are single operations of C code. Ctrl-C that strikes there is kept in `strikes`. Where
+  it strikes before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
 - That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
   is shared, for workers in other processes, those leases last as long as the child, which nobody sees let go. What
@@ -26,7 +27,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,8 @@ from penstock._plan._patience import NOTHING_WANTED
 from penstock._plan._reader import Rows, text_array
 from penstock._spec import Spec
 from penstock._tree import Tree
+
+CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 
 
 @final
@@ -97,8 +100,15 @@ class Ring:
             _shared_rings[id(self)] = self
 
     def rows(self, slot: int) -> Rows:
-        """The slot as the place that workers write to."""
-        return self._rows[slot]
+        """The slot as the place that workers write to.
+
+        Raises:
+            LoaderError: It was released.
+        """
+        try:
+            return self._rows[slot]
+        except IndexError:  # it was released, in the middle of what the consumer does itself
+            raise LoaderError(CLOSED_MEANWHILE) from None
 
     def hand_out(self, slot: int) -> Tree:
         """Gives a filled slot to the user: as a lease, or as a copy if too few slots would be left.
@@ -112,7 +122,7 @@ class Ring:
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         memory = self._memory
         if memory is None:
-            raise LoaderError("This loader was closed while a batch was being taken from it.")
+            raise LoaderError(CLOSED_MEANWHILE)
         root = self._layout.root(memory, slot)
         leaves = self._layout.slot.leaves(root, rows[slot])
         if not (is_lease and self._layout.slot.has_arrays_alone):
@@ -166,9 +176,7 @@ class Ring:
 
     def give_up(self) -> None:
         """Says to workers that nothing is wanted any more, which ends pauses in the midst of a unit. Takes no lock."""
-        words = self.words
-        if len(words):  # else it was released
-            words[0] = NOTHING_WANTED
+        self.words[0] = NOTHING_WANTED
 
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
@@ -177,8 +185,9 @@ class Ring:
         self._inherited.clear()
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
         # Not nothing: a consumer that fills batches itself may be in the middle of its books.
-        self.words = own_words(self.slot_count)
-        self.words[0] = NOTHING_WANTED
+        words = own_words(self.slot_count)
+        words[0] = NOTHING_WANTED
+        self.words = words
         if self.file is not None:
             self.file.close()
 
@@ -206,7 +215,8 @@ def _return_slot(
         free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
         leases.pop(lease, None)
         on_free()
-    except BaseException as error:
+    except BaseException as error:  # which strikes when a call returns: the slot is free
+        leases.pop(lease, None)  # or the slot, once it is handed out again, would seem to be in two hands for ever
         strikes.append(error.with_traceback(None))
         on_free()
 

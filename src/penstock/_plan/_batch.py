@@ -15,12 +15,12 @@ from penstock._plan._combine import Zip
 from penstock._plan._index import Slice
 from penstock._plan._map import Map
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node, finite_length
-from penstock._plan._reader import copied
+from penstock._plan._reader import Rows, copied
 from penstock._plan._source import SourceNode
 from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
-    from penstock._plan._reader import Gather, Reader, Rows
+    from penstock._plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class Unbatch(Node):
         count = self.source.length
         if not isinstance(count, int):
             return count
-        if self.access == "stream" and any(leaf.varies for leaf in self.source.spec.leaves):
+        if self.access == "stream" and any(None in leaf.shape[:1] for leaf in self.source.spec.leaves):
             return None
         size, remainder = self._sizes
         return count * size - (size - remainder if remainder and count else 0)
@@ -194,16 +194,23 @@ class Unbatch(Node):
     def _sizes(self) -> tuple[int, int]:
         """How many parts an element has, and how many the last has if it is short (else 0)."""
         spec = self.source.spec
-        sizes = {leaf.max_shape[0] for leaf in spec.leaves if leaf.max_shape}
-        if len(sizes) != 1 or not all(leaf.max_shape for leaf in spec.leaves):
+        firsts = [(leaf.max_shape or leaf.shape)[0] for leaf in spec.leaves if leaf.shape]
+        sizes = {size for size in firsts if size is not None}
+        if len(sizes) > 1 or not all(leaf.shape for leaf in spec.leaves):
             raise SpecError(
                 f"unbatch() takes elements apart along their first axis, but here that is {spec}: every "
                 "leaf needs a first axis, and all the same."
             )
         remainder = 0
         if self.source.access == "stream":
-            return sizes.pop(), 0  # of which nothing is counted: parts are taken as they come
-        if any(leaf.varies for leaf in spec.leaves):
+            return 0, 0  # of which nothing is counted: parts are taken as they come
+        if not sizes:
+            raise SpecError(
+                "unbatch() needs to know how many rows each element has, so as to number its parts, but here that "
+                f"is {spec}. Say it where that is made, element_spec=, with a number in place of the first None; or "
+                "use flat_map(lambda rows: rows), which takes them as they come and gives a stream."
+            )
+        if any(None in leaf.shape[:1] for leaf in spec.leaves):
             last = _rows_of_last(self.source)
             if last is None:
                 raise SpecError(
@@ -241,15 +248,23 @@ class Unbatch(Node):
                 source.fill_parts(epoch, owner, parts, mine, gather)
                 continue
             box = reader.kept(epoch, owner)
-            self._require_rows(owner, [int(extent[0]) for extent in box.extents if extent is not None])
-            for target, origin in zip(mine.arrays, box.arrays, strict=True):
-                target[mine.rows] = origin[0][parts]
+            extents = zip(box.arrays, box.extents, strict=True)
+            self._require_rows(owner, [len(rows[0]) if used is None else int(used[0]) for rows, used in extents])
+            taken = [origin[0][parts] for origin in box.arrays]
+            mine.copy_from(Rows(taken, slice(0, len(parts)), (None,) * len(taken)), len(parts))
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """The parts of each element of a stream, however many it has."""
         assert self._sizes
-        for leaves in reader.inputs[0].sequence(epoch):
+        for owner, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             leaves = [copied(leaf) for leaf in leaves]
+            counts = {len(leaf) for leaf in leaves}
+            if len(counts) > 1:
+                raise SpecError(
+                    f"unbatch() takes elements apart along their first axis, but the leaves of element {owner} of "
+                    f"epoch {epoch} of {self.source.label} have {' and '.join(map(str, sorted(counts)))} rows. Make "
+                    "them equally long before."
+                )
             yield from ([leaf[number] for leaf in leaves] for number in range(len(leaves[0])))
 
     def _require_rows(self, owner: int, found: list[int]) -> None:

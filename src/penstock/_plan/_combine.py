@@ -160,6 +160,15 @@ class Interleave(Reorder):
         block = "" if self.block == 1 else f"block_length={self.block}"
         return f"interleave({', '.join(filter(None, (cycle, block)))})"
 
+    def _unlike(self, number: int, difference: str) -> str:
+        """Of the shards of a generator the user knows one function, and no datasets."""
+        if not self.reads_ahead:
+            return super()._unlike(number, difference)
+        return (
+            f"{self.label}: all shards need elements that look the same, but the first of shard {number} differs from "
+            f"those of the shards before it: {difference}. An axis that differs is None in element_spec=."
+        )
+
     @property
     def access(self) -> Access:
         """Where an element is can be computed for the plain deal; with cycles or blocks it depends on every length."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import SpecError, type_of
-from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
+from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf, text_of_element
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +55,7 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
 
 
 def _other_structure(value: "Tree") -> MisfitError:
-    return MisfitError(f"the structure {_tree.flatten(value)[1]}")
+    return MisfitError(f"the structure {text_of_element(value)}")
 
 
 def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt.NDArray[Any] | str | bytes":
@@ -67,6 +67,8 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt
     if isinstance(found, np.ndarray):
         if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
             found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
+        if isinstance(leaf, list) and not found.size:
+            found = np.empty(found.shape, want.dtype)  # NumPy calls the numbers of an empty list float64
         if not want.admits(found.shape, found.dtype):
             raise MisfitError(f"an array of {spec_of_leaf(found)}{_where(spec, number)}")
         return found

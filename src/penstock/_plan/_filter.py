@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-from penstock._errors import UNTOUCHED, ElementError, SpecError, is_of_signal, words_of
+from penstock._errors import ElementError, SpecError, is_untouched, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock._plan._map import function_name
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node
@@ -179,10 +179,8 @@ class FlatMap(Sequential):
                     value = next(made, _NOTHING)
                     if value is _NOTHING:
                         break
-                except UNTOUCHED:
-                    raise
                 except BaseException as error:
-                    if is_of_signal(error):
+                    if is_untouched(error):
                         raise
                     raise ElementError(
                         f"{self.label} at {self.where} failed on element {index} of epoch {epoch}: "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock import _tree
-from penstock._errors import UNTOUCHED, ElementError, SpecError, is_of_signal, type_of, words_of
+from penstock._errors import ElementError, SpecError, is_untouched, type_of, words_of
 from penstock._plan._conform import MisfitError, conformed, observed, text_of
 from penstock._plan._node import Indices, Leaves, Node, OneToOne, walk
 from penstock._plan._reader import (
@@ -79,6 +79,8 @@ def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
         return (
             ". random_map() calls fn(element, rng): lambda e, rng: ...; a function of the element alone goes into map()"
         )
+    if len(arguments) == 1 and text.endswith("required positional argument: 'rng'"):
+        return ". A function of the element and random numbers goes into random_map()"
     if isinstance(element, tuple) and "required positional argument" in text:
         return f". A function gets one element, here a tuple of {len(element)}: lambda e: (e[0], e[1])"
     return ""
@@ -349,10 +351,8 @@ class Map(OneToOne):
         arguments = (element,) if rng is None else (element, rng.at(epoch, index))
         try:
             return self.function(*arguments)
-        except UNTOUCHED:
-            raise
         except BaseException as error:
-            if is_of_signal(error):
+            if is_untouched(error):
                 raise
             raise ElementError(
                 f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"

@@ -251,14 +251,19 @@ class Reorder(Node):
         first, *rest = self.inputs
         spec = first.spec
         for number, node in enumerate(rest, 1):
+            other = node.spec
             try:
-                spec = spec.merged(node.spec)
+                spec = spec.merged(other)
             except SpecError as error:
-                raise SpecError(
-                    f"{self.verb}() needs datasets whose elements look the same, but dataset {number} "
-                    f"differs from those before it: {error}. Use map() or cast() to make them alike."
-                ) from None
+                raise SpecError(self._unlike(number, str(error))) from None
         return spec
+
+    def _unlike(self, number: int, difference: str) -> str:
+        """What is said where the elements of an input do not look like those of the inputs before it."""
+        return (
+            f"{self.verb}() needs datasets whose elements look the same, but dataset {number} differs from those "
+            f"before it: {difference}. Use map() or cast() to make them alike."
+        )
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Has each input write its elements into the rows that they belong to."""

@@ -65,12 +65,8 @@ class Patience:
         self._require_wanted()
 
     def _require_wanted(self) -> None:
-        if self._words is None:
-            return
-        with contextlib.suppress(IndexError, ValueError):  # the ring was released
-            if self._words[0] < self._ticket:
-                return
-        raise UnwantedError
+        if self._words is not None and self._words[0] >= self._ticket:
+            raise UnwantedError
 
 
 class _Own(threading.local):

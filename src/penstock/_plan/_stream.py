@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock._errors import UNTOUCHED, ElementError, SpecError, StateError, is_of_signal, words_of
+from penstock._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock._plan._conform import MisfitError, begun, conformed, text_of
 from penstock._plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
 from penstock._plan._reader import copied
@@ -110,10 +110,8 @@ class Generate(Node):
     def _find_spec(self) -> Spec:
         try:
             return Spec.of(self.data.element_spec)
-        except UNTOUCHED:
-            raise
         except BaseException as error:  # of the user's function, which is begun to look at its first element
-            if is_of_signal(error):
+            if is_untouched(error):
                 raise
             raise ElementError(
                 f"{self.label} at {self.where} failed at element 0 of epoch 0: {words_of(error)}"
@@ -147,10 +145,8 @@ class Generate(Node):
                         break
                     if tell is not None:
                         reader.consumed = operator.index(tell())
-                except UNTOUCHED:
-                    raise
                 except BaseException as error:
-                    if is_of_signal(error):
+                    if is_untouched(error):
                         raise
                     raise ElementError(
                         f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"

@@ -9,7 +9,8 @@ Where it is tried: arrays in memory and no function, so that nothing can hang, a
 consumer's thread; batches that one copies in a fraction of a millisecond; and where `next` takes a part of the time
 that counts, be it that nobody is done or that another thread has the GIL.
 
-Who writes what: the consumer alone, see `Pipeline.take`.
+Who writes what: the consumer alone, see `Pipeline.take`, without a lock. Workers read `is_wanted` (`Pipeline._pump`);
+one that has not seen it yet issues what the consumer then waits for before it changes hands.
 """
 
 from typing import Final, final

@@ -159,9 +159,14 @@ class Cursor:
         return self._reader.consumed
 
     def close(self) -> None:
-        """Closes the stream: runs what the user's generator has in its `finally:`."""
+        """Closes the stream: runs what the user's generator has in its `finally:`.
+
+        Where the consumer reads it itself, the loader may be closed while it is in the midst of it: by another thread,
+        by a signal's handler, by the generator. Then the stream closes when that call has returned, and what the
+        consumer finds missing after it, the closed loader does not tell.
+        """
         elements, self._elements = self._elements, None
-        if elements is not None:
+        if elements is not None and not elements.gi_running:  # type: ignore[attr-defined]  # it is a generator's own
             elements.close()
 
     def seek(self, epoch: int, index: int, origin: tuple[int, int]) -> None:

@@ -127,18 +127,16 @@ def run_unit(
         pass
     finally:
         exchanged(before)
-        try:
-            if program.is_serial:
-                reader.outcome.write(words, unit.slot)
-            ended = time.perf_counter()
-            # A server takes as long for many rows as for one: that says nothing of how to cut batches.
-            note_time(words, unit.stop - unit.start, max(0.0, ended - began - patience.waited_s))
-            if times is not None:
-                times.end(began, ended, program.rows_done(reader, unit))
-                if patience.repeat_count:
-                    times.note_repeats(patience.repeat_count)
-        except IndexError:  # the ring was released
-            pass
+        # Where the loader was closed meanwhile, this memory is ours alone, and nobody will look at it.
+        if program.is_serial:
+            reader.outcome.write(words, unit.slot)
+        ended = time.perf_counter()
+        # A server takes as long for many rows as for one: that says nothing of how to cut batches.
+        note_time(words, unit.stop - unit.start, max(0.0, ended - began - patience.waited_s))
+        if times is not None:
+            times.end(began, ended, program.rows_done(reader, unit))
+            if patience.repeat_count:
+                times.note_repeats(patience.repeat_count)
 
 
 class Program:
@@ -234,7 +232,8 @@ class Program:
                 f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
                 f"{self.node.spec}, "
                 + (
-                    "whose size nobody knows ahead. Pad to one: padded_batch(padded_shapes=)."
+                    "whose size nobody knows ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
+                    f"this process in a map() of the batch: array[{self.shard[0]}::{count}]."
                     if unknown
                     else "without a common first axis. Put batch() last."
                 )

@@ -26,9 +26,9 @@ Guarantees.
   hands, with the lock held (`_drive`). If it waits meanwhile, the last unit rings for it.
 
 Each wait, and what ends it. There is one, the consumer's in `take`: ended by a batch, by an error (which is
-delivered in a batch's place), by `close`, or by the deadline. It waits for a token in `_bell`, which is put
-when the batch that it waits for is ready; a token too many makes it look once more, no harm. Workers wait
-for units: see the executor.
+delivered in a batch's place), by the last unit before hands change, by `close`, or by the deadline. It waits for
+a token in `_bell`, which is put when the batch that it waits for is ready; a token too many makes it look once
+more, no harm. Workers wait for units: see the executor.
 
 Why a batch always comes: a lease is only given if slots remain (`Ring.hand_out`), so at least one slot is
 never the user's; it is free, and then `pump` issues the next batch, or it is being filled by units that an
@@ -113,7 +113,7 @@ class Pipeline:
         self._is_guarded = quarantine is not None and is_guarded(program)
         self._pid = os.getpid()
         self._local = threading.local()
-        self._own_reader: Reader | None = None
+        self._own_reader: Reader | Cursor | None = None
         """The consumer's, whichever thread it is on: there is one at a time."""
         self._readers: list[Reader | Cursor] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -143,8 +143,7 @@ class Pipeline:
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
         self._intake: Intake | None = None
-        self._is_stream = make_feed is not None or program.is_serial
-        self._announces = not self._is_stream and program.announces
+        self._announces = make_feed is None and not program.is_serial and program.announces
         self._stops = [self._executor.request_stop]
         try:
             if make_feed is not None:
@@ -177,8 +176,9 @@ class Pipeline:
         filling = self._fillings[unit.ticket]
         if self._closed or filling.ticket <= self._given_up or filling.failed_before(unit):
             return
-        # A consumer may come on another thread for each epoch; what readers keep is to stay within what was projected.
-        is_own = self._executor.is_driven and not self._is_stream
+        # A consumer may come on another thread for each epoch; what readers keep is to stay within what was projected,
+        # and a stream goes on where it is.
+        is_own = self._executor.is_driven
         reader: Any = self._own_reader if is_own else getattr(self._local, "reader", None)
         if reader is None:
             reader = self._program.reader(

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 from penstock._errors import DeadlineError, ElementError, WorkerError
 from penstock._plan._node import walk
+from penstock._plan._text import length_text
 from penstock._plan._tolerate import Failure, Guard
 from penstock._run._lower import Program, Unit
 
@@ -89,8 +90,8 @@ class Quarantine:
                     self._tell(failure)
             if self._limit is not None and self._counted > self._limit:
                 raise ElementError(
-                    f"{self._counted} elements failed, which is more than max_errors={self._limit_text} allows. They "
-                    f"are listed in {self.path}; the last: {failures[-1].message}"
+                    f"{length_text(self._counted)} failed, which is more than max_errors={self._limit_text} allows. "
+                    f"They are listed in {self.path}; the last: {failures[-1].message}"
                 )
 
     def _write(self, failure: Failure, path: str) -> None:

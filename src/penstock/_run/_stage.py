@@ -148,11 +148,13 @@ class Stage:
     @property
     def process_count(self) -> int:
         """Worker processes. Those of the pool are there once, however many parts of a plan use them."""
-        choices = [each for each in self._all_choices() if each.executor == "processes"]
+        choices = [each for each in self.choices if each.executor == "processes"]
         pooled = max((each.worker_count for each in choices if not each.is_alone), default=0)
         return pooled + sum(each.is_alone for each in choices)
 
-    def _all_choices(self) -> Iterator[Choice]:
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """What runs its parts, and those of its stages."""
         yield from self._choices
         for stage in self._stages.values():
             yield from stage.choices
@@ -397,8 +399,8 @@ class _Parallel:
 
     @property
     def choices(self) -> Iterator[Choice]:
-        """What runs its parts."""
-        return self._stage._all_choices()
+        """See `Stage.choices`."""
+        return self._stage.choices
 
     def patience_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""

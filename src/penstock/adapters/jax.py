@@ -24,7 +24,7 @@ from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock._loader import Loader, LoaderOptions
 from penstock._plan._batch import remainders
 from penstock._plan._node import Node
-from penstock._spec import ArraySpec, Spec
+from penstock._spec import ArraySpec, Spec, cure_of_fields
 from penstock._tree import Tree
 from penstock.adapters._epochs import Epoch, EpochAdapter
 
@@ -228,6 +228,8 @@ def _require_dtypes(spec: Spec) -> None:
         dtype = leaf.dtype
         if not dtype.isnative:
             cure = f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
+        elif dtype.names:
+            cure = cure_of_fields(dtype)
         elif not _has_dtype(dtype):
             cure = "Use cast('float32')" if dtype.kind == "f" else "Leave it out, or make numbers of it, with map()"
         else:

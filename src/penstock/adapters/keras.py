@@ -35,7 +35,7 @@ from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
-from penstock._spec import Spec
+from penstock._spec import Spec, cure_of_fields
 from penstock._tree import Tree, flatten, flatten_like, paths
 from penstock.adapters._class_weight import ClassWeights
 
@@ -92,7 +92,7 @@ class KerasAdapter(DataAdapter):
         """Refuses what `fit` never does: it knows adapters by their class, and asks for an iterator of its backend."""
         raise ArgumentTypeError(
             "What to_keras() makes is given to fit(), evaluate() and predict(), and is not iterated. To look at "
-            "batches: ds[0], or for batch in ds.loader()."
+            "batches: ds[0], or for batch in ds.loader(). adapt() of a layer takes ds.to_tf()."
         )
 
     # What Keras asks before it begins.
@@ -566,6 +566,8 @@ def _require_batches(spec: Spec) -> None:
         if not _has_dtype(leaf.dtype):
             other = {"M": "int64", "m": "int64", "f": "float32", "c": "complex64"}.get(leaf.dtype.kind)
             cure = f"Use cast({other!r})" if other else "Leave it out, or make numbers of it, with map()"
+            if leaf.dtype.names:
+                cure = cure_of_fields(leaf.dtype)
             raise SpecError(
                 f"Keras on {keras.backend.backend()} has no dtype for element{place}, which is {leaf}. {cure}."
             )

@@ -30,7 +30,7 @@ from penstock._plan._reader import Gather, OpenSources, Reader, Rows
 from penstock._plan._text import length_text
 from penstock._random import seeded_globals
 from penstock._run._workers._parcel import pack, unpack
-from penstock._spec import Spec
+from penstock._spec import Spec, cure_of_fields
 from penstock._tree import Tree, flatten_like, paths
 from penstock.adapters._epochs import Epoch, EpochAdapter
 
@@ -343,7 +343,7 @@ def _require_dtypes(spec: Spec) -> None:
 
 def _cure(dtype: np.dtype[Any]) -> str:
     if dtype.names:
-        return f"Take its fields apart with map(), such as {{{dtype.names[0]!r}: x[{dtype.names[0]!r}]}}"
+        return cure_of_fields(dtype)
     if not dtype.isnative:
         return f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
     other = {"M": "int64", "m": "int64", "u": f"int{min(64, 16 * dtype.itemsize)}", "c": "complex128"}

@@ -72,9 +72,11 @@ def listed(folder: Path) -> Listing:
             place, top = waiting.pop()
             with os.scandir(place) as entries:
                 for entry in entries:
-                    if entry.is_dir():
-                        if not entry.is_symlink():
-                            waiting.append((entry.path, top or entry.name))
+                    if entry.is_symlink():
+                        if os.path.isdir(entry.path):  # False for links in a circle, where `entry.is_dir()` raises
+                            continue
+                    elif entry.is_dir():
+                        waiting.append((entry.path, top or entry.name))
                         continue
                     suffix = os.path.splitext(entry.name)[1].lower()
                     listing.nbytes += entry.stat(follow_symlinks=False).st_size

@@ -196,6 +196,11 @@ class Cpus:
         return max(1.0, (threads + self.others) / self.count)
 
 
+def cpu_s_per_batch(lanes: tuple[Lane, ...]) -> float:
+    """The CPU's time that all workers together take for a batch."""
+    return sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
+
+
 def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: Cpus, use_s: float, other_cpu_s: float) -> float:
     """How long a batch would take in all: no less than the slowest lane, the CPUs, and the consumer take.
 
@@ -206,7 +211,7 @@ def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: Cpus, use_s: 
         use_s: How long the consumer works on a batch, by the clock.
         other_cpu_s: What else takes the CPUs for a batch: the consumer, and what hands it over.
     """
-    cpu_s = other_cpu_s + sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
+    cpu_s = other_cpu_s + cpu_s_per_batch(lanes)
     threads = max(workers, cpus.count)  # or some of the CPUs would be nobody's
     together_s = cpu_s * cpus.slowdown(threads) / threads
     return max(use_s, together_s, *(lane.seconds_per_batch(workers, cpus) for lane in lanes))

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from penstock._calls import as_int
 from penstock._errors import ArgumentError
-from penstock.diagnostics._lanes import Cpus, Lane, PlanStep, Shares, StepTime, seconds_per_batch
+from penstock.diagnostics._lanes import Cpus, Lane, PlanStep, Shares, StepTime, cpu_s_per_batch, seconds_per_batch
 from penstock.diagnostics._picture import SUFFIXES, lay_out
 from penstock.diagnostics._units import MIB, an, many, mib, ms, share, size
 
@@ -361,17 +361,28 @@ class Report:
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
         if self.may_hold_gil:
             return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
-        best = self.what_if(workers=now + MOST_WORKERS).elements_per_s
-        helps = best >= 1.1 * self.what_if(workers=now).elements_per_s
+        least_s = self._least_batch_s
+        best_s = max(least_s, self._batch_s(now + MOST_WORKERS))
+        helps = 1.1 * best_s <= self._batch_s(now)
         for more in range(1, MOST_WORKERS + 1):
-            other = self.what_if(workers=now + more)
+            batch_s = max(least_s, self._batch_s(now + more))
             # Inline, the consumer is the one who works; with workers it is none of them.
             name = f"{more} more worker{'' if more == 1 else 's'}" if self.workers else _workers(now + more)
-            if other.wait_share < IDLE_SHARE:
+            if self.use_s >= (1 - IDLE_SHARE) * batch_s:
                 return f"; {name} would remove the wait"
-            if helps and other.elements_per_s >= 0.9 * best:
-                return f"; {name} would give {other.elements_per_s:,.0f} {many(self.unit)}/s"
+            if helps and 0.9 * batch_s <= best_s:
+                return f"; {name} would give {self.elements_per_batch / batch_s:,.0f} {many(self.unit)}/s"
         return f"; more workers would not help, for {self._why_not_more}"
+
+    @property
+    def _least_batch_s(self) -> float:
+        """How long a batch takes the CPUs that this program had: on those of other programs no advice counts.
+
+        If the kernel dealt them out as `Cpus` says, more workers would get more of them. But it deals by groups where
+        it knows some, such as containers and terminals.
+        """
+        cpu_s = self._other_cpu_s + cpu_s_per_batch(self.lanes)
+        return cpu_s / self.cpus if self._others and self.cpus else 0.0
 
     @property
     def _is_driven(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock._errors import ArgumentError
 from penstock.image._distortion import Distortion, Geometry
+from penstock.image._frame import MAX_SIDE
 from penstock.image._opencv import cv2
 from penstock.image._values import Amount, Draws, Range, spread
 from penstock.image._warp import Grid, Path
@@ -29,7 +30,7 @@ def sine_warp(
     if along not in ("columns", "rows"):
         raise ArgumentError(f"sine_warp(): along={along!r} is neither 'columns' nor 'rows'.")
     return _SineWarp(
-        spread("sine_warp(): amplitude", amplitude, above=0),
+        spread("sine_warp(): amplitude", amplitude, above=0, least=-MAX_SIDE, most=MAX_SIDE),
         spread("sine_warp(): period", period, least=1),
         spread("sine_warp(): phase", phase),
         along,
@@ -81,7 +82,7 @@ def elastic(displacement: Amount, spacing: Amount) -> Distortion:
         spacing: Over how many pixels the pull changes; a number is that number.
     """
     return _Elastic(
-        spread("elastic(): displacement", displacement, above=0, least=0),
+        spread("elastic(): displacement", displacement, above=0, least=0, most=MAX_SIDE),
         spread("elastic(): spacing", spacing, least=1),
     )
 

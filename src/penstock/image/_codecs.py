@@ -99,7 +99,7 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
     if colors in ("CMYK", "YCCK"):
         inks = scratch("decoded", (height, width, 4), np.uint8)
         _turbo(data, inks, "CMYK")
-        return _without_inks(inks, channels, inverted=b"\xff\xee\0\x0eAdobe" in bytes(data[:65536]))
+        return _without_inks(inks, channels, inverted=jpeg_frame(data).is_adobe)
     pixels = scratch("decoded", (height, width, channels), np.uint8)
     _turbo(data, pixels, _TURBO_COLORS[channels])
     return pixels
@@ -175,17 +175,34 @@ def _odd_jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size]
 def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
     if header.format == "GIF":
         return _gif(data, channels)
+    if header.format == "PNG":
+        data = _still(data)
     if header.is_blended:
         pixels = _imdecode(data, header, cv2.IMREAD_UNCHANGED)
         if pixels.dtype == np.uint16:  # these come as they are
             rgba = _with_alpha(data, header, pixels)
             return rgba if channels == 4 else _from_rgb(np.ascontiguousarray(rgba[..., :3]), channels)
         _require_opaque(pixels, header)
-    if channels == 4:
+    if channels == 4 and not header.is_opaque:
         return _with_alpha(data, header, _imdecode(data, header, cv2.IMREAD_UNCHANGED))
     flags = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
     pixels = _imdecode(data, header, flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    if channels == 4:
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGBA))
     return pixels[..., None] if channels == 1 else np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels))
+
+
+def _still(data: memoryview) -> memoryview:
+    """A PNG that is not animated: its image, which need not be the first of the animation, nor in it at all."""
+    at = 8
+    for kind, content in png_chunks(data):
+        if kind == b"IDAT":
+            break
+        end = at + len(content) + 12
+        if kind == b"acTL":  # without it, readers pass over all that belongs to the animation
+            return memoryview(bytes(data[:at]) + bytes(data[end:]))
+        at = end
+    return data
 
 
 def _require_opaque(pixels: npt.NDArray[Any], header: Header) -> None:
@@ -226,6 +243,8 @@ def _gif(data: memoryview, channels: int) -> Pixels:
 def _with_alpha(data: memoryview, header: Header, pixels: npt.NDArray[Any]) -> Pixels:
     """Red, green, blue and alpha from what OpenCV found, which may be grey, without alpha, and of 16 bits."""
     alpha = None
+    if pixels.ndim == 2 and header.format == "TIFF":
+        raise ImageError("a TIFF of grey and alpha, whose codec leaves alpha out. Convert it to PNG, which keeps it.")
     if pixels.ndim == 2 and header.format == "PNG":
         alpha = _key_alpha(data, pixels)
     if pixels.ndim == 3 and header.format == "BMP" and pixels.shape[2] == 3:

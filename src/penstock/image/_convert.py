@@ -66,11 +66,11 @@ def normalize(mean: float | Sequence[float], std: float | Sequence[float]) -> Di
 
     Args:
         mean: In the pixels' own units, at this place: 0 to 1 after `to_float()`. One number, or one for each channel.
-        std: Likewise; not 0.
+        std: Likewise; above 0.
     """
     means, stds = numbers("normalize(): mean", mean), numbers("normalize(): std", std)
-    if 0 in stds:
-        raise ArgumentError(f"normalize(): std={std!r} would divide by 0.")
+    if min(stds) <= 0:
+        raise ArgumentError(f"normalize(): std={std!r} is a standard deviation, which is above 0.")
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise ArgumentError(f"normalize() has {len(means)} means and {len(stds)} standard deviations.")
     count = max(len(means), len(stds))

@@ -38,6 +38,8 @@ class Header(NamedTuple):
     width: int
     is_blended: bool = False
     """Whether its codec multiplies colours by alpha, and so loses those that are transparent."""
+    is_opaque: bool = False
+    """Whether it is known to have no alpha: its codec is asked for colours, which it knows best how to make."""
 
 
 # How files begin that people have among their images, and that nothing here decodes.
@@ -116,6 +118,8 @@ class Frame(NamedTuple):
     """Where in the file it is."""
     is_one_scan: bool
     """Whether all pixels come in one scan, so that a file without its last ones has no last pixels either."""
+    is_adobe: bool
+    """Whether it has Adobe's segment, and so its inks inverted. That stands after a profile, often of 500 kB."""
 
 
 def jpeg_frame(data: memoryview) -> Frame:
@@ -124,17 +128,19 @@ def jpeg_frame(data: memoryview) -> Frame:
     Raises:
         ImageError: There is none before the pixels, or before the end of the file.
     """
-    at, frame = 2, 0
+    at, frame, is_adobe = 2, 0, False
     try:
         while data[at + 1] != 0xDA:  # the first scan
             if data[at] != 0xFF:
                 break
             if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
                 frame = at
+            is_adobe |= data[at + 1] == 0xEE and bytes(data[at + 4 : at + 9]) == b"Adobe"
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big") if data[at + 1] != 0xFF else 1
         if frame:
             height, width, channels = struct.unpack_from(">HHB", data, frame + 5)
-            return Frame(height, width, frame, data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == channels)
+            is_one_scan = data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == channels
+            return Frame(height, width, frame, is_one_scan, is_adobe)
     except (IndexError, struct.error):
         raise truncated(data, "within its header") from None
     raise ImageError("a damaged JPEG (no size before its pixels). Fetch the file again.")
@@ -194,7 +200,8 @@ def _gif(data: memoryview, head: bytes) -> Header:
 def _bmp(data: memoryview, head: bytes) -> Header:
     (info_nbytes,) = struct.unpack_from("<I", head, 14)
     width, height = struct.unpack_from("<HH" if info_nbytes == 12 else "<ii", head, 18)
-    return Header("BMP", abs(height), width)  # a negative height: rows from top to bottom
+    # A negative height: rows from top to bottom. A header of 12 bytes: OS/2's, which knows no alpha.
+    return Header("BMP", abs(height), width, is_opaque=info_nbytes == 12)
 
 
 def _webp(data: memoryview, head: bytes) -> Header:
@@ -217,7 +224,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
     order = "<" if head[:1] == b"I" else ">"
     (at,) = struct.unpack_from(order + "I", head, 4)
     (tag_count,) = struct.unpack_from(order + "H", data, at)
-    tags = {256: 0, 257: 0, 258: 8, 277: 1, 338: 0, 339: 1}
+    tags = {256: 0, 257: 0, 258: 8, 262: 0, 277: 1, 284: 1, 338: 0, 339: 1}
     for start in range(at + 2, at + 2 + 12 * tag_count, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", data, start)
         if tag in tags:
@@ -231,8 +238,12 @@ def _tiff(data: memoryview, head: bytes) -> Header:
             f"a TIFF of {tags[258]}-bit {'numbers' if tags[339] == 1 else 'signed or floating-point numbers'}, which "
             "have no meaning as levels from 0 to 255. Read it with tifffile in a function of your own."
         )
+    if tags[262] in (8, 9, 10) or (tags[277] == 2 and tags[284] == 2):
+        kind = "CIE L*a*b* colours" if tags[277] == 3 else "two channels, each in a plane of its own"
+        raise ImageError(f"a TIFF of {kind}, which its codec reads as others. Convert it to PNG.")
     # Colours beside unassociated alpha, which libtiff associates with it where it converts to 8 bits.
-    return Header("TIFF", tags[257], tags[256], tags[277] == 4 and tags[338] == 2)
+    is_blended = tags[277] == 4 and tags[338] == 2
+    return Header("TIFF", tags[257], tags[256], is_blended, is_opaque=tags[277] in (1, 3))
 
 
 _PARSERS: Final = (

@@ -50,7 +50,8 @@ _WORKING: Final = {
         "uint64": "float64",
     }.items()
 }
-_MAX_SIDE: Final = 32766  # above, OpenCV's warps refuse
+MAX_SIDE: Final = 32766
+"""The most pixels along an axis: above, OpenCV's warps refuse."""
 _MAX_CHANNELS: Final = 128  # of OpenCV 5; 512 before
 # An image as narrow as the one, with as many channels as the other, is one whose axes were mistaken.
 _FEW_CHANNELS: Final = 4
@@ -185,8 +186,8 @@ def _checked(image: Any, is_first: bool) -> np.dtype[Any]:
             f"An image is (height, width) or (height, width, channels), but here is an array of shape {shape}.{more}"
         )
     height, width = shape[-2:] if is_first else shape[:2]
-    if image.size == 0 or max(height, width) > _MAX_SIDE:
-        raise ValueError(f"An image of shape {shape} cannot be distorted: sides are 1 to {_MAX_SIDE:,} pixels.")
+    if image.size == 0 or max(height, width) > MAX_SIDE:
+        raise ValueError(f"An image of shape {shape} cannot be distorted: sides are 1 to {MAX_SIDE:,} pixels.")
     if len(shape) == 3:
         channel_count, other_end = (shape[0], shape[2]) if is_first else (shape[2], shape[0])
         if channel_count > _MANY_CHANNELS and other_end <= _FEW_CHANNELS:

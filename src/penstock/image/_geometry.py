@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from penstock.image._distortion import Distortion, Geometry
+from penstock.image._frame import MAX_SIDE
 from penstock.image._values import Amount, Draws, Range, chance, spread, whole
 from penstock.image._warp import Path
 
 _TRY_COUNT: Final = 10
 _ANYWHERE: Final = (0.0, 1.0)
+_STEEPEST: Final = 100.0
+"""Beyond, nothing could be told. OpenCV counts the reflections up to a place far outside one by one, for ever."""
 
 
 def rotate(degrees: Amount) -> Distortion:
@@ -46,7 +49,8 @@ def shear(x: Amount, y: Amount = 0.0) -> Distortion:
         x: Pixels to the right for each pixel up. 0.2 is -0.2 to 0.2.
         y: Pixels down for each pixel to the right.
     """
-    return _Shear(spread("shear(): x", x, around=0), spread("shear(): y", y, around=0))
+    ranges = {"x": x, "y": y}
+    return _Shear(*(spread(f"shear(): {n}", v, around=0, least=-_STEEPEST, most=_STEEPEST) for n, v in ranges.items()))
 
 
 @final
@@ -96,7 +100,10 @@ def translate(x: Amount, y: Amount) -> Distortion:
         x: Pixels to the right, parts of pixels too. 4 is -4 to 4.
         y: Pixels down.
     """
-    return _Translate(spread("translate(): x", x, around=0), spread("translate(): y", y, around=0))
+    ranges = {"x": x, "y": y}
+    return _Translate(
+        *(spread(f"translate(): {n}", v, around=0, least=-MAX_SIDE, most=MAX_SIDE) for n, v in ranges.items())
+    )
 
 
 @final
@@ -219,8 +226,8 @@ def resized_crop(
         across: Likewise, from left to right.
     """
     return _ResizedCrop(
-        whole("resized_crop(): height", height),
-        whole("resized_crop(): width", width),
+        whole("resized_crop(): height", height, MAX_SIDE),
+        whole("resized_crop(): width", width, MAX_SIDE),
         spread("resized_crop(): area", area, least=1e-6, most=1),
         spread("resized_crop(): ratio", ratio, least=1e-3, most=1e3),
         spread("resized_crop(): down", down, least=0, most=1),

@@ -32,6 +32,7 @@ def first_frame(data: memoryview) -> FirstFrame:
         raise truncated(data, "within the first frame of the GIF") from None
     alone = bytearray(data[:end]) + b";"
     struct.pack_into("<HH", alone, 6, width, height)
+    alone[11] = 0  # the colour around the frame, of which there is nothing: OpenCV refuses one beyond the palette
     struct.pack_into("<HH", alone, at + 1, 0, 0)
     return FirstFrame(bytes(alone), height, width)
 

@@ -18,6 +18,8 @@ from penstock.image._values import Amount, Draws, Range, numbers, spread
 
 _NO_BLUR: Final = 0.1
 """A standard deviation, in pixels, below which no 8-bit pixel changes."""
+_MOST_BLUR: Final = 1000.0
+"""Beyond, an image is as good as one colour, and its time grows without end."""
 _LEAST_NOISE: Final = 0.1
 """A standard deviation, in levels, below which rounding takes all noise away."""
 
@@ -31,7 +33,7 @@ def blur(sigma: Amount) -> Distortion:
     Args:
         sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
     """
-    return _Blur(spread("blur(): sigma", sigma, above=0, least=0))
+    return _Blur(spread("blur(): sigma", sigma, above=0, least=0, most=_MOST_BLUR))
 
 
 @final

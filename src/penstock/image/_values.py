@@ -136,11 +136,11 @@ def numbers(what: str, value: Any) -> tuple[float, ...]:
     return found
 
 
-def whole(what: str, value: Any) -> int:
-    """An argument that counts something: an integer of at least 1.
+def whole(what: str, value: Any, most: float = math.inf) -> int:
+    """An argument that counts something: an integer of at least 1, and at most `most`.
 
     Raises:
-        ArgumentError: Below 1.
+        ArgumentError: Below 1, or above `most`.
         ArgumentTypeError: No integer.
     """
     number = as_int(value)
@@ -148,6 +148,8 @@ def whole(what: str, value: Any) -> int:
         raise ArgumentTypeError(f"{what} takes an integer, not {type_of(value)}.")
     if number < 1:
         raise ArgumentError(f"{what}={value} has to be at least 1.")
+    if number > most:
+        raise ArgumentError(f"{what} can be at most {most}, and is more.")
     return number
 
 

@@ -238,7 +238,13 @@ def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None
     """The slice of an axis that `count` pixels come from, if it has whole pixels and lies within `limit`."""
     first, last = offset - factor / 2 + 0.5, offset + factor * (count - 0.5) + 0.5  # edges of the outermost pixels
     low, high = round(min(first, last)), round(max(first, last))
-    if abs(min(first, last) - low) > _EXACT or abs(max(first, last) - high) > _EXACT or low < 0 or high > limit:
+    if (
+        abs(min(first, last) - low) > _EXACT
+        or abs(max(first, last) - high) > _EXACT
+        or low < 0
+        or high > limit
+        or low == high
+    ):
         return None
     if factor > 0:
         return slice(low, high)

@@ -22,8 +22,10 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
 from penstock._plan._patience import NOTHING_WANTED, Patience, patience, reading_with
+from penstock._plan._source import Handle
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
+from penstock.sources.npy import require_places
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -156,10 +158,19 @@ def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
             raise
 
 
-def names_of(files: Sequence[File]) -> str:
-    """What several files are called in a message: `a.tar and 3 more`."""
-    more = len(files) - 1
-    return files[0].name + f" and {more} more" * (more > 0)
+class FilesSource(Handle):
+    """A source whose elements lie in files, one after the other; in messages it is called `a.tar and 3 more`."""
+
+    files: tuple[File, ...]
+
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
+        """Whether any of its files is behind an URL."""
+        return any(not file.is_local for file in self.files)
+
+    def __str__(self) -> str:
+        more = len(self.files) - 1
+        return self.files[0].name + f" and {more} more" * (more > 0)
 
 
 def placed(bounds: Integers, index: int) -> tuple[int, int]:
@@ -413,6 +424,7 @@ def _described(url: str, fact: str, cure: str) -> File:
         return File(url, *facts_of(url, fact, cure))
     with _told(fact, cure):
         nbytes, changed = stamp(url)
+    require_places(url)
     return File(url, nbytes, str(changed))
 
 

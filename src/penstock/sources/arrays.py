@@ -8,24 +8,26 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._errors import (
-    UNTOUCHED,
     ArgumentTypeError,
     ElementError,
     SourceError,
     SpecError,
-    is_of_signal,
+    is_untouched,
     type_of,
     words_of,
 )
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf
+from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf, text_of_element
 from penstock._tree import Tree
 
 _RAGGED: Final = (
     " If axes differ from element to element, say so with None, in a tree like the element: penstock.range(len(items))"
     ".map(lambda i: items[i], element_spec=penstock.ArraySpec((None,), dtype))."
 )
+
+# Without fillna(), pandas 3 gives every text of a column that lacks one as its first character.
+_TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 
 # Characters of a text that a message shows; of a longer one its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
@@ -39,7 +41,7 @@ class ArraySource(Source):
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self._array = array
-        # Of others, such as the columns `table[:, 1:]`, `np.take` would make a copy first: of the whole array.
+        # Of others, such as the columns `table[:, 1:]`, `take` would make a copy first: of the whole array.
         self._can_take = array.flags.c_contiguous and array.flags.aligned
         self._pieces = None if self._can_take else _as_pieces(array)
         self.element_spec = ArraySpec(array.shape[1:], array.dtype)
@@ -71,8 +73,9 @@ class ArraySource(Source):
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows; NumPy lets go of the GIL meanwhile."""
         if self._can_take and out.flags.c_contiguous:
-            # `clip` writes straight into `out`; `raise` would go through a copy. Indices were checked.
-            np.take(self._array, indices, axis=0, out=out, mode="clip")
+            # `clip` writes straight into `out`; `raise` would go through a copy. Indices were checked. Not `np.take`,
+            # which is three more calls of Python.
+            self._array.take(indices, axis=0, out=out, mode="clip")
         elif self._pieces is not None and out.flags.c_contiguous:
             out.view(self._pieces.dtype)[:, 0] = self._pieces[indices]
         else:
@@ -155,7 +158,8 @@ class SequenceSource(Source):
                     "from_source() a penstock.Source with an element_spec."
                 )
             leaves, structure = _tree.flatten(self._get([0])[0])
-            self._spec = Spec(tuple(spec_of_leaf(leaf_of(leaf)) for leaf in leaves), structure)
+            found = [self._leaf(leaf, structure, number, 0) for number, leaf in enumerate(leaves)]
+            self._spec = Spec(tuple(map(spec_of_leaf, found)), structure)
         return self._spec.tree
 
     def read_into(self, indices: Indices, out: Tree) -> None:
@@ -167,7 +171,7 @@ class SequenceSource(Source):
                 leaves = _tree.flatten_like(spec.structure, item)
             except ValueError:
                 raise SpecError(
-                    f"{self.describe(index)} has the structure {_tree.flatten(item)[1]}, but element 0 is {spec}."
+                    f"{self.describe(index)} has the structure {text_of_element(item)}, but element 0 is {spec}."
                 ) from None
             for number, (leaf, want) in enumerate(zip(leaves, spec.leaves, strict=True)):
                 is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
@@ -177,7 +181,7 @@ class SequenceSource(Source):
 
     def _fitting(self, leaf: Any, spec: Spec, number: int, index: int) -> "npt.NDArray[Any] | str | bytes":
         """A leaf of an element, as what is stored."""
-        value = leaf_of(leaf)
+        value = self._leaf(leaf, spec.structure, number, index)
         found, want = spec_of_leaf(value), spec.leaves[number]
         if not want.admits([size or 0 for size in found.shape], found.dtype):
             cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
@@ -185,15 +189,20 @@ class SequenceSource(Source):
             raise SpecError(f"{self.describe(index)} has a leaf{place} of {found}, but element 0 is {spec}.{cure}")
         return value
 
+    def _leaf(self, leaf: Any, structure: _tree.Structure, number: int, index: int) -> "npt.NDArray[Any] | str | bytes":
+        try:
+            return leaf_of(leaf)
+        except SpecError as error:
+            place = _tree.paths(structure)[number]
+            raise SpecError(f"{self.describe(index)} has a leaf{place} that is {error}") from None
+
     def _get(self, indices: list[int]) -> Sequence[Any]:
         try:
             if hasattr(self._items, "__getitems__"):
                 return self._items.__getitems__(indices)  # type: ignore[no-any-return]
             return [self._items[index] for index in indices]
-        except UNTOUCHED:
-            raise
         except BaseException as error:
-            if is_of_signal(error):
+            if is_untouched(error):
                 raise
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
@@ -233,12 +242,14 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             "Give an array of numbers or text, such as array.astype('U') or array.astype('float32'), or use "
             "from_source()."
         )
-        if hasattr(leaf, "columns"):
-            cure = "Of a table give its columns: {'x': table['x'].to_numpy(), 'name': table['name'].to_numpy('U')}."
+        if array.dtype.names:
+            cure = "Give its fields as columns: {'x': array['x'], 'name': array['name'].astype('U')}."
+        elif hasattr(leaf, "columns"):
+            cure = f"Of a table give its columns: {{'x': table['x'].to_numpy(), 'name': {_TEXT_OF_PANDAS}}}."
         elif array.dtype.kind == "T":  # which NumPy casts to no dtype without a size
             cure = "Give text of one size: np.array(array.tolist())."
         elif hasattr(leaf, "to_numpy"):  # pandas has no text in astype
-            cure = "Give numbers or text: to_numpy('float32'), to_numpy('U')."
+            cure = f"Give numbers or text: table['x'].to_numpy('float32'), {_TEXT_OF_PANDAS}."
         raise ArgumentTypeError(
             f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). {cure}"
         )

@@ -1,7 +1,7 @@
 """Python generators and other iterables as streams."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
@@ -19,18 +19,22 @@ class GeneratorSource(StreamSource):
         function: A function that returns an iterator, or an iterable that is no iterator itself.
         args: Its arguments.
         element_spec: What it yields; None to begin an epoch and look at the first element.
+        shards: The arguments of all shards, if it is one of several: where it has no element, theirs look the same.
     """
 
-    def __init__(self, function: Any, args: tuple[Any, ...], element_spec: Tree) -> None:
+    def __init__(
+        self, function: Any, args: tuple[Any, ...], element_spec: Tree, shards: Sequence[tuple[Any, ...]] = ()
+    ) -> None:
         self._function = function
         self._args = args
+        self._shards = shards
         self._declared = element_spec
         self._found: Tree = None
         self._last: Any = None
         """The iterator that was returned last, to know it again."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}  # it is nobody else's
+        return self.__dict__ | {"_last": None, "_shards": ()}  # the one is nobody else's, the others are read elsewhere
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The function and its arguments; not what was found out by running it."""
@@ -51,6 +55,16 @@ class GeneratorSource(StreamSource):
         return self._found
 
     def _look(self) -> Tree:
+        others = (GeneratorSource(self._function, args, None) for args in self._shards if args is not self._args)
+        for source in itertools.chain([self], others):
+            if (found := source._look_at_first()) is not None:
+                return found
+        raise SpecError(
+            f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
+            "penstock.ArraySpec(shape, dtype), or a tree of them."
+        )
+
+    def _look_at_first(self) -> Tree:
         elements = self.iterate(0)
         try:
             for value in itertools.islice(elements, 1):
@@ -63,10 +77,7 @@ class GeneratorSource(StreamSource):
         finally:
             if hasattr(elements, "close"):
                 elements.close()
-        raise SpecError(
-            f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
-            "penstock.ArraySpec(shape, dtype), or a tree of them."
-        )
+        return None
 
     def iterate(self, epoch: int) -> Iterator[Tree]:
         """Calls the function: every epoch has the same elements, unless the function sees to it itself."""

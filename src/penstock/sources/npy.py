@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import re
+import stat
 import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -170,6 +171,21 @@ class StridedFile:
         return described if mapped_from <= first and end <= status.st_size else None
 
 
+def require_places(path: str) -> None:
+    """Refuses a pipe, which gives its bytes once, and of which opening waits for whoever writes into it.
+
+    Raises:
+        SourceError: It is one, or a socket or a device.
+        OSError: It is not there.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SourceError(
+            f"{path} is a pipe, a socket or a device, of which nothing can be read twice, nor by its place. Write what "
+            "it gives to a file first."
+        )
+
+
 def describe(path: str | os.PathLike[str]) -> StridedFile:
     """Describes the array in a `.npy` file by reading its header and nothing else.
 
@@ -188,6 +204,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     name = Path(path).name
     absolute = os.path.abspath(path)
     try:
+        require_places(absolute)
         with open(absolute, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             version = _read_version(file, name)

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
-from penstock._plan._source import Gathering, Handle, Read
+from penstock._plan._source import Gathering, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources._columns import Column, NullError, column_of, spec_of
-from penstock.sources._openfile import File, for_each, names_of, placed
+from penstock.sources._openfile import File, FilesSource, for_each, placed
 from penstock.sources._remote import RemoteFile
 
 Kind = Literal["parquet", "arrow"]
@@ -55,7 +55,7 @@ class _Groups(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TableSource(Handle):
+class TableSource(FilesSource):
     """Rows of Parquet or Arrow files, one file after the other. Footers are read when the length is first needed."""
 
     kind: Kind
@@ -93,14 +93,6 @@ class TableSource(Handle):
 
     def __len__(self) -> int:
         return int(self.groups.bounds[-1])
-
-    @property
-    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
-        """Whether any of its files is behind an URL."""
-        return any(not file.is_local for file in self.files)
-
-    def __str__(self) -> str:
-        return names_of(self.files)
 
     def describe(self, index: int) -> str:
         """File, row group and the row in it."""

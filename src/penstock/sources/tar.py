@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Handle, Read
+from penstock._plan._source import Gathering, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex
-from penstock.sources._openfile import File, OpenFiles, for_each, names_of, placed
+from penstock.sources._openfile import File, FilesSource, OpenFiles, for_each, placed
 
 Integers = npt.NDArray[np.int64]
 
@@ -62,7 +62,7 @@ class _Index(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TarSource(Handle):
+class TarSource(FilesSource):
     """Samples of tar files, one file after the other. The index is looked up or made when it is first needed."""
 
     files: tuple[File, ...]
@@ -95,14 +95,6 @@ class TarSource(Handle):
 
     def __len__(self) -> int:
         return int(self.index.bounds[-1])
-
-    @property
-    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
-        """Whether any of its files is behind an URL."""
-        return any(not file.is_local for file in self.files)
-
-    def __str__(self) -> str:
-        return names_of(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where it arrives the index is looked up again: it is a file, and may be large.

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import ArgumentError, SourceError, SpecError
 from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Handle, Read
+from penstock._plan._source import Gathering, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred
-from penstock.sources._openfile import File, OpenFiles, for_each, names_of, placed
+from penstock.sources._openfile import File, FilesSource, OpenFiles, for_each, placed
 from penstock.sources._tfframes import HEAD_NBYTES, TAIL_NBYTES, compression_of, first_record, offsets_of
 from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, is_sequence, walk
 
@@ -65,7 +65,7 @@ class _Index(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TFRecordSource(Handle):
+class TFRecordSource(FilesSource):
     """Records of TFRecord files, one file after the other. The index is looked up or made when it is first needed."""
 
     files: tuple[File, ...]
@@ -105,14 +105,6 @@ class TFRecordSource(Handle):
 
     def __len__(self) -> int:
         return int(self.index.bounds[-1])
-
-    @property
-    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
-        """Whether any of its files is behind an URL."""
-        return any(not file.is_local for file in self.files)
-
-    def __str__(self) -> str:
-        return names_of(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where it arrives the index is looked up again: it is a file, and may be large.
