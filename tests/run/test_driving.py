@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._driving import LEAST_SHARE, MOST_NBYTES, WINDOW_COUNT, Driving
+from penstock._run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, WINDOW_COUNT, Driving
 from penstock._run._pipeline import Pipeline
 from penstock._run._trials import PAUSES_S
 
@@ -27,7 +27,7 @@ class Simulated:
 
     def __init__(self, use_s: tuple[float, float], wait_s: tuple[float, float]) -> None:
         self.use_s, self.wait_s = use_s, wait_s
-        self.driving = Driving(SKIPPED_COUNT)
+        self.driving = Driving(SKIPPED_COUNT, batch_nbytes=1 << 10)
         self.now_s = 100.0
         self.driven_count = 0
 
@@ -154,6 +154,22 @@ def test_workers_have_nothing_to_do_while_the_consumer_does_it(monkeypatch: pyte
             (0,) * loader.report().workers,
             (None,) * loader.report().workers,
         )
+
+
+@pytest.mark.parametrize(("row_nbytes", "count"), [(8, GO_COUNT), (MOST_NBYTES // 6, 3), (MOST_NBYTES // 2, 1)])
+def test_the_consumer_fills_some_small_batches_in_one_go(
+    row_nbytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
+    filled: list[int] = []
+    run = Pipeline.run
+    monkeypatch.setattr(Pipeline, "run", lambda self, unit: (filled.append(unit.index), run(self, unit)))
+    array = np.arange(24 * row_nbytes, dtype=np.uint8).reshape(24, row_nbytes)
+    with ps.from_arrays(array).batch(2).loader(prefetch=6) as loader:
+        for number, batch in enumerate(loader):
+            assert np.array_equal(batch, array[2 * number : 2 * number + 2])
+            assert filled[: number + 1] == list(range(number + 1))
+            assert len(filled) == (number // count + 1) * count, "an epoch of 12 batches is whole goes"
 
 
 @pytest.mark.parametrize("executor", ["auto", "inline"])

@@ -107,7 +107,7 @@ class Pipeline:
         may_drive: bool = False,
     ) -> None:
         self._program = program
-        self._driving = Driving(slot_count + 2) if may_drive else None
+        self._driving = Driving(slot_count + 2, program.spec.nbytes) if may_drive else None
         self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._is_guarded = quarantine is not None and is_guarded(program)
@@ -444,6 +444,7 @@ class Pipeline:
         has_restarted, began_s = False, 0.0 if self._driving is None else time.perf_counter()
         while (filling := self._head_if_ready(position)) is None:
             if self._drive(position):
+                self._drive_on()
                 continue
             if self._executor.is_driven and not has_restarted:
                 has_restarted = True
@@ -558,6 +559,13 @@ class Pipeline:
                         self._begin_anew(position)
                     self._executor.change_hands()
         return self._executor.drive() or (self._intake is not None and self._intake.feed.drive())
+
+    def _drive_on(self) -> None:
+        """Fills the batches after it in the same go, as far as slots are free: each of them has one unit."""
+        if self._driving is not None:
+            for _ in range(self._driving.go_count - 1):
+                if not self._executor.drive():
+                    return
 
     def patience_s(self, timeout_s: float) -> float:
         """How long nobody may get on before this gives up: as long as those take who are waited for."""

@@ -90,11 +90,16 @@ class TorchAdapter(EpochAdapter, IterableDataset):
 
     def _tensors(self, batch: Tree) -> list[Any]:
         """The leaves, as tensors that share their memory or, pinned, do not."""
-        leaves = map(_as_tensor, flatten_like(self._spec.structure, batch))
-        return [leaf.pin_memory() if self._pins and _is_tensor(leaf) else leaf for leaf in leaves]
+        leaves = [_as_tensor(leaf) for leaf in flatten_like(self._spec.structure, batch)]
+        if not self._pins:
+            return leaves
+        return [leaf.pin_memory() if _is_tensor(leaf) else leaf for leaf in leaves]
 
     def _to_device(self, batch: Tree) -> Tree:
-        return self._tree(leaf.to(self._device) if _is_tensor(leaf) else leaf for leaf in self._tensors(batch))
+        leaves = self._tensors(batch)
+        if self._device.type != "cpu":
+            leaves = [leaf.to(self._device) if _is_tensor(leaf) else leaf for leaf in leaves]
+        return self._tree(leaves)
 
     def _tree(self, leaves: Iterable[Any]) -> Tree:
         return self._spec.structure.unflatten(leaves)
