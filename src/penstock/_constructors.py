@@ -13,7 +13,7 @@ import numpy as np
 from penstock import _tree
 from penstock._calls import as_int, needs
 from penstock._dataset import Dataset, caller, integer
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
 from penstock._plan._mix import Mix
 from penstock._plan._node import POSITION_LIMIT, Node
@@ -58,7 +58,7 @@ def from_npy(path_or_tree: Tree) -> Dataset:
             cure = ""
             if isinstance(leaf, list) and leaf and all(isinstance(each, (str, os.PathLike)) for each in leaf):
                 cure = f" {npy.SEVERAL_FILES}"
-            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {type_of(leaf)}.{cure}")
+            raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}{cure}")
         nodes.append(SourceNode(files.FileSource(npy.describe(leaf)), "from_npy"))
     return _side_by_side("from_npy", nodes, structure)
 

@@ -108,6 +108,12 @@ def type_of(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
 
+def no_path(value: object) -> str:
+    """What was given in the place of a path, for the end of messages: `an int.`, and what to write for bytes."""
+    cure = " os.fsdecode(path) makes text of it." if isinstance(value, bytes) else ""
+    return f"{type_of(value)}.{cure}"
+
+
 def words_of(error: BaseException) -> str:
     """An exception of the user's for messages: `ValueError: 3 is odd`. Its own text may fail."""
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset, integer
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock._plan._source import SourceNode
 from penstock.sources import _listing, _openfile, _remote
@@ -111,7 +111,7 @@ def image_dataset_from_directory(
     """
     verb = "image_dataset_from_directory"
     if not isinstance(directory, (str, os.PathLike)):
-        raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {type_of(directory)}.")
+        raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {no_path(directory)}")
     root = os.fspath(directory)
     if _remote.is_remote(root):
         raise ArgumentError(
@@ -260,7 +260,7 @@ def from_image_files(
     elif isinstance(paths, Iterable):
         files = _listing.named(_path(verb, each) for each in paths)
     else:
-        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {type_of(paths)}.")
+        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {no_path(paths)}")
     if not len(files):
         raise ArgumentError(f"{verb}() got no files.")
 
@@ -328,7 +328,7 @@ def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Itera
 
 def _path(verb: str, path: object) -> str:
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"{verb}() needs paths, got {type_of(path)}.")
+        raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(path)}")
     return str(os.fspath(path))
 
 

@@ -19,7 +19,7 @@ from penstock._errors import (
     StateError,
     TravelError,
     UnknownLengthError,
-    type_of,
+    no_path,
 )
 from penstock._memory._budget import overhead_nbytes
 from penstock._plan._batch import Batch
@@ -124,7 +124,7 @@ class LoaderOptions:
                 )
             self._set("max_errors", number if count is None else count)
         if not isinstance(self.quarantine, (str, os.PathLike)):
-            raise ArgumentTypeError(f"quarantine needs a path, got {type_of(self.quarantine)}.")
+            raise ArgumentTypeError(f"quarantine needs a path, got {no_path(self.quarantine)}")
 
     def make_quarantine(self, node: Node, plan: Node) -> Quarantine | None:
         """Makes what takes elements that fail; None where the first is an error.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from penstock._calls import needs
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, ArgumentTypeError
+from penstock._errors import ArgumentError, ArgumentTypeError, no_path
 from penstock._plan._source import SourceNode
 from penstock.sources import _openfile
 
@@ -205,7 +205,7 @@ def write_tfrecord(
         {'i': np.int64(3), 'square': np.int64(9)}
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"write_tfrecord() needs a path, got {path!r}.")
+        raise ArgumentTypeError(f"write_tfrecord() needs a path, got {no_path(path)}")
     _require_local("write_tfrecord(path)", path)
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")

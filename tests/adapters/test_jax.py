@@ -155,6 +155,15 @@ def test_arguments_that_mean_nothing_are_refused():
         buckets.to_jax(sharding=one)
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_batches_on_their_way_are_no_reason_to_copy(count: int) -> None:
+    array = np.arange(4000, dtype=np.float32).reshape(400, 10)
+    with ps.from_arrays(array).batch(8).to_jax(prefetch_to_device=count, executor="inline") as batches:
+        kept = [np.asarray(batch).copy() for batch in batches]
+        assert np.array_equal(np.concatenate(kept), array)
+        assert batches.loader.report().copied == 0
+
+
 def test_arrays_are_committed_to_a_device_that_was_named_and_to_no_other():
     import jax
 

@@ -436,6 +436,12 @@ def test_labels_of_named_files_are_places_among_class_names(tmp_path: Path, labe
         ((["a.png"], [None]), {}, ps.ArgumentTypeError, "Python objects"),
         (([],), {}, ps.ArgumentError, "got no files"),
         (([3],), {}, ps.ArgumentTypeError, "needs paths, got an int"),
+        (
+            ([b"a.png"],),
+            {},
+            ps.ArgumentTypeError,
+            r"needs paths, got a bytes\. os\.fsdecode\(path\) makes text of it\.",
+        ),
         ((3,), {}, ps.ArgumentTypeError, "needs a path, a pattern or paths, got an int"),
         ((["a.png"],), {"decode": "fast"}, ps.ArgumentError, "needs an image_size"),
         ((["a.png"],), {"crop_to_aspect_ratio": True}, ps.ArgumentError, "needs an image_size"),

@@ -334,6 +334,7 @@ def test_files_behind_an_url(tmp_path, monkeypatch):
     [
         (3, ps.ArgumentTypeError, r"from_tfrecord\(\) needs a path, a pattern or a list of paths, got an int"),
         ([3], ps.ArgumentTypeError, r"from_tfrecord\(\) needs paths, got an int"),
+        (b"a", ps.ArgumentTypeError, r"got a bytes\. os\.fsdecode\(path\) makes text of it"),
         ([], ps.ArgumentError, r"from_tfrecord\(\) got no files"),
         ("nowhere-*", ps.SourceError, r"No file fits the pattern nowhere-\*"),
         ("nowhere", ps.SourceError, r"nowhere cannot be read: No such file or directory"),

@@ -136,6 +136,8 @@ def adapt(
     _require_dtypes(spec)
     if prefetch_to_device is None:
         prefetch_to_device = 0 if _is_cpu(device, sharding) else 1
+    # What is on its way holds its slot: with one batch ahead there are enough, each beyond it needs one more.
+    options = replace(options, prefetch=options.prefetch + max(0, prefetch_to_device - 1))
     if sharding is None:
         loader = Loader(node, options, same_epoch=not training)
         places = [device] * len(spec.leaves)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock._plan._patience import NOTHING_WANTED, Patience, patience, reading_with
 from penstock._plan._source import Handle
 from penstock.sources._inmemory import is_in_memory
@@ -122,11 +122,11 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {type_of(paths)}.")
+        raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
     urls: list[str] = []
     for each in several:
         if not isinstance(each, (str, os.PathLike)):
-            raise ArgumentTypeError(f"{verb}() needs paths, got {type_of(each)}.")
+            raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(each)}")
         urls += _matches(os.fspath(each))
     if not urls:
         raise ArgumentError(f"{verb}() got no files.")
