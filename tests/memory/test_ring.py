@@ -126,6 +126,26 @@ def test_batches_are_copies_when_fewer_than_two_slots_would_be_left(wakes: Wakes
     assert ring.leased_count == 2
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_batches_that_only_cycles_hold_are_no_reason_to_copy(is_enabled: bool, wakes: Wakes) -> None:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1 << 30)  # so that it is not by chance that they are found
+    try:
+        if is_enabled:
+            gc.enable()
+        ring = make(wakes, slot_count=4)
+        for value in range(20):
+            batch = ring.hand_out(filled(ring, value))
+            cycle: list[Any] = [batch]
+            cycle.append(cycle)
+            assert batch[1].tolist() == [value] * 5
+            del batch, cycle
+        assert ring.copied_count == (0 if is_enabled else 18), "who turned the collector off wants no collection"
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+
+
 def test_scalars_are_copies_and_hold_nothing(wakes: Wakes) -> None:
     ring = make(wakes, spec={"x": ps.ArraySpec((), "float64"), "n": ps.ArraySpec((), "int32")})
     batch = ring.hand_out(filled(ring, 3))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, WINDOW_COUNT, Driving
+from penstock._run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, SHORT_STEP_S, WINDOW_COUNT, Driving
 from penstock._run._pipeline import Pipeline
 from penstock._run._trials import PAUSES_S
 
@@ -60,8 +60,14 @@ def test_a_consumer_that_would_wait_longer_leaves_it_to_workers() -> None:
     assert consumer.now_s > 100 + PAUSES_S[1]
 
 
-def test_nothing_is_tried_where_nobody_waits() -> None:
-    consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(0.9 * LEAST_SHARE * 1e-3, 0.0))
+def test_a_consumer_whose_short_steps_take_less_so_fills_batches_itself() -> None:
+    consumer = Simulated(use_s=(1.8e-3, 1.5e-3), wait_s=(20e-6, 150e-6))
+    consumer.run(2 * TRIAL)
+    assert consumer.driving.is_wanted
+
+
+def test_nothing_is_tried_where_nobody_waits_and_steps_take_long() -> None:
+    consumer = Simulated(use_s=(2 * SHORT_STEP_S, 0.0), wait_s=(LEAST_SHARE * SHORT_STEP_S, 0.0))
     consumer.run(10_000)
     assert consumer.driven_count == 0
 
@@ -76,7 +82,7 @@ def test_what_was_found_is_found_again_when_the_consumer_becomes_slow() -> None:
 
 
 def test_a_pause_is_in_no_window() -> None:
-    consumer = Simulated(use_s=(1e-3, 1e-3), wait_s=(0.0, 0.0))
+    consumer = Simulated(use_s=(2 * SHORT_STEP_S, 0.0), wait_s=(0.0, 0.0))
     for _ in range(1000):
         consumer.run(WINDOW_COUNT // 2)
         consumer.driving.pause()

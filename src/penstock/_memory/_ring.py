@@ -12,7 +12,8 @@ Guarantees.
   very thread holds. So it takes no lock: it appends to a deque, pops from a dict, and calls
   `on_free`; the first two are single operations of C code. Ctrl-C that strikes there is kept in `strikes`. Where
   it strikes before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
-- Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out.
+- Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out; but first Python
+  looks for young objects that only each other hold. Keras on torch leaves every batch to a closure that calls itself.
 - That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
   is shared, for workers in other processes, those leases last as long as the child, which nobody sees let go. What
   either of the two writes into such a batch, both see.
@@ -21,6 +22,7 @@ Decided elsewhere: which batch fills a slot (`_run/_pipeline.py`).
 """
 
 import functools
+import gc
 import mmap
 import os
 import threading
@@ -118,7 +120,10 @@ class Ring:
         """
         if self._inherited:
             self._drop_inherited()
-        is_lease = self.slot_count - len(self._leases) - 1 >= self._spare_count
+        is_lease = self._has_room()
+        if not is_lease and gc.isenabled():
+            gc.collect(0)  # some 50 us, where to copy a batch of some megabytes into fresh memory takes milliseconds
+            is_lease = self._has_room()
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
         memory = self._memory
         if memory is None:
@@ -144,6 +149,10 @@ class Ring:
             self.copied_count += 1
             self.give_back(slot)
         return batch
+
+    def _has_room(self) -> bool:
+        """Whether a lease more leaves as many slots as it must."""
+        return self.slot_count - len(self._leases) - 1 >= self._spare_count
 
     def reclaim(self, busy: set[int]) -> None:
         """Frees each slot that is neither free nor leased nor busy. Nobody else may fill or hand out meanwhile.

@@ -6,8 +6,8 @@ disk. But a batch of some hundred rows of a table in memory is filled within 100
 it itself; see design/0018-small-batches.md.
 
 Where it is tried: arrays in memory and no function, so that nothing can hang, and nothing of the user's runs on the
-consumer's thread; batches that one copies in a fraction of a millisecond; and where `next` takes a part of the time
-that counts, be it that nobody is done or that another thread has the GIL.
+consumer's thread; batches that one copies in a fraction of a millisecond; and where a step takes some milliseconds at
+most, or `next` a part of the time that counts, be it that nobody is done or that another thread has the GIL.
 
 It fills some in one go then: Python that runs once between two training steps comes from memory, three times as slow as
 when it is repeated at once.
@@ -26,6 +26,8 @@ GO_COUNT: Final = 4
 """Batches that a consumer fills in one go: so many at most, and together `MOST_NBYTES`, so that no step waits long."""
 LEAST_SHARE: Final = 1 / 25
 """Where `next` takes less of the time from batch to batch, nothing is to be gained."""
+SHORT_STEP_S: Final = 5e-3
+"""But a worker's Python takes the GIL in the middle of such a step, which no waiting in `next` shows."""
 LEAST_GAIN: Final = 1.05
 WINDOW_COUNT: Final = 16
 WINDOW_S: Final = 0.04
@@ -80,6 +82,9 @@ class Driving:
     def _end_window(self, batch_count: int, now_s: float) -> None:
         if self._trials.are_on:
             self._trials.note(batch_count / self._window_s, now_s)
-        elif self.is_wanted or self._wait_s > LEAST_SHARE * self._window_s:
+        elif self.is_wanted or self._may_gain(batch_count):
             self._trials.begin(now_s)
         self.is_wanted = self._trials.is_other
+
+    def _may_gain(self, batch_count: int) -> bool:
+        return self._wait_s > LEAST_SHARE * self._window_s or self._window_s < SHORT_STEP_S * batch_count
