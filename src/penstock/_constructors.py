@@ -17,7 +17,7 @@ from penstock._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock._plan._combine import Concatenate, Interleave, Zip
 from penstock._plan._mix import Mix
 from penstock._plan._node import POSITION_LIMIT, Node
-from penstock._plan._source import Source, SourceNode
+from penstock._plan._source import Lookalike, Source, SourceNode
 from penstock._plan._stream import Generate, Promised
 from penstock._plan._text import length_text
 from penstock._tree import Tree
@@ -225,7 +225,7 @@ def from_source(source: Any) -> Dataset:
         cure = " What is iterated is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
-        return Dataset(SourceNode(_Lookalike(source), "from_source"))
+        return Dataset(SourceNode(Lookalike(source), "from_source"))
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
     # Of pandas, whose Series has rows and no columns, and of Polars and Arrow.
@@ -236,30 +236,6 @@ def from_source(source: Any) -> Dataset:
             "Give its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
         )
     return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
-
-
-class _Lookalike(Source):
-    """A user's object that has what a source has, without being one."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.element_spec = inner.element_spec
-        self.computes = bool(getattr(inner, "computes", False))
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def read_into(self, indices: Any, out: Tree) -> None:
-        self._inner.read_into(indices, out)
-
-    def advise(self, indices: Any) -> None:
-        if hasattr(self._inner, "advise"):
-            self._inner.advise(indices)
-
-    def describe(self, index: int) -> str:
-        if hasattr(self._inner, "describe"):
-            return str(self._inner.describe(index))
-        return f"element {index} of {type(self._inner).__name__}"
 
 
 def range(n: int) -> Dataset:

@@ -1,3 +1,5 @@
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -154,14 +156,128 @@ class Lookalike:
         out[:, 0], out[:, 1] = indices, -indices
 
 
+class Opening:
+    """A handle that has what a source needs, without being one; what it opens has less."""
+
+    element_spec = ps.ArraySpec((2,), "int64")
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 8
+
+    def open(self):
+        return Reading(self.path)
+
+    def read_into(self, indices, out):
+        raise AssertionError("read by the handle, though it opens another object for it")
+
+
+class Reading:
+    def __init__(self, path):
+        self._file = path.open("rb", buffering=0)
+
+    def read_into(self, indices, out):
+        for row, index in enumerate(indices):
+            out[row] = np.frombuffer(os.pread(self._file.fileno(), 16, int(index) * 16), "i8")
+
+    def close(self):
+        self._file.close()
+
+
+class OpeningSource(Opening, ps.Source):
+    pass
+
+
 class TestLookalike(SourceTests):
-    @pytest.fixture
-    def source(self):
-        return ps.from_source(Lookalike())._node.data
+    @pytest.fixture(params=["plain", "opening", "source"])
+    def source(self, request, expected, tmp_path: Path):
+        expected.tofile(tmp_path / "rows")
+        kinds = {"opening": Opening, "source": OpeningSource}
+        return Lookalike() if request.param == "plain" else kinds[request.param](tmp_path / "rows")
 
     @pytest.fixture
     def expected(self):
         return np.stack([np.arange(8), -np.arange(8)], 1)
+
+
+class Words(ps.Source):
+    """Leaves whose sizes differ."""
+
+    def __init__(self):
+        self.element_spec = {"letters": ps.ArraySpec((None,), "uint8"), "text": ps.ArraySpec((), str)}
+
+    def __len__(self):
+        return 5
+
+    def read_into(self, indices, out):
+        for row, index in enumerate(indices):
+            out["letters"][row] = np.arange(index, dtype="uint8")
+            out["text"][row] = "word " * index
+
+
+class TestSizesThatDiffer(SourceTests):
+    @pytest.fixture
+    def source(self):
+        return Words()
+
+    @pytest.fixture
+    def expected(self):
+        return {
+            "letters": [np.arange(size, dtype="uint8") for size in range(5)],
+            "text": np.array(["word " * size for size in range(5)]),
+        }
+
+
+class TestList(SourceTests):
+    @pytest.fixture
+    def source(self):
+        return [2.5, 3.5, 4.5, 5.5]
+
+    @pytest.fixture
+    def expected(self):
+        return [2.5, 3.5, 4.5, 5.5]
+
+
+@dataclass
+class Numbers(ps.Source):
+    """A dataclass has no hash, for it can be changed."""
+
+    start: int
+    element_spec = ps.ArraySpec((), "int64")
+
+    def __len__(self):
+        return 6
+
+    def read_into(self, indices, out):
+        out[...] = indices + self.start
+
+
+class TestDataclass(SourceTests):
+    @pytest.fixture
+    def source(self):
+        return Numbers(7)
+
+    @pytest.fixture
+    def expected(self):
+        return np.arange(7, 13)
+
+    @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+    def test_two_are_two(self, executor):
+        both = ps.zip((ps.from_source(Numbers(0)), ps.from_source(Numbers(10)))).batch(6)
+        with both.loader(executor=executor, workers=1) as loader:
+            (batch,) = loader
+        assert [leaf.tolist() for leaf in batch] == [list(range(6)), list(range(10, 16))]
+
+
+def test_what_opens_nothing_that_reads_is_told():
+    class Forgets(Numbers):
+        def open(self):
+            self.start = 3
+
+    with pytest.raises(ps.SourceError, match=r"^open\(\) of Forgets returned a NoneType, which has no read_into\(\)"):
+        ps.from_source(Forgets(0))[1]
 
 
 class TestFakes(SourceTests):

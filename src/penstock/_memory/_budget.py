@@ -10,6 +10,7 @@ from penstock._errors import MemoryLimitError
 from penstock._memory._slot import SlotLayout
 from penstock._plan._node import Node, walk
 from penstock._plan._shuffle import Shuffle
+from penstock._plan._source import key_of
 from penstock._random import BLOCK_CACHE_NBYTES
 from penstock._spec import Spec
 
@@ -139,7 +140,7 @@ def budget(
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
-        kept_nbytes=sum({each.opens: each.kept_nbytes for each in nodes}.values()),
+        kept_nbytes=sum({key_of(each.opens): each.kept_nbytes for each in nodes}.values()),
         spans_nbytes=spans_nbytes,
         last_step=node.label,
         spec=str(spec),

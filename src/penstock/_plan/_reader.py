@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock._errors import PenstockError, SpecError
 from penstock._plan._node import Indices, Leaves, Node, walk
-from penstock._plan._source import Openable, Read, Source
+from penstock._plan._source import Openable, Read, Source, key_of, opened_by
 from penstock._plan._text import origins
 from penstock._plan._times import Times
 from penstock._random import seeded_globals
@@ -169,19 +169,19 @@ class Gather:
     __slots__ = ("_wanted",)
 
     def __init__(self) -> None:
-        self._wanted: dict[Source, list[tuple[Read, Reader]]] = {}
-        """The reads, and who wants each."""
+        self._wanted: dict[int, tuple[Source, list[tuple[Read, Reader]]]] = {}
+        """The reads, and who wants each, by source: by its id, for a user's own may have no hash."""
 
     def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
         """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
         source = reader.source if source is None else source
         assert source is not None
-        self._wanted.setdefault(source, []).append((Read(indices, out.arrays, out.rows), reader))
+        self._wanted.setdefault(id(source), (source, []))[1].append((Read(indices, out.arrays, out.rows), reader))
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
         counted: set[Reader] = set()
-        for source, wanted in self._wanted.items():
+        for source, wanted in self._wanted.values():
             reads, began = [read for read, _ in wanted], time.perf_counter()
             try:
                 source.gather(reads)
@@ -227,18 +227,19 @@ class OpenSources:
     """The sources of a plan, opened in this process; equal sources are opened once."""
 
     def __init__(self, node: Node) -> None:
-        self._opened: dict[Openable, Any] = {}
+        self._opened: dict[Hashable, tuple[Openable, Any]] = {}
         for each in walk(node):
-            if each.opens is not None and each.opens not in self._opened:
-                self._opened[each.opens] = each.opens.open()
+            if (source := each.opens) is not None and (key := key_of(source)) not in self._opened:
+                opened = source.open()
+                self._opened[key] = source, opened_by(source, opened) if isinstance(source, Source) else opened
 
     def __getitem__(self, source: Openable) -> Any:
-        return self._opened[source]
+        return self._opened[key_of(source)][1]
 
     def close(self) -> None:
         """Closes what `open` opened, once; a source that is its own open form stays as it is."""
         opened, self._opened = self._opened, {}
-        for source, opened_source in opened.items():
+        for source, opened_source in opened.values():
             if opened_source is not source:
                 opened_source.close()
 

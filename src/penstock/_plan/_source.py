@@ -1,7 +1,7 @@
 """Where elements come from: the contract of a source, and the node that stands for one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _tree
+from penstock._errors import SourceError, type_of
 from penstock._plan._node import Demand, Indices, Node
 from penstock._spec import Spec
 from penstock._tree import Tree
@@ -118,6 +119,92 @@ class Source(Openable, ABC):
             self.read_into(read.indices, structure.unflatten(arrays))
             for array, scratch in zip(read.arrays, arrays, strict=True):
                 array[read.rows] = scratch
+
+
+@final
+class Lookalike(Source):
+    """An object that has what a source needs, without being one.
+
+    Args:
+        inner: What reads.
+        handle: The source whose `open` gave it, which knows what it does not say itself.
+    """
+
+    def __init__(self, inner: Any, handle: Source | None = None) -> None:
+        self._inner = inner
+        self._handle = handle
+        self.element_spec = (inner if handle is None else handle).element_spec
+        for flag in ("computes", "is_remote", "is_in_memory", "may_hold_gil"):
+            setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
+
+    def __len__(self) -> int:
+        return len(self._inner if self._handle is None else self._handle)
+
+    def read_into(self, indices: Indices, out: Tree) -> None:
+        """As the object does."""
+        self._inner.read_into(indices, out)
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        """As the object does, if it has this method."""
+        if hasattr(self._inner, "gather"):
+            self._inner.gather(reads)
+        else:
+            super().gather(reads)
+
+    def advise(self, indices: Indices) -> None:
+        """Tells the object, if it has this method."""
+        if hasattr(self._inner, "advise"):
+            self._inner.advise(indices)
+
+    def open(self) -> Source:
+        """What the object opens, if it has this method."""
+        if not hasattr(self._inner, "open"):
+            return self
+        opened = self._inner.open()
+        return self if opened is self._inner else opened_by(self, opened)
+
+    def close(self) -> None:
+        """As the object does, if it has this method."""
+        if hasattr(self._inner, "close"):
+            self._inner.close()
+
+    def describe(self, index: int) -> str:
+        """As the object or its handle does; otherwise by the object's type."""
+        if hasattr(self._inner, "describe"):
+            return str(self._inner.describe(index))
+        return (
+            f"element {index} of {type(self._inner).__name__}" if self._handle is None else self._handle.describe(index)
+        )
+
+    def unstacked(self) -> Source | None:
+        """As the object does, if it has this method."""
+        parts = self._inner.unstacked() if hasattr(self._inner, "unstacked") else None
+        return parts if parts is None or isinstance(parts, Source) else Lookalike(parts)
+
+
+def opened_by(handle: Source, opened: Any) -> Source:
+    """What `open` gave, as a source: it may be any object that reads.
+
+    Raises:
+        SourceError: It has no `read_into`; `open` has no `return`, for one.
+    """
+    if isinstance(opened, Source):
+        return opened
+    if not hasattr(opened, "read_into"):
+        raise SourceError(
+            f"open() of {type(handle).__name__} returned {type_of(opened)}, which has no read_into(). It returns what "
+            "reads: another object with that method, or self."
+        )
+    return Lookalike(opened, handle)
+
+
+def key_of(openable: Openable | None) -> Hashable:
+    """What tells sources apart: equal ones are one; those without a hash, as most dataclasses are, each its own."""
+    try:
+        hash(openable)
+    except TypeError:
+        return id(openable)
+    return openable
 
 
 class Handle(Source):

@@ -18,12 +18,25 @@ def assert_same(element: Tree, expected: Tree) -> None:
     wanted, wanted_structure = _tree.flatten(expected)
     assert structure == wanted_structure, f"the structure is {structure}, not {wanted_structure}"
     for place, leaf, want in zip(_tree.paths(structure), leaves, wanted, strict=True):
-        found, want = np.asarray(leaf), np.asarray(want)
-        assert found.dtype == want.dtype, f"element{place} has dtype {found.dtype}, not {want.dtype}"
-        assert found.shape == want.shape, f"element{place} has shape {found.shape}, not {want.shape}"
-        if found.dtype.hasobject or found.tobytes() != want.tobytes():
-            np.testing.assert_array_equal(found, want, err_msg=f"element{place}")
-            assert found.dtype.hasobject, f"element{place} is equal, but not to the bit"
+        _assert_same_leaf(leaf, want, f"element{place}")
+
+
+def _assert_same_leaf(leaf: Any, want: Any, name: str) -> None:
+    found, want = np.asarray(leaf), np.asarray(want)
+    assert found.dtype == want.dtype, f"{name} has dtype {found.dtype}, not {want.dtype}"
+    assert found.shape == want.shape, f"{name} has shape {found.shape}, not {want.shape}"
+    if found.dtype.hasobject:  # text or ragged leaves of several elements
+        for row, (value, wanted) in enumerate(zip(found.ravel(), want.ravel(), strict=True)):
+            kind = next((each for each in (str, bytes, np.ndarray) if isinstance(wanted, each)), type(wanted))
+            text = f"{name}[{row}] is {value!r:.80}"
+            assert isinstance(value, kind), f"{text}, of type {type(value).__name__}, not {kind.__name__}"
+            if isinstance(wanted, np.ndarray):
+                _assert_same_leaf(value, wanted, f"{name}[{row}]")
+            else:
+                assert value == wanted, f"{text}, not {wanted!r:.80}"
+    elif found.tobytes() != want.tobytes():
+        np.testing.assert_array_equal(found, want, err_msg=name)
+        raise AssertionError(f"{name} is equal, but not to the bit")
 
 
 def assert_fits(element: Tree, element_spec: Tree) -> None:

@@ -347,7 +347,8 @@ def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
 def _padded_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
     if not _can_pad(p):
         return None
-    size, drop, fill = draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(0, 2))
+    most = 1 if any(np.dtype(leaf.dtype).kind == "b" for leaf in _leaf_specs(p)) else 2  # a bool cannot hold a 2
+    size, drop, fill = draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(0, most))
     dataset = p.dataset.padded_batch(size, padding_values=fill, drop_remainder=drop)
     return p.then(dataset, lambda epoch: [_padded(cut, fill) for cut in _cuts(p.elements(epoch), size, drop)])
 
