@@ -2,8 +2,13 @@
 
 import json
 import statistics
+from types import ModuleType
 
 import pytest
+
+import penstock
+import penstock.image
+import penstock.testing
 
 REPORT = """
 import json, sys, threading, time
@@ -33,6 +38,17 @@ def test_import_brings_no_optional_library(fresh_python):
 
 def test_import_starts_no_thread(fresh_python):
     assert imported(fresh_python)["threads"] == 1
+
+
+def test_public_names_are_listed():
+    # By hand, for type checkers read no program: `from penstock import *` was empty to them.
+    for module in (penstock, penstock.image):
+        found = {name for name, value in vars(module).items() if not isinstance(value, ModuleType)}
+        assert module.__all__ == sorted(name for name in found if not name.startswith("_"))
+
+
+def test_help_shows_the_suites():
+    assert set(penstock.testing.__all__) <= set(dir(penstock.testing))
 
 
 @pytest.mark.limits

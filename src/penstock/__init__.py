@@ -25,7 +25,7 @@ A map of the package, each room importing only from those above it:
 """
 
 from inspect import isfunction as _isfunction
-from typing import Any as _Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
 from penstock._calls import explained as _explained, no_attribute as _no_attribute
 from penstock._check import CheckResult as CheckResult
@@ -79,9 +79,56 @@ from penstock._spec import ArraySpec as ArraySpec
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
 from penstock.diagnostics._report import Report as Report
 
+if _TYPE_CHECKING:
+    from penstock import image as image  # at run time it is imported below
+
 __version__ = "0.1.0"
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "ArraySpec",
+    "CheckResult",
+    "Dataset",
+    "DeadlineError",
+    "ElementError",
+    "ElementIndexError",
+    "Loader",
+    "LoaderError",
+    "MemoryLimitError",
+    "PenstockError",
+    "RemoteError",
+    "Replayed",
+    "Report",
+    "Source",
+    "SourceError",
+    "SpecError",
+    "StateError",
+    "TravelError",
+    "UnknownLengthError",
+    "WorkerError",
+    "concatenate",
+    "from_arrays",
+    "from_arrow",
+    "from_etlcdb",
+    "from_generator",
+    "from_image_files",
+    "from_npy",
+    "from_parquet",
+    "from_source",
+    "from_tar",
+    "from_tf",
+    "from_tfrecord",
+    "image_dataset_from_directory",
+    "interleave",
+    "mix",
+    "range",
+    "replay",
+    "show",
+    "timeseries_dataset_from_array",
+    "write_tfrecord",
+    "zip",
+]
 
 for _name in __all__:
     _value = globals()[_name]

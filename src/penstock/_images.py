@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,56 @@ EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """Those that Keras lists."""
 
 
+@overload
+def image_dataset_from_directory(
+    directory: Path,
+    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
+    label_mode: LabelMode | None = "int",
+    class_names: Sequence[str] | None = None,
+    color_mode: "ColorMode" = "rgb",
+    batch_size: int | None = 32,
+    image_size: int | tuple[int, int] = (256, 256),
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    *,
+    subset: Literal["both"],
+    interpolation: "Interpolation" = "bilinear",
+    follow_links: bool = False,
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    data_format: "DataFormat | None" = None,
+    verbose: bool = True,
+    decode: "Speed" = "exact",
+    extensions: Sequence[str] = EXTENSIONS,
+    dtype: Literal["float32", "uint8"] = "float32",
+) -> tuple[Dataset, Dataset]: ...
+@overload
+def image_dataset_from_directory(
+    directory: Path,
+    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
+    label_mode: LabelMode | None = "int",
+    class_names: Sequence[str] | None = None,
+    color_mode: "ColorMode" = "rgb",
+    batch_size: int | None = 32,
+    image_size: int | tuple[int, int] = (256, 256),
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: Literal["training", "validation"] | None = None,
+    interpolation: "Interpolation" = "bilinear",
+    follow_links: bool = False,
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    data_format: "DataFormat | None" = None,
+    verbose: bool = True,
+    *,
+    decode: "Speed" = "exact",
+    extensions: Sequence[str] = EXTENSIONS,
+    dtype: Literal["float32", "uint8"] = "float32",
+) -> Dataset: ...
+@overload
+def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
 def image_dataset_from_directory(
     directory: Path,
     labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",

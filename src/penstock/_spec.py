@@ -5,7 +5,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,12 @@ class ArraySpec:
     """The NumPy dtype; anything that `np.dtype` takes is accepted. Axes of its own become the last of `shape`."""
     max_shape: tuple[int, ...] | None = field(default=None, compare=False)
     """The largest shape there can be. Known for batches, unknown for ragged leaves; not part of equality."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, shape: Sequence[int | None], dtype: npt.DTypeLike, max_shape: Sequence[int] | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _sizes(self.shape))

@@ -29,12 +29,12 @@ class SpanLayout:
         self.slot_count = slot_count
         leaves = [_stacked(leaf, size) for leaf in spec.leaves]
         self._extents = [number for number, leaf in enumerate(spec.leaves) if leaf.varies]
-        leaves += [ArraySpec((size,), "int64") for _ in self._extents]  # type: ignore[arg-type]
+        leaves += [ArraySpec((size,), "int64") for _ in self._extents]
         self.has_objects = not spec.is_bounded
         if self.has_objects:
-            leaves.append(ArraySpec((size, 3), "int64"))  # type: ignore[arg-type]
-        leaves.append(ArraySpec((size,), "int64"))  # type: ignore[arg-type]
-        leaves.append(ArraySpec((2,), "int64"))  # type: ignore[arg-type]
+            leaves.append(ArraySpec((size, 3), "int64"))
+        leaves.append(ArraySpec((size,), "int64"))
+        leaves.append(ArraySpec((2,), "int64"))
         self.spec = Spec(tuple(leaves), _tree.flatten(tuple(leaves))[1])
         """Of the slot that holds a span."""
 

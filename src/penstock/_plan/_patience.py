@@ -46,10 +46,10 @@ class Patience:
     def __init__(self, words: "memoryview[int] | None" = None, ticket: int = 0, limit_s: float = math.inf) -> None:
         self._words = words
         self._ticket = ticket
-        self.limit_s = limit_s
-        self.repeat_count = 0
+        self.limit_s: float = limit_s
+        self.repeat_count: int = 0
         """How often something was tried again."""
-        self.waited_s = 0.0
+        self.waited_s: float = 0.0
         """How long servers were waited for, pauses included."""
 
     def pause(self, seconds: float) -> None:

@@ -48,9 +48,9 @@ class Rows:
         rows: Indices | slice,
         extents: Sequence[npt.NDArray[np.int64] | None],
     ) -> None:
-        self.arrays = arrays
-        self.rows = rows
-        self.extents = extents
+        self.arrays: Sequence[npt.NDArray[Any]] = arrays
+        self.rows: Indices | slice = rows
+        self.extents: Sequence[npt.NDArray[np.int64] | None] = extents
         self._parts: Rows | None = None
         self._of_leaves: dict[tuple[int, int], Rows] = {}
         self._is_plain: bool | None = None
@@ -259,13 +259,13 @@ class Trace:
     __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
-        self.words = memoryview(array("q", bytes(24))) if words is None else words
+        self.words: memoryview[int] = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
         self.failures: list[Any] = []
         """What failed in this unit and was set aside: `Failure`s."""
-        self.is_condemned = False
+        self.is_condemned: bool = False
         """Whether the one element of this unit is not to be tried: workers died of it."""
-        self.takes_any = False
+        self.takes_any: bool = False
         """Whether who reads a stream wants to see some elements, and may be given others for those that fail."""
         self.times: Times | None = None
         """What the worker notes of its time, if somebody wants to know."""
@@ -302,7 +302,7 @@ class Window:
         self._spans = spans
         self._size = size
         self._fetch = fetch
-        self.base = 0
+        self.base: int = 0
         """What is added to the number of an element of this epoch to have its place among all spans."""
 
     def read(self, indices: Indices, out: Rows) -> None:
@@ -352,28 +352,28 @@ class Reader:
         window: "Window | None" = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        self.trace = trace or Trace()
-        self.window = window
+        self.trace: Trace = trace or Trace()
+        self.window: Window | None = window
         """Where an `Inlet` reads."""
         numbers = numbers or itertools.count()
-        self.number = next(numbers)
+        self.number: int = next(numbers)
         """The node's place in the order of `walk`."""
-        self.isolation = isolation
+        self.isolation: type[seeded_globals] | None = isolation
         """How global generators are seeded, where one element runs at a time in this process; None elsewhere."""
         self._node = node
         self._as_ours: Spec | None = None
         """The spec that `fill_place` was last asked for and whose places are those of the node's own."""
         self._sources = sources  # which close themselves when nobody reads any more
-        self.inputs = [
+        self.inputs: list[Reader] = [
             Reader(each, sources, isolation=isolation, trace=self.trace, window=window, numbers=numbers)
             for each in node.inputs
         ]
         self.source: Any = None if node.opens is None else sources[node.opens]
         self.stage: Callable[[int, int], Generator[Leaves, None, None]] | None = None
         """Gives the elements of an epoch from one on, where others make them in parallel."""
-        self.consumed = -1
+        self.consumed: int = -1
         """Of a sequence that can begin in the middle: how far its input was read for the last element."""
-        self.origin = (0, 0)
+        self.origin: tuple[int, int] = (0, 0)
         """An element, and what `consumed` was before it: where such a sequence is to begin."""
         self._memo: dict[str, Any] = {}
 

@@ -133,7 +133,7 @@ class Lookalike(Source):
     def __init__(self, inner: Any, handle: Source | None = None) -> None:
         self._inner = inner
         self._handle = handle
-        self.element_spec = (inner if handle is None else handle).element_spec
+        self.element_spec: Tree = (inner if handle is None else handle).element_spec
         for flag in ("computes", "is_remote", "is_in_memory", "may_hold_gil"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
 
@@ -231,7 +231,7 @@ class Opened(Source, Generic[H]):
 
     def __init__(self, source: H) -> None:
         self._source = source
-        self.element_spec = source.element_spec
+        self.element_spec: Tree = source.element_spec
 
     def __len__(self) -> int:
         return len(self._source)

@@ -60,8 +60,8 @@ class Times:
     )
 
     def __init__(self, words: "memoryview[int]") -> None:
-        self.words = words
-        self.is_sampled = True
+        self.words: memoryview[int] = words
+        self.is_sampled: bool = True
         """Whether the unit that runs is looked at closely."""
         self._count = 0
         """Units that were looked at."""

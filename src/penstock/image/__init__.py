@@ -47,7 +47,40 @@ from penstock.image._resize import Resizing as Resizing, resize as resize
 from penstock.image._simplejpeg import SimpleJPEGMissingError as SimpleJPEGMissingError
 from penstock.image._values import exactly as exactly
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "Decoding",
+    "Distortion",
+    "ImageError",
+    "OpenCVMissingError",
+    "Resizing",
+    "SimpleJPEGMissingError",
+    "blur",
+    "brightness",
+    "compose",
+    "contrast",
+    "crop",
+    "decode",
+    "elastic",
+    "erase",
+    "exactly",
+    "flip",
+    "frozen",
+    "noise",
+    "normalize",
+    "one_hot",
+    "one_of",
+    "resize",
+    "resized_crop",
+    "rotate",
+    "scale",
+    "sharpen",
+    "shear",
+    "sine_warp",
+    "smooth",
+    "sometimes",
+    "to_float",
+    "translate",
+]
 
 for _name in __all__:
     # Reprs, docs and pickles say `penstock.image.Distortion`, not where it happens to be defined.

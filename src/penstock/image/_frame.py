@@ -214,8 +214,8 @@ class Work:
     __slots__ = ("images", "masks")
 
     def __init__(self, images: list[Frame], masks: list[Frame]) -> None:
-        self.images = images
-        self.masks = masks
+        self.images: list[Frame] = images
+        self.masks: list[Frame] = masks
 
     @property
     def size(self) -> tuple[int, int]:

@@ -131,9 +131,9 @@ class Path:
     __slots__ = ("_before", "_matrix", "height", "width")
 
     def __init__(self, height: int, width: int) -> None:
-        self.height = height
+        self.height: int = height
         """Of what the steps so far result in."""
-        self.width = width
+        self.width: int = width
         self._matrix = _IDENTITY
         self._before: list[tuple[Matrix, Bend]] = []
 

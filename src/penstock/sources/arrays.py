@@ -44,7 +44,7 @@ class ArraySource(Source):
         # Of others, such as the columns `table[:, 1:]`, `take` would make a copy first: of the whole array.
         self._can_take = array.flags.c_contiguous and array.flags.aligned
         self._pieces = None if self._can_take else _as_pieces(array)
-        self.element_spec = ArraySpec(array.shape[1:], array.dtype)
+        self.element_spec: Tree = ArraySpec(array.shape[1:], array.dtype)
 
     def __reduce__(self) -> Any:
         return ArraySource, (self._array,)  # how it lies in memory is found out where it arrives
@@ -103,7 +103,7 @@ def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
 class RangeSource(Source):
     """The integers from 0 on, as int64 scalars."""
 
-    element_spec = ArraySpec((), np.dtype(np.int64))
+    element_spec: Tree = ArraySpec((), np.dtype(np.int64))
     is_in_memory = True
 
     def __init__(self, count: int) -> None:

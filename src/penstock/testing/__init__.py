@@ -11,6 +11,8 @@
 a test of anything else, on every executor, and `LethalFunction` is one for `map`. `penstock.testing.strategies` makes
 random plans together with a perfect model of each, and is imported by name, for it alone needs Hypothesis. The rest
 needs pytest; `import penstock` brings neither.
+
+A source or an adapter may be anybody's, outside the package. An executor and a step are parts of it: CONTRIBUTING.md.
 """
 
 import importlib
@@ -79,3 +81,8 @@ def __getattr__(name: str) -> Any:
     modules = {f"{__name__}.{home}" for home in _HOMES.values()} | {f"{__name__}._runs"}
     pytest.register_assert_rewrite(*(modules - sys.modules.keys()))
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What there is, with the suites, so that `help` shows them."""
+    return [*{*globals(), *_HOMES}]

@@ -33,7 +33,7 @@ class _Wrapper(Source):
 
     def __init__(self, inner: Source) -> None:
         self._inner = inner
-        self.element_spec = inner.element_spec
+        self.element_spec: Tree = inner.element_spec
 
     def __len__(self) -> int:
         return len(self._inner)
