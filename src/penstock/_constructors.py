@@ -202,10 +202,10 @@ def from_source(source: Any) -> Dataset:
     """Makes a dataset of anything that has a length and gives elements by index.
 
     Args:
-        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`); a
-            `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with `__len__` and
-            `__getitem__`, such as a list or a map-style torch dataset. Of the last, element 0 is read once to learn
-            the spec, and several threads read at once.
+        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`, and what
+            else of a `Source` it has); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or
+            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset. Of the last,
+            element 0 is read once to learn the spec, and several threads read at once.
 
     Raises:
         ArgumentTypeError: It has no length, or no way to get an element.

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, final, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -194,10 +194,10 @@ class Dataset(NoArray):
         return describe(self._node)
 
     @overload
-    def __getitem__(self, index: int) -> Tree: ...
+    def __getitem__(self, index: SupportsIndex) -> Tree: ...
     @overload
     def __getitem__(self, index: slice) -> "Dataset": ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
         """Returns one element of epoch 0, or a dataset of some of them.
 
         Random access: reads what element `index` is made of and nothing else, whatever the length.

@@ -59,6 +59,13 @@ class CannotReadNothing(Right):
         out[...] = ROWS[first:][indices - first]
 
 
+class WantsThemInOrder(Right):
+    def read_into(self, indices, out):
+        if (np.diff(indices) <= 0).any():
+            raise TypeError("Indexing elements must be in increasing order")
+        super().read_into(indices, out)
+
+
 class WantsOneBlock(Right):
     def read_into(self, indices, out):
         out.ravel()[...] = ROWS[indices].ravel()
@@ -204,6 +211,11 @@ WRONG = [
     (ForgetsTheLast, "reads_in_any_order_and_repeated", r"has not written out\[row\] for rows \[11\]"),
     (SortsTheIndicesInPlace, "reads_in_any_order_and_repeated", r"read_into\(\) changed its indices"),
     (HasAnotherDtype, "reads_in_any_order_and_repeated", r"element\[0\] has dtype int64, not int32"),
+    (
+        WantsThemInOrder,
+        "reads_in_any_order_and_repeated",
+        r"(?s)increasing order.*for \[11 .*: elements come in any order",
+    ),
     (CannotReadNothing, "reads_nothing_when_asked_for_nothing", "zero-size array"),
     (WantsOneBlock, "writes_rows_that_are_not_neighbours", "Arrays are not equal"),
     (RemembersPlaces, "leaves_alone_what_it_has_written", "must not be read from"),

@@ -89,8 +89,11 @@ class Source(Openable, ABC):
             out: The tree of `element_spec`, each leaf an array `(n, *shape)`. All of it must be written.
         """
 
-    def open(self) -> "Source":
-        """Returns the form that reads, once a process and run. By default the source itself."""
+    def open(self) -> Any:
+        """Returns the form that reads, once a process and run: a source, or any object with `read_into`.
+
+        By default the source itself.
+        """
         return self
 
     def describe(self, index: int) -> str:

@@ -259,7 +259,8 @@ def _is_junk(row: Any) -> bool:
 
 def _read(opened: Source, indices: npt.NDArray[np.int64]) -> Tree:
     out, given = _junk(opened, len(indices)), indices.copy()
-    opened.read_into(given, out)
+    with _noted(f"read_into() was asked for {indices}: elements come in any order, repeated or not, and may be none."):
+        opened.read_into(given, out)
     assert given.tolist() == indices.tolist(), f"read_into() changed its indices: {indices} are {given} by now"
     return out
 
