@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import penstock
+
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
@@ -163,3 +165,9 @@ def test_needs_are_extras_of_ours():
     assert needs_of("text\n") == set()
     with pytest.raises(ValueError, match="not \\['pandas'\\]"):
         needs_of("<!-- needs: pandas -->\n")
+
+
+def test_reference_has_every_public_name():
+    words = set(re.findall(r"\w+", (ROOT / "docs" / "reference.md").read_text()))
+    names = {name for kind in (penstock.Dataset, penstock.Loader) for name in vars(kind) if not name.startswith("_")}
+    assert {*penstock.__all__, *names} <= words
