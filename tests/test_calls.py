@@ -32,6 +32,17 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
             r"It takes seed, window, reshuffle\."
         ),
     ),
+    "buffer of shuffle by position": (
+        lambda: ps.range(3).shuffle(1000, seed=42),  # type: ignore[misc]
+        (
+            r"shuffle\(\) takes no second number\. Its first argument is the seed\. shuffle\(seed=1\) shuffles all of "
+            r"it, without a buffer; a stream takes shuffle\(seed=1, window=1000\)\. .*"
+        ),
+    ),
+    "remainder by position": (
+        lambda: ps.range(3).batch(2, True),  # type: ignore[misc]
+        r"batch\(\) takes size by position, and by name: drop_remainder\.",
+    ),
     "calls of map": (
         lambda: ps.range(3).map(abs, num_parallel_calls=3),
         (
@@ -89,6 +100,24 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
 def test_text_of_an_unknown_argument(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert_refused(UNKNOWN[name][0], TypeError, UNKNOWN[name][1])
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "cure"),
+    [
+        (
+            ps,
+            "text_dataset_from_directory",
+            r"penstock\.from_arrays\(\(paths, labels\)\), and a map\(\) that reads each file",
+        ),
+        (ps, "ConcatDataset", r"penstock\.concatenate\(datasets\)"),
+        (ps.range(3), "group_by_window", r"bucket_by_length\(key, boundaries, batch_sizes\)\."),
+        (ps.range(3), "snapshot", r"cache\(path\), or materialize\(path\)\."),
+    ],
+)
+def test_names_of_other_libraries_are_answered(of: object, name: str, cure: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no .*{name}'.*: {cure}$"):
+        getattr(of, name)
 
 
 @pytest.mark.framework

@@ -259,6 +259,12 @@ def test_a_function_of_several_arguments_is_told_what_it_gets() -> None:
     pairs = ps.zip((ps.range(4), ps.range(4)))
     with pytest.raises(ps.ElementError, match=r"here a tuple of 2: lambda e: \(e\[0\], e\[1\]\)"):
         pairs.map(lambda x, y: x + y)[0]
+    three = ps.zip((ps.range(4), ps.range(4), ps.range(4)))
+    with pytest.raises(ps.ElementError, match=r"here a tuple of 3: lambda e: \(e\[0\], e\[1\], e\[2\]\)"):
+        three.map(lambda x, y, z: x + y)[0]
+    for dataset in (pairs, ps.range(4)):
+        with pytest.raises(ps.ElementError, match=r"random_map\(\) calls fn\(element, rng\), .* not the epoch"):
+            dataset.random_map(lambda x, rng, epoch: x)[0]
     for dataset in (pairs, ps.range(4)):
         with pytest.raises(
             ps.ElementError, match=r"argument: 'rng'\. A function of the element and random num.*_map\(\)"

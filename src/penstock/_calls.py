@@ -71,11 +71,23 @@ _NAMES: Final = {
     "from_list": "penstock.from_source(items)",
     "from_csv": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
     "from_pandas": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
+    "text_dataset_from_directory": "penstock.from_arrays((paths, labels)), and a map() that reads each file",
+    "audio_dataset_from_directory": "penstock.from_arrays((paths, labels)), and a map() that reads each file",
+    "list_files": "sorted(glob.glob(pattern)), which from_arrays() and from_image_files() take",
+    "make_csv_dataset": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
+    "TextLineDataset": "penstock.from_generator(open, path), whose elements are lines",
     "TFRecordDataset": "penstock.from_tfrecord(paths)",
     "DataLoader": "ds.batch(32).loader(), or to_torch(), to_keras(), to_jax()",
     "IterableDataset": "penstock.from_generator(fn)",
     "random_split": "ds.split(0.8, 0.2, seed=1)",
+    "Subset": "ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i])",
+    "ConcatDataset": "penstock.concatenate(datasets)",
+    "ChainDataset": "penstock.concatenate(datasets)",
+    "StackDataset": "penstock.zip((a, b))",
+    "DistributedSampler": "ds.batch(32 * world_size).loader(shard=(rank, world_size))",
+    "WeightedRandomSampler": "a random_map() that draws numbers of elements, and a map() that reads them",
     "sample_from_datasets": "penstock.mix(datasets, weights)",
+    "choose_from_datasets": "penstock.interleave(datasets), or penstock.mix(datasets, weights)",
 }
 """What other libraries' names are called here."""
 
@@ -86,6 +98,9 @@ _WHAT_FOR: Final = {
 
 _PARTS: Final = {"range": "range(stop)[start::step]"}
 """What to write for a part of what takes only its end."""
+
+_FIRST: Final = {"shuffle": f"Its first argument is the seed. {_ELSEWHERE['buffer_size']}"}
+"""What to say of a first argument that is another one elsewhere."""
 
 _SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
 """First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
@@ -160,7 +175,12 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             return fn(*args, **kwargs)
         except TypeError:
             # What is raised inside passes, unless the call could not have worked anyway.
-            if text := (_side_by_side(fn, args) or _unknown_keyword(fn, kwargs, options) or _missing(fn, args, kwargs)):
+            if text := (
+                _side_by_side(fn, args)
+                or _unknown_keyword(fn, kwargs, options)
+                or _too_many(fn, args, kwargs)
+                or _missing(fn, args, kwargs)
+            ):
                 raise ArgumentTypeError(text) from None
             raise
 
@@ -194,6 +214,24 @@ def _side_by_side(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
     if places[0] not in _SEVERAL_IN_ONE:
         return None
     return f"{fn.__name__}() takes one tuple of them, not {len(args)} arguments: {fn.__name__}((a, b))."
+
+
+def _too_many(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The message about arguments without a name that are more than it takes, or given by name too; None elsewhere."""
+    kinds = inspect.Parameter
+    parameters = inspect.signature(fn).parameters.values()
+    places = [each.name for each in parameters if each.kind is kinds.POSITIONAL_OR_KEYWORD]
+    if any(each.kind is kinds.VAR_POSITIONAL for each in parameters) or (
+        len(args) <= len(places) and not any(name in kwargs for name in places[: len(args)])
+    ):
+        return None
+    if fn.__name__ in _FIRST:
+        return f"{fn.__name__}() takes no second number. {_FIRST[fn.__name__]}"
+    others = [each.name for each in parameters if each.kind is kinds.KEYWORD_ONLY]
+    if len(args) <= len(places) or not others:
+        return None
+    alone = ", ".join(name for name in places if name != "self") or "nothing"
+    return f"{fn.__name__}() takes {alone} by position, and by name: {', '.join(others)}."
 
 
 def _missing(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

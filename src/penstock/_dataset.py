@@ -63,6 +63,14 @@ _ELSEWHERE: Final = {
     "train_test_split": "split(0.9, 0.1, seed=1)",
     "select": "ds[a:b], or ps.from_arrays(numbers).map(lambda i: ds[i])",
     "remove_columns": "map(function), which returns what is to stay",
+    "rejection_resample": "ps.mix() of datasets of each class, with repeat() for those that are rare",
+    "group_by_window": "bucket_by_length(key, boundaries, batch_sizes)",
+    "snapshot": "cache(path), or materialize(path)",
+    "save": "materialize(path)",
+    "reduce": "a loop over ds.loader()",
+    "ignore_errors": "ds.loader(on_error='skip')",
+    "assert_cardinality": "from_generator(function, length=n)",
+    "prefetch_to_device": "to_jax(), or to_torch(device=)",
     "concatenate": "ps.concatenate([ds, other])",
     "zip": "ps.zip((ds, other))",
 }
@@ -752,7 +760,8 @@ class Dataset(NoArray):
         """Takes elements apart along their first axis; the opposite of `batch`.
 
         Random access: kept. Order: kept. Memory: one element of input a worker, where it cannot be read in
-        parts.
+        parts. There, parts that are shuffled make their element anew, each of them: `flat_map`, and
+        `shuffle(window=)` after it, make it once.
 
         Raises:
             SpecError: When the length or spec is first needed: leaves have no common first axis, or, with random

@@ -248,7 +248,10 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise
     # Tensors refuse with other types: one with a gradient, on a GPU, of bfloat16.
     except (ValueError, TypeError, RuntimeError) as error:
-        raise SpecError(f"{type_of(value)} that is not an array: {error}") from None
+        why = str(error)
+        if "inhomogeneous shape" in why:
+            why = "its parts are of several lengths (pad them to one, or return them one by one, for padded_batch())"
+        raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
     return array

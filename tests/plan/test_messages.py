@@ -312,8 +312,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: list(ps.range(5).map(lambda x: {"boxes": [[1], [1, 2]]})),
         ValueError,
         (
-            r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: .* for "
-            r"element 0\. .*"
+            r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: its parts are of "
+            r"several lengths \(pad them to one, or return them one by one, for padded_batch\(\)\) for element 0\. .*"
         ),
     ),
     "text that is no number": (

@@ -81,8 +81,13 @@ def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
         )
     if len(arguments) == 1 and text.endswith("required positional argument: 'rng'"):
         return ". A function of the element and random numbers goes into random_map()"
-    if isinstance(element, tuple) and "required positional argument" in text:
-        return f". A function gets one element, here a tuple of {len(element)}: lambda e: (e[0], e[1])"
+    if "required positional argument" not in text:
+        return ""
+    if len(arguments) == 2:
+        return ". random_map() calls fn(element, rng), and nothing else is known there: not the epoch, nor the batch"
+    if isinstance(element, tuple):
+        parts = ", ".join(f"e[{place}]" for place in range(min(len(element), 4)))
+        return f". A function gets one element, here a tuple of {len(element)}: lambda e: ({parts})"
     return ""
 
 

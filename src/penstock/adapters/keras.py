@@ -560,7 +560,8 @@ def _require_batches(spec: Spec) -> None:
     if text is not None:
         raise SpecError(
             f"The targets of this dataset are text, {text}, and Keras's losses take numbers. Give each class a number "
-            "before batch(): map(lambda e: (e[0], names.index(e[1]))), or from_image_files(class_names=names)."
+            "before batch(): map(lambda e: (e[0], names.index(e[1]))), or from_image_files(class_names=names). "
+            "predict() needs no targets: map(lambda e: e[0])."
         )
     for place, leaf in zip(paths(spec.structure), spec.leaves, strict=True):
         if not _has_dtype(leaf.dtype):
