@@ -250,7 +250,10 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
     except (ValueError, TypeError, RuntimeError) as error:
         why = str(error)
         if "inhomogeneous shape" in why:
-            why = "its parts are of several lengths (pad them to one, or return them one by one, for padded_batch())"
+            why = (
+                "its parts are of several shapes (a list is one leaf, where a tuple has one for each part; what is of "
+                "several lengths is padded, or returned one by one for padded_batch())"
+            )
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")

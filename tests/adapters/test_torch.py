@@ -393,3 +393,17 @@ def test_a_pickled_dataset_is_a_copy():
     assert [each.tolist() for each in copy] == [each.tolist() for each in dataset]
     copy.set_epoch(4)
     assert int(dataset._epoch) == 3
+
+
+def test_attributes_of_a_data_loader_are_answered() -> None:
+    with ps.range(5).batch(2).to_torch() as adapter:
+        with pytest.raises(
+            AttributeError, match=r"^What to_torch\(\) makes has no 'dataset': elements are counted by len"
+        ):
+            _ = adapter.dataset
+        with pytest.raises(AttributeError, match=r"has no 'sampler': each iteration is the next epoch"):
+            adapter.sampler.set_epoch(1)
+        with pytest.raises(AttributeError, match=r"has no 'no_such_name'\.$"):
+            _ = adapter.no_such_name
+        with pytest.raises(AttributeError, match=r"has no shape: it delivers batches"):
+            _ = adapter.shape

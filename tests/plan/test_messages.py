@@ -313,7 +313,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: its parts are of "
-            r"several lengths \(pad them to one, or return them one by one, for padded_batch\(\)\) for element 0\. .*"
+            r"several shapes \(a list is one leaf, where a tuple has one for each part; what is of several lengths is "
+            r"padded, or returned one by one for padded_batch\(\)\) for element 0\. .*"
         ),
     ),
     "text that is no number": (

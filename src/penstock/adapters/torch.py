@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,14 @@ _OWN_WORKERS = (
     "to_torch(workers=...), or, for torch's own workers, penstock.adapters.torch.MapDataset(dataset). A process that a "
     "trainer starts makes an adapter of its own, as in Lightning's train_dataloader()."
 )
+
+_ELSEWHERE: Final = {
+    "dataset": "elements are counted by len() of the dataset, before its batch()",
+    "batch_size": "it is what batch() was given; len(batch) is that of one, also of the short last one",
+    "sampler": "each iteration is the next epoch, in an order of its own",
+    "set_epoch": "each iteration is the next epoch, in an order of its own",
+}
+"""What stands in for attributes of a DataLoader."""
 
 
 @final
@@ -70,6 +78,13 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         _require_dtypes(self._spec)
         self._device = _as_device(device)
         self._pins = _can_pin(self._device) if pin_memory else False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(type(self), name):
+            object.__getattribute__(self, name)  # a property, which said why it has no value: let it say so again
+        cure = _ELSEWHERE.get(name)
+        text = f"What to_torch() makes has no {name!r}{f': {cure}' if cure else ''}."
+        raise AttributeError(text, name=name, obj=None if cure else self)
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the loader's next epoch, or the rest of one after `loader.set_state`.
