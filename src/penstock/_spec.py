@@ -238,10 +238,15 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
     Lists and numbers become arrays as `np.asarray` makes them (int64, float64, bool); nothing is cast.
 
     Raises:
-        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object), or not at all.
+        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object), or not at all; or would
+            take its names for its arrays, or what is masked for what is not.
     """
     if isinstance(value, (str, bytes)):
         return value
+    if hasattr(value, "keys") and not hasattr(value, "__array__"):  # a tokenizer's result, an archive of np.load
+        raise SpecError(f"{type_of(value)}, which has arrays by name (return dict(it), or one of them)")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise SpecError("a masked array, and a batch has no masks (return it.filled(0), with it.mask as another leaf)")
     try:
         array = np.asarray(value)
     except PenstockError:

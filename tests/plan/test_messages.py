@@ -1,6 +1,7 @@
 """The text of errors about splits, functions and specs: the fact with its numbers, the cause, the cure."""
 
 import math
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -316,6 +317,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"several shapes \(a list is one leaf, where a tuple has one for each part; what is of several lengths is "
             r"padded, or returned one by one for padded_batch\(\)\) for element 0\. .*"
         ),
+    ),
+    "a mapping that is no dict": (  # as transformers' BatchEncoding, of which NumPy would take the names
+        lambda: list(ps.range(5).map(lambda x: {"text": UserDict(ids=[1, 2]), "label": x})),
+        ValueError,
+        r"map\(<lambda>\) at .* returned a leaf\['text'\] that is an UserDict, which has arrays by name \(return .*",
+    ),
+    "a mapping of a source": (
+        lambda: ps.from_source([UserDict(ids=[1, 2])])[0],
+        ValueError,
+        r"list\[0\] has a leaf that is an UserDict, which has arrays by name \(return dict\(it\), or one of them\).*",
+    ),
+    "a mapping of a generator": (
+        lambda: list(ps.from_generator(lambda: iter([UserDict(ids=[1, 2])]))),
+        ValueError,
+        r".* an UserDict, which has arrays by name \(return dict\(it\), or one of them\).*",
+    ),
+    "masked items": (
+        lambda: list(ps.range(5).map(lambda x: np.ma.masked_equal([0, int(x)], 3))),
+        ValueError,
+        r"map\(<lambda>\) at .* returned a leaf that is a masked array, .*\) for element 3, but its element_spec is .*",
     ),
     "text that is no number": (
         lambda: list(ps.from_arrays(np.array(["1", "two"])).cast("float32")),
