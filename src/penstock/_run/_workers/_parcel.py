@@ -287,6 +287,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             raise TypeError("what memory:// holds is in the memory of this process alone")
         elif (h5py := sys.modules.get("h5py")) is not None and isinstance(obj, h5py.HLObject):
             return _reduce_hdf5(obj, h5py)
+        elif (keras := sys.modules.get("keras")) is not None and isinstance(obj, getattr(keras, "Layer", ())):
+            self.generators.update(_seeded_layers(obj))
         return super().reducer_override(obj)
 
     def _look_at(self, name: str | None) -> None:
@@ -403,6 +405,14 @@ def _reduce_array(array: Any) -> Any:
     if kind.__reduce__ is np.ndarray.__reduce__ and kind.__reduce_ex__ is np.ndarray.__reduce_ex__:
         return np.ndarray.view, (array.view(np.ndarray), kind)
     return NotImplemented
+
+
+def _seeded_layers(layer: Any) -> Iterator[str]:
+    """The types of Keras's layers that draw from a seed of their own, which goes along: RandomCrop always has one."""
+    if getattr(layer, "seed", None) is not None:
+        yield type(layer).__name__
+    for each in getattr(layer, "layers", ()):
+        yield from _seeded_layers(each)
 
 
 def _reduce_hdf5(obj: Any, h5py: Any) -> Any:
