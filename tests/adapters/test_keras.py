@@ -331,3 +331,9 @@ def test_layers_with_a_seed_in_a_function_are_told_of(caplog: pytest.LogCaptureF
         images.map(lambda image, layer=layer: np.asarray(layer(image))).batch(2).loader("processes", workers=1).close()
         assert ("holds a random generator" in caplog.text) == bool(names)
         assert names in caplog.text
+
+
+def test_names_beside_what_is_predicted_are_told_to_be_left_out() -> None:
+    named = ps.from_arrays((np.zeros((4, 2), "float32"), np.array(["a", "b", "c", "d"]))).batch(2)
+    with pytest.raises(ps.SpecError, match=r"targets of this dataset are text, .* predict\(\) needs no targets: map\("):
+        named.to_keras(training=False)
