@@ -250,6 +250,9 @@ class Numbers(ps.Source):
     def __len__(self):
         return 6
 
+    def advise(self, indices):
+        assert indices.dtype == np.int64
+
     def read_into(self, indices, out):
         out[...] = indices + self.start
 
@@ -265,7 +268,7 @@ class TestDataclass(SourceTests):
 
     @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
     def test_two_are_two(self, executor):
-        both = ps.zip((ps.from_source(Numbers(0)), ps.from_source(Numbers(10)))).batch(6)
+        both = ps.zip((ps.from_source(Numbers(0)), ps.from_source(Numbers(10)))).cache().batch(6)
         with both.loader(executor=executor, workers=1) as loader:
             (batch,) = loader
         assert [leaf.tolist() for leaf in batch] == [list(range(6)), list(range(10, 16))]

@@ -448,14 +448,14 @@ class Reader:
 
     def advise(self, epoch: int, indices: Indices) -> None:
         """Announces to the sources that these elements will be read; each source hears of all at once."""
-        wanted: dict[Openable, list[Indices]] = {}
+        wanted: dict[int, tuple[Openable, list[Indices]]] = {}  # by id, as in `Gather`
         self._collect(epoch, indices, wanted)
-        for source, parts in wanted.items():
+        for source, parts in wanted.values():
             source.advise(np.concatenate(parts) if len(parts) > 1 else parts[0])
 
-    def _collect(self, epoch: int, indices: Indices, wanted: dict[Openable, list[Indices]]) -> None:
+    def _collect(self, epoch: int, indices: Indices, wanted: dict[int, tuple[Openable, list[Indices]]]) -> None:
         if self.source is not None:
-            wanted.setdefault(self.source, []).append(indices)
+            wanted.setdefault(id(self.source), (self.source, []))[1].append(indices)
         for need in self._node.announced(self, epoch, indices):
             self.inputs[need.input]._collect(need.epoch, need.indices, wanted)
 
