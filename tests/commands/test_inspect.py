@@ -389,3 +389,17 @@ def test_a_picture_is_drawn_where_there_is_something_that_draws(monkeypatch, cap
     assert capsys.readouterr().err == (
         "penstock inspect: --picture a.png: show() needs matplotlib: pip install 'penstock[show]'.\n"
     )
+
+
+@pytest.mark.parametrize("command", ["inspect", "check", "bench"])
+def test_a_pipe_is_refused_and_not_waited_for(command, capsys):
+    os.mkfifo("frames.npy")
+    assert cli.main([command, "frames.npy"]) == 1
+    assert "frames.npy is a pipe, a socket or a device" in capsys.readouterr().err
+
+
+def test_a_folder_of_pipes_is_not_waited_for(capsys):
+    os.mkdir("folder")
+    os.mkfifo("folder/a.bin")
+    assert cli.main(["inspect", "folder"]) == 1
+    assert "a.bin is a pipe" in capsys.readouterr().err

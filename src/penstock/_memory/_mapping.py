@@ -1,11 +1,13 @@
 """Memory without a name, for this process alone or for others to map.
 
 Nothing can be left in `/dev/shm`, whose size does not matter either, and when the last process that maps it is
-gone, however it went, the system frees it. On Linux it is a memory file (`memfd_create`), elsewhere a temporary
-file that is unlinked at once; another process can map it if it is handed the descriptor.
+gone, however it went, the system frees it. On Linux it is a memory file (`memfd_create`), elsewhere, and in a sandbox
+that refuses these, a temporary file that is unlinked at once; another process can map it if it is handed the
+descriptor.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 import sys
@@ -78,8 +80,13 @@ def _unnamed_file() -> int:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    if hasattr(os, "memfd_create"):
+    try:
         return os.memfd_create("penstock", os.MFD_CLOEXEC)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):  # what filters of system calls answer
+            raise
     descriptor, path = tempfile.mkstemp(prefix="penstock")
     os.unlink(path)
     return descriptor

@@ -13,7 +13,7 @@ from penstock._plan._node import Node, walk
 from penstock._plan._reader import place_of
 from penstock._plan._stream import Generate
 from penstock._run._cpus import usable_cpu_count
-from penstock._run._executor import Client, Executor
+from penstock._run._executor import Client, Executor, start_thread
 from penstock._run._feed_program import FeedProgram
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit, is_remote
@@ -150,7 +150,7 @@ def _undisturbed(call: Callable[[], None]) -> None:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="penstock-start", daemon=True)
-    thread.start()
+    start_thread(thread)
     thread.join()
     for error in errors:
         raise error

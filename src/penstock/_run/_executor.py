@@ -1,16 +1,34 @@
 """All that an executor has to be: something that runs units, in any order, and says when each is done."""
 
 import contextlib
+import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+from penstock._errors import WorkerError
 from penstock._memory._ring import Ring
 from penstock._memory._shared import SharedFile
 from penstock._plan._tolerate import Failure
 from penstock._run._feed_program import FeedProgram
 from penstock._run._lower import Program, Unit
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread.
+
+    Raises:
+        WorkerError: The system gives no more.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise WorkerError(
+            f"The system starts no more threads: {error}. A user's threads and processes are limited (ulimit -u), and "
+            "those of a container (pids.max), and each takes address space (ulimit -v). Raise the limit, close loaders "
+            "that are not needed, or take fewer workers=; executor='inline' needs none."
+        ) from error
 
 
 class Client(Protocol):

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from penstock._memory._ring import Ring
-from penstock._run._executor import Client, Executor
+from penstock._run._executor import Client, Executor, start_thread
 from penstock._run._feed_program import FeedProgram
 from penstock._run._inline import InlineExecutor
 from penstock._run._lower import Program, Unit
@@ -71,7 +71,7 @@ class ThreadsExecutor(Executor):
         ]
         try:
             for thread in self._threads:
-                thread.start()
+                start_thread(thread)
         except BaseException:  # the system allows no more threads, or Ctrl-C: nobody else would stop those that run
             self.request_stop()
             raise

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import penstock
 from penstock import Dataset
 from penstock.commands import _stores
+from penstock.sources.npy import require_places
 
 KNOWN: Final = (
     ".npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, images, folders of these, the ETL Character Database, "
@@ -88,8 +89,10 @@ def of_file(path: Path, pattern: str = "") -> Found:
         pattern: A pattern of paths, where the file is the first of several alike.
 
     Raises:
+        SourceError: It is a pipe, a socket or a device.
         OSError: It cannot be read.
     """
+    require_places(str(path))
     with path.open("rb") as file:
         head = file.read(_HEAD_NBYTES)
     nbytes, name = path.stat().st_size, json.dumps(pattern or str(path), ensure_ascii=False)

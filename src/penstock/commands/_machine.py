@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from penstock._run._choice import HAS_PROCESSES
-from penstock._run._cpus import cpu_quota, usable_cpu_count
+from penstock._run._cpus import affinity_count, cpu_quota, usable_cpu_count
 from penstock.diagnostics._cgroups import PROC, control_groups, group_page_cache_nbytes
 from penstock.sources import _aio
 
@@ -99,7 +99,7 @@ def look() -> Machine:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         machine_cpus=os.cpu_count() or 1,
-        affinity_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        affinity_cpus=affinity_count(),
         quota_cpus=cpu_quota(),
         cpus=usable_cpu_count(),
         memory_nbytes=_meminfo("MemTotal"),

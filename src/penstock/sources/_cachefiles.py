@@ -400,6 +400,12 @@ def _tree_of(skeleton: Any) -> Any:
 
 # In memory.
 
+_NOT_IN_MEMORY: Final = (
+    "cache() cannot keep elements in memory here: {}. It needs memory files that other processes open below /proc, "
+    "which a sandbox, a /proc that is not mounted, or a limit on open files (ulimit -n) keeps from it. cache(path) "
+    "keeps them on disk, or in memory where the path is on a tmpfs."
+)
+
 
 @final
 class MemoryFiles:
@@ -415,9 +421,15 @@ class MemoryFiles:
             if folder is not None:
                 paths[name] = os.path.join(folder, name)
                 continue
-            descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            weakref.finalize(self, os.close, descriptor)
-            paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
+            try:
+                descriptor = os.memfd_create("penstock-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                weakref.finalize(self, os.close, descriptor)
+                paths[name] = f"/proc/{os.getpid()}/fd/{descriptor}"
+                is_there = os.path.samestat(os.stat(paths[name]), os.fstat(descriptor))
+            except OSError as error:
+                raise SourceError(_NOT_IN_MEMORY.format(error)) from error
+            if not is_there:  # but a file of another process, where /proc counts processes otherwise
+                raise SourceError(_NOT_IN_MEMORY.format("/proc is that of other processes"))
         _fill_files(paths, spec, length or 0)
         if length is not None:  # those of a stream grow, and begin anew, until all is there
             for path in paths.values():

@@ -191,6 +191,8 @@ def complete(path: Path) -> Iterator[BinaryIO]:
 
 def _nameless(folder: Path) -> int | None:
     """Opens a file without a name; None where the system has none, or anything is wrong with the folder."""
+    if not os.path.exists("/proc/self/fd"):  # by which it gets its name
+        return None
     try:
         return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
     except (AttributeError, OSError):

@@ -39,6 +39,7 @@ from penstock._memory._shared import SharedFile
 from penstock._memory._slot import own_words
 from penstock._plan._reader import Trace
 from penstock._run._cpus import usable_cpu_count
+from penstock._run._executor import start_thread
 from penstock._run._workers._blame import blame, note_idle
 from penstock._run._workers._board import BOARD_NBYTES, CLAIMED, DONE, MAX_WORKER_COUNT, QUEUED, TOLD, Board, Entry
 from penstock._run._workers._child import Channels, Child
@@ -144,7 +145,7 @@ class Pool:
         """Whether something could not be done just now, and is to be tried again in a moment."""
         self._looked_at = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-pool", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     # For everybody.
 

@@ -1,0 +1,100 @@
+"""Where the system refuses what it mostly gives: memory files, the CPUs of a process, threads, `/proc`."""
+
+import errno
+import os
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._memory._mapping import MemoryFile
+from penstock._run._cpus import usable_cpu_count
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the calls are Linux's")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Has a call of `os` answer as a filter of system calls does."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, name, refused)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_workers_run_where_memory_files_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
+) -> None:
+    refuse(monkeypatch, "memfd_create", number)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = MemoryFile(10)
+    file.map()[:3] = b"abc"
+    assert file.map()[:3] == b"abc"
+    file.close()
+    with ps.range(100).map(lambda x: x + 1).batch(10).loader("processes", workers=1) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(1, 101))
+        assert not list(tmp_path.iterdir())
+
+
+def test_other_failures_of_memory_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, "memfd_create", errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        MemoryFile(10)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_cpus_are_counted_where_the_affinity_is_not_told(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    refuse(monkeypatch, "sched_getaffinity", number)
+    monkeypatch.setattr("penstock._run._cpus.cpu_quota", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert usable_cpu_count() == 3
+    with ps.range(10).batch(5).loader("threads") as loader:
+        assert len(list(loader)) == 2
+        assert str(loader.report())
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_limit_of_threads_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("penstock-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(
+        ps.WorkerError, match=r"no more threads: can't start new thread.*ulimit -u.*'inline' needs none"
+    ):
+        list(ps.range(10).batch(2).loader(executor))
+
+
+def test_a_cache_in_memory_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = ps.range(10).map(lambda x: x * 2).cache()
+    refuse(monkeypatch, "memfd_create", errno.EPERM)
+    with pytest.raises(ps.SourceError, match=r"in memory here: .*not permitted.*cache\(path\)"):
+        list(dataset.loader("inline"))
+
+
+def test_a_cache_in_memory_does_not_touch_the_files_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dataset, other = ps.range(10).map(lambda x: x * 2).cache(), tmp_path / "other"
+    other.write_bytes(b"kept")
+    stat = os.stat
+    # As where /proc counts processes otherwise, and so has those of another under this number.
+    monkeypatch.setattr(os, "stat", lambda path, **of: stat(other if str(path).startswith("/proc/") else path, **of))
+    with pytest.raises(ps.SourceError, match=r"/proc is that of other processes.*cache\(path\)"):
+        list(dataset.loader("inline"))
+    assert other.read_bytes() == b"kept"
+
+
+def test_an_index_is_kept_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ps.write_tfrecord(tmp_path / "a.tfrecord", [b"abc", b"defg"])
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: not str(path).startswith("/proc") and exists(path))
+    refuse(monkeypatch, "link", errno.ENOENT)
+    assert len(ps.from_tfrecord(tmp_path / "a.tfrecord", features=None)) == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".a.tfrecord.index", "a.tfrecord"]
