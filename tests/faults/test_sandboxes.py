@@ -98,3 +98,12 @@ def test_an_index_is_kept_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path
     refuse(monkeypatch, "link", errno.ENOENT)
     assert len(ps.from_tfrecord(tmp_path / "a.tfrecord", features=None)) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == [".a.tfrecord.index", "a.tfrecord"]
+
+
+def test_a_user_without_a_home_reads_record_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # nobody's number, as in a container
+    ps.write_tfrecord(tmp_path / "a.tfrecord", [b"abc", b"defg"])
+    assert len(ps.from_tfrecord(tmp_path / "a.tfrecord", features=None)) == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".a.tfrecord.index", "a.tfrecord"]

@@ -64,7 +64,7 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
         "The index of %s cannot be kept in %s, so every process that reads it makes its own. Give a cache_dir that can "
         "be written.",
         file.url,
-        " or ".join(map(str, folders)),
+        " or ".join(map(str, folders)) or "a home, which this user has not",
     )
     return made
 
@@ -101,7 +101,8 @@ def decompressed(file: File, compression: Compression, cache_dir: str | None) ->
         return result
     raise SourceError(
         f"{file.url} is compressed, so there is no random access to its records, and its content cannot be written "
-        f"beside it ({'; '.join(problems)}). Give a cache_dir with room for it, or decompress the file."
+        f"beside it ({'; '.join(problems) or 'and this user has no home'}). Give a cache_dir with "
+        "room for it, or decompress the file."
     )
 
 
@@ -153,8 +154,10 @@ def _decompress(file: File, compression: Compression, out: BinaryIO) -> None:
 def _folders(file: File, cache_dir: str | None) -> list[Path]:
     if cache_dir is not None:
         return [Path(cache_dir)]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock")
-    return [Path(file.url).parent, cache] if file.is_local else [cache]
+    folders = [Path(file.url).parent] if file.is_local else []
+    with contextlib.suppress(RuntimeError):  # a number that is nobody's, as users of containers have, has no home
+        folders.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock"))
+    return folders
 
 
 def _stem(file: File, folder: Path) -> str:
