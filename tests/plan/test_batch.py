@@ -110,6 +110,12 @@ def test_nothing_has_no_parts():
         assert list(nothing.unbatch()) == []
 
 
+def test_parts_without_values_are_counted():
+    array = np.zeros((3, 2, 0), "float32")
+    for stacked in (array, array[:, ::-1]):
+        assert [part.shape for part in ps.from_arrays(stacked).unbatch()] == [(0,)] * 6
+
+
 def test_a_part_of_a_large_element_is_read_alone(tmp_path):
     films = np.lib.format.open_memmap(tmp_path / "films.npy", "w+", "float64", (3, 10**7, 2))  # 480 MB, of holes
     films[2, 1234] = 5, 6

@@ -83,6 +83,7 @@ def test_columns_of_a_table_of_any_class_are_read(kind):
     table = np.arange(12.0).reshape(3, 4)
     batches = list(ps.from_arrays(table.view(kind)[:, 1:]).batch(2).loader(executor="inline"))
     np.testing.assert_array_equal(np.concatenate(batches), table[:, 1:])
+    assert list(ps.from_arrays(table.view(kind)).unbatch()) == table.ravel().tolist()
 
 
 def test_memmap_is_read_by_a_handle(tmp_path):

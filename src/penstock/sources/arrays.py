@@ -40,7 +40,8 @@ class ArraySource(Source):
     is_in_memory = True
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
-        self._array = array
+        # Without its class, of which `np.matrix` has rows of two axes, and others want no dtype but their own.
+        self._array = array = np.asarray(array)
         # Of others, such as the columns `table[:, 1:]`, `take` would make a copy first: of the whole array.
         self._can_take = array.flags.c_contiguous and array.flags.aligned
         self._pieces = None if self._can_take else _as_pieces(array)
@@ -68,7 +69,7 @@ class ArraySource(Source):
         array = self._array
         if array.ndim < 2 or 0 in array.shape[:2] or array.strides[0] != array.shape[1] * array.strides[1]:
             return None
-        return ArraySource(array.reshape(-1, *array.shape[2:]))
+        return ArraySource(array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
         """Copies rows; NumPy lets go of the GIL meanwhile."""
@@ -95,8 +96,7 @@ def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     """Some columns of a table, side by side, as one piece of bytes a row: half as long to copy as number by number."""
     if array.ndim != 2 or array.shape[1] < 2 or array.strides[1] != array.itemsize:
         return None
-    # Without the array's class, of which `np.matrix` keeps two axes, and others want no dtype but their own.
-    return np.asarray(array).view(f"V{array.shape[1] * array.itemsize}")[:, 0]
+    return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
 
 
 @final
