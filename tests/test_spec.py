@@ -123,6 +123,14 @@ def test_what_is_no_array_is_refused(value):
         leaf_of(value)
 
 
+@pytest.mark.parametrize("value", [[b"a\0"], ["a", "b\0"], [["a"], ["\0"]]])
+def test_lists_of_which_an_array_would_drop_zeros_are_refused(value):
+    with pytest.raises(ps.SpecError, match="one ends in a zero"):
+        leaf_of(value)
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_arrays\(\) got a list at the top .* that end in a zero"):
+        ps.from_arrays(value)
+
+
 def test_python_objects_have_no_place():
     with pytest.raises(
         ps.SpecError, match=r'^\(2,\) object holds Python objects, .* np\.dtype\("U"\) of any number\.$'

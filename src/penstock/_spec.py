@@ -238,8 +238,9 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
     Lists and numbers become arrays as `np.asarray` makes them (int64, float64, bool); nothing is cast.
 
     Raises:
-        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object), or not at all; or would
-            take its names for its arrays, or what is masked for what is not.
+        SpecError: NumPy can only hold it as Python objects (a ragged list, None, an object), or not at all, or not
+            whole (bytes in a list that end in zeros); or would take its names for its arrays, or what is masked for
+            what is not.
     """
     if isinstance(value, (str, bytes)):
         return value
@@ -262,7 +263,21 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
+    if loses_zeros(value, array):
+        raise SpecError(
+            f"{type_of(value)} of {'bytes' if array.dtype.kind == 'S' else 'text'} of which one ends in a zero, and "
+            "arrays of NumPy drop zeros at the end. Give each as a leaf of its own, or as numbers: "
+            "np.frombuffer(x, np.uint8)"
+        )
     return array
+
+
+def loses_zeros(value: object, array: npt.NDArray[Any]) -> bool:
+    """Whether a list has text or bytes that end in a zero, which an array that was made of it does not keep."""
+    if array.dtype.kind not in "US" or not isinstance(value, list):
+        return False
+    texts = np.array(value, object).flat
+    return any(isinstance(text, (str, bytes)) and text[-1:] in ("\0", b"\0") for text in texts)
 
 
 def spec_of_leaf(leaf: npt.NDArray[Any] | str | bytes) -> ArraySpec:

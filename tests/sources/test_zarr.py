@@ -34,6 +34,17 @@ def test_array_is_read_in_the_loader(tmp_path):
             np.testing.assert_array_equal(batch["x"], array[batch["y"]])
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">i2", ">c16", ">M8[s]"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_array_in_another_byte_order_is_read_through_what_made_it(tmp_path, dtype, version):
+    values = np.arange(12).reshape(6, 2).astype(dtype)
+    made = zarr.create_array(str(tmp_path / "ds.zarr"), data=values, chunks=(4, 1), zarr_format=version)
+    for array in (made, zarr.open_array(str(tmp_path / "ds.zarr"), mode="r")):
+        ds = ps.from_arrays(array)
+        np.testing.assert_array_equal(ds.batch(6)[0], values)
+        assert ds[5].dtype == ds.element_spec.dtype
+
+
 def test_damaged_chunk_is_told_with_its_rows(tmp_path):
     ds = ps.from_arrays(saved(tmp_path / "ds.zarr", np.arange(40.0).reshape(20, 2), (4, 2)))
     for chunk in (tmp_path / "ds.zarr" / "c" / "2").rglob("*"):

@@ -375,8 +375,16 @@ class _Writer(NamedTuple):
                 out[row] = values[0]
             elif size is not None and len(values) != size:
                 raise self._error(k, f"holds {len(values)} byte strings, and {spec} is {size}")
+            elif size is not None:
+                out[row] = values
+            elif (array := np.array(values, spec.dtype)).tolist() == values:
+                out[row] = array
             else:
-                out[row] = values if size is not None else np.array(values, spec.dtype)
+                raise self._error(
+                    k,
+                    f"holds {'text' if is_text else 'a byte string'} that ends in a zero, and arrays of NumPy drop "
+                    "zeros at the end. Leave features= out, and take the record apart in map()",
+                )
 
     def _write_default(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         default, spec = self.feature.default, self.feature.spec

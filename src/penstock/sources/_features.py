@@ -173,6 +173,8 @@ def encoded(element: Any) -> bytes:
 
 
 def _encoded_feature(name: str, value: Any) -> bytes:
+    if isinstance(value, list) and value and all(isinstance(each, (str, bytes)) for each in value):
+        return _encoded_texts(value)  # an array would drop zeros at their ends
     try:
         leaf = leaf_of(value)
     except SpecError as error:
@@ -180,11 +182,14 @@ def _encoded_feature(name: str, value: Any) -> bytes:
     if isinstance(leaf, (str, bytes)):
         return field(BYTES, field(1, leaf.encode() if isinstance(leaf, str) else leaf))
     if leaf.dtype.kind in "US":
-        texts = leaf.reshape(-1).tolist()
-        values = [each.encode() if isinstance(each, str) else each for each in texts]
-        return field(BYTES, b"".join(field(1, each) for each in values))
+        return _encoded_texts(leaf.reshape(-1).tolist())
     if leaf.dtype == np.float32:
         return field(FLOAT, field(1, leaf.astype("<f4").tobytes()))
     if leaf.dtype == np.int64:
         return field(INT64, field(1, b"".join(map(varint, leaf.reshape(-1).tolist()))))
     return field(BYTES, field(1, leaf.tobytes()))
+
+
+def _encoded_texts(texts: list[str | bytes]) -> bytes:
+    values = (each.encode() if isinstance(each, str) else each for each in texts)
+    return field(BYTES, b"".join(field(1, each) for each in values))

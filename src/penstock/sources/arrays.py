@@ -18,7 +18,7 @@ from penstock._errors import (
 )
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf, text_of_element
+from penstock._spec import ArraySpec, Spec, leaf_of, loses_zeros, spec_of_leaf, text_of_element
 from penstock._tree import Tree
 
 _RAGGED: Final = (
@@ -231,6 +231,11 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: "
             f"{str(error).rstrip('.')}.{cure}"
         ) from error
+    if loses_zeros(leaf, array):
+        raise ArgumentTypeError(
+            f"from_arrays() got {type_of(leaf)} at {place or 'the top'} with text or bytes that end in a zero, and "
+            "arrays of NumPy drop zeros at the end. from_source() takes the list as it is."
+        )
     if np.ma.is_masked(array):
         raise ArgumentTypeError(
             f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: what is masked would "

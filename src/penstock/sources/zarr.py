@@ -38,7 +38,11 @@ class ZarrSource(Handle):
         self._path = array.path
         self._metadata_name = "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
         self._count = int(array.shape[0])
-        self.element_spec = ArraySpec(array.shape[1:], array.dtype)
+        dtype = array.dtype
+        if array.metadata.zarr_format == 3 and not dtype.names:
+            # The order of bytes is the chunks' there. Only the object that made the array has it in its dtype.
+            dtype = dtype.newbyteorder("<")
+        self.element_spec = ArraySpec(array.shape[1:], dtype)
 
     def __len__(self) -> int:
         return self._count
