@@ -316,6 +316,31 @@ def test_file_in_an_archive(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("leaves_nothing_behind")
+def test_a_pattern_finds_files_through_caches_and_in_archives(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        ps.write_tfrecord(tmp_path / "in" / name, [name.encode()])
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(tmp_path / "in" / "a", "in/a")
+        archive.write(tmp_path / "in" / "b", "in/b")
+    fsspec.filesystem("memory").pipe("/all.zip", (tmp_path / "all.zip").read_bytes())
+    for pattern in (
+        "zip://in/*::all.zip",
+        "zip://*/[ab]::memory://all.zip",
+        f"simplecache::file://{tmp_path}/in/*",
+        "simplecache::zip://in/*::memory://all.zip",
+        f"local://{tmp_path}/in/*",
+    ):
+        ds = ps.from_tfrecord(pattern)
+        assert [each.tobytes() for each in ds] == [b"a", b"b"]
+        first = pattern.replace("*/[ab]", "in/a").replace("in/*", "in/a").removeprefix("local://")
+        assert ds._node.data.files[0].url == first  # what fetches it is still there
+    fsspec.filesystem("memory").rm("/all.zip")
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
 def test_files_behind_an_url(tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

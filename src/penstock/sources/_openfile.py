@@ -407,7 +407,7 @@ def _matches(path: str) -> list[str]:
             return [path]
         found = matches(path)
     else:
-        path = path.removeprefix("file://")
+        path = path.removeprefix("file://").removeprefix("local://")
         if os.path.isdir(path):
             pattern = os.path.join(glob.escape(path), "*")
             raise SourceError(f"{path} is a directory. Name the files in it, as by the pattern {pattern!r}.")

@@ -10,6 +10,7 @@ pauses: see `_patience.py`.
 """
 
 import errno
+import glob
 import hashlib
 import logging
 import random
@@ -62,7 +63,7 @@ _log = logging.getLogger("penstock")
 
 def is_remote(url: str) -> bool:
     """Whether it is an URL that `fsspec` reads, and no path of this machine."""
-    return "://" in url and not url.startswith("file://")
+    return "://" in url and not url.startswith(("file://", "local://"))
 
 
 class Facts(NamedTuple):
@@ -101,7 +102,10 @@ def matches(pattern: str) -> list[str]:
 
     def ask() -> list[str]:
         system, inner = _file_system(pattern)
-        return [str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner))]
+        links = pattern.split("::")  # a cache, or an archive, before the file that it is of
+        at = next(number for number, link in enumerate(links) if glob.has_magic(link))
+        found = (str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner)))
+        return ["::".join([*links[:at], each, *links[at + 1 :]]) for each in found]
 
     return insist(ask, lambda: f"{pattern} cannot be looked for")
 
