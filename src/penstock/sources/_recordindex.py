@@ -51,14 +51,17 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
     folders = _folders(file, cache_dir)
     for folder in folders:
         # Damage can look like anything: a zip file that is none, a missing name, a wrong checksum.
-        with contextlib.suppress(Exception), np.load(folder / _index_name(file, folder)) as arrays:
-            if str(arrays["stamp"]) == stamp:
-                return {name: arrays[name] for name in arrays.files if name != "stamp"}
+        # NumPy would leave one that it opened itself open.
+        path = folder / _index_name(file, folder)
+        with contextlib.suppress(Exception), open(path, "rb") as stream, np.load(stream) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+            if str(found.pop("stamp")) == _stamp_of(stamp, found):
+                return found
     made = build()
     for folder in folders:
         with contextlib.suppress(OSError):
             with complete(folder / _index_name(file, folder)) as out:
-                np.savez(out, allow_pickle=False, **{"stamp": np.array(stamp), **made})
+                np.savez(out, allow_pickle=False, **{"stamp": np.array(_stamp_of(stamp, made)), **made})
             return made
     _log.warning(
         "The index of %s cannot be kept in %s, so every process that reads it makes its own. Give a cache_dir that can "
@@ -67,6 +70,11 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
         " or ".join(map(str, folders)) or "a home, which this user has not",
     )
     return made
+
+
+def _stamp_of(stamp: str, arrays: Arrays) -> str:
+    # With their names, which have no checksum in a zip file.
+    return " ".join([stamp, *sorted(arrays)])
 
 
 def decompressed(file: File, compression: Compression, cache_dir: str | None) -> File:
