@@ -30,6 +30,9 @@ Result, three rounds, medians and spread, as parts of twice serial (670 elements
 Wanted: 0.95 of twice serial. The machine itself gave 0.94 to two processes that deliver nothing; penstock reaches
 1.02 of these. It is ahead of the others in the median, 1.02 times the best (0.94 to 1.06), not in every round.
 On 2026-11-22, six rounds of these two: 0.88 (0.73 to 0.90) of twice serial, bare_pair 0.90 (0.85 to 0.97).
+On 2026-11-23, on another such machine, four rounds: 0.87 (0.82 to 0.98), bare_pair 0.96 (0.94 to 1.06). Of 14,300 to
+16,500 us of CPU that a batch takes, the parent has 560 to 610, two thirds of it on the pool's thread, awake once a
+batch.
 
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).

@@ -27,6 +27,11 @@ without torch, 0.84 of twice serial (0.74 to 1.06) and 2.87 times tf.data (2.57 
 0.86 (0.64 to 0.90), where the bare pair had 0.96 (0.90 to 1.04), and 2.91 times tf.data (2.12 to 3.06). Of 1,860 us of
 CPU that an element takes in all, the function has 1,760 in the two workers, the parent 98, the generator's process 5.
 
+On 2026-11-23, on another such machine, five rounds: 0.94 of twice serial (0.76 to 1.17; serial 556 elements/s, 524 to
+695), the bare pair 0.97 (0.83 to 1.07), penstock 0.98 of that (0.86 to 1.1). 2.46 times tf.data (2.33 to 3.01), which
+had 414 (376 to 449): there the bare pair, with nothing to deliver, would be 2.66 times tf.data, so 3 was out of
+reach. Of 13,600 to 14,600 us of CPU that a batch takes, the parent has 570; workers wait for nobody.
+
 Not shown: the start of workers (a first batch after 493 ms here, of three processes); a function that lets go of the
 GIL.
 """
