@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._reader import OpenSources, Reader
+from penstock._random import seeded_globals
 
 
 def lists(ds):
@@ -226,3 +228,18 @@ def test_a_batch_far_larger_than_the_data_takes_no_time_or_memory_for_what_is_no
     assert members.tolist() == places.tolist() == [*range(20)]
     assert peak_nbytes < 100_000
     assert ps.range(20).batch(10**7)[0].tolist() == [*range(20)]
+
+
+def test_unbatch_reads_element_after_element_in_the_same_memory():
+    parts = ps.range(6).map(lambda index: np.full(100_000, index, np.float64)).unbatch()
+    node = parts[::40_000].batch(15)._node
+    reader = Reader(node, OpenSources(node), isolation=seeded_globals)
+    reader.element(0, 0)
+    tracemalloc.start()
+    try:
+        batch = reader.element(0, 0)
+        _, peak_nbytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert batch.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5]
+    assert peak_nbytes < 1.5 * 8 * 100_000, "what the function returns, and no second one to put it into"

@@ -15,7 +15,7 @@ from penstock._plan._combine import Zip
 from penstock._plan._index import Slice
 from penstock._plan._map import Map
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node, finite_length
-from penstock._plan._reader import Rows, copied
+from penstock._plan._reader import Rows, as_slice, copied
 from penstock._plan._source import SourceNode
 from penstock._spec import ArraySpec, Spec
 
@@ -243,15 +243,19 @@ class Unbatch(Node):
         owners = indices // size
         for owner in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == owner)
-            parts, mine = indices[rows] - owner * size, out.take(rows)
+            parts, mine = indices[rows] - owner * size, out.take(as_slice(rows))
             if self.source.part_count(epoch, owner) is not None:
                 source.fill_parts(epoch, owner, parts, mine, gather)
                 continue
-            box = reader.kept(epoch, owner)
-            extents = zip(box.arrays, box.extents, strict=True)
-            self._require_rows(owner, [len(rows[0]) if used is None else int(used[0]) for rows, used in extents])
-            taken = [origin[0][parts] for origin in box.arrays]
-            mine.copy_from(Rows(taken, slice(0, len(parts)), (None,) * len(taken)), len(parts))
+            self._copy_parts(reader.kept(epoch, owner), owner, parts, mine)
+
+    def _copy_parts(self, box: "Rows", owner: int, parts: Indices, out: "Rows") -> None:
+        """A frame of its own, which ends before the next element is read: what it holds is no longer held then."""
+        extents = zip(box.arrays, box.extents, strict=True)
+        self._require_rows(owner, [len(rows[0]) if used is None else int(used[0]) for rows, used in extents])
+        rows = as_slice(parts)
+        taken = [origin[0][rows] for origin in box.arrays]
+        out.copy_from(Rows(taken, slice(0, len(parts)), (None,) * len(taken)), len(parts))
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """The parts of each element of a stream, however many it has."""

@@ -22,6 +22,7 @@ from penstock._plan._node import (
     clear_within,
     total,
 )
+from penstock._plan._reader import as_slice
 from penstock._spec import Spec
 
 if TYPE_CHECKING:
@@ -259,15 +260,5 @@ def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
     shares = []
     for start, stop in itertools.pairwise(bounds if len(order) else ()):
         rows = order[start:stop]
-        shares.append(Demand(int(inputs[start]), epoch, indices[rows], _as_slice(rows)))
+        shares.append(Demand(int(inputs[start]), epoch, indices[rows], as_slice(rows)))
     return shares
-
-
-def _as_slice(rows: Indices) -> Indices | slice:
-    if len(rows) == 1:
-        return slice(int(rows[0]), int(rows[0]) + 1)
-    first, last = int(rows[0]), int(rows[-1])
-    step = int(rows[1]) - first
-    if last - first != step * (len(rows) - 1) or (len(rows) > 2 and (rows[1:] - rows[:-1] != step).any()):
-        return rows
-    return slice(first, last + 1, step)

@@ -573,6 +573,19 @@ def _compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:
     return slice(start + inner.start * step, start + inner.stop * step, step * inner_step)
 
 
+def as_slice(rows: Indices) -> Indices | slice:
+    """Evenly spaced rows as a slice, which costs nothing to read or write; others as they are."""
+    if len(rows) == 0:
+        return rows
+    if len(rows) == 1:
+        return slice(int(rows[0]), int(rows[0]) + 1)
+    first, last = int(rows[0]), int(rows[-1])
+    step = int(rows[1]) - first
+    if step < 1 or last - first != step * (len(rows) - 1) or (len(rows) > 2 and (rows[1:] - rows[:-1] != step).any()):
+        return rows
+    return slice(first, last + 1, step)
+
+
 def _holders(arrays: Sequence[npt.NDArray[Any]]) -> int:
     return max((sys.getrefcount(array) for array in arrays), default=0)
 
