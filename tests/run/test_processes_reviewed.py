@@ -126,7 +126,7 @@ def test_a_pool_that_cannot_be_had_leaves_no_descriptors(monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError, match="can't start new thread"):
         list(dataset.loader("processes"))
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.slow

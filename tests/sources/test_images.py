@@ -332,7 +332,7 @@ def test_file_that_changed_since_it_was_listed_is_an_error(
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ps.SourceError, match=rf"{re.escape(str(tmp_path))}/dogs/a\.png \(element 6\).*{complaint}"):
         ds[6]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert ds[5][1] == 0
 
 
