@@ -20,6 +20,7 @@ from penstock._plan._node import POSITION_LIMIT, Node
 from penstock._plan._source import Lookalike, Source, SourceNode
 from penstock._plan._stream import Generate, Promised
 from penstock._plan._text import length_text
+from penstock._spec import Spec
 from penstock._tree import Tree
 from penstock.sources import arrays, files, generators, npy
 
@@ -198,34 +199,42 @@ def from_tf(dataset: Any) -> Dataset:
     return Dataset(Generate(TfSource(dataset), "from_tf", caller()))
 
 
-def from_source(source: Any) -> Dataset:
+def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
     """Makes a dataset of anything that has a length and gives elements by index.
 
     Args:
         source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`, and what
             else of a `Source` it has); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or
-            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset. Of the last,
-            element 0 is read once to learn the spec, and several threads read at once.
+            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset, which several
+            threads read at once.
+        element_spec: Of an object with `__getitem__`: what it gives, a tree of `ArraySpec`, with None for axes that
+            differ. Without it element 0 is read, once, when the spec is first needed. The others say it themselves.
 
     Raises:
         ArgumentTypeError: It has no length, or no way to get an element.
+        ArgumentError: `element_spec` of what says its own.
 
     Example:
         >>> penstock.from_source([10, 20, 30])[1]
         np.int64(20)
+        >>> sentences = [np.array([7, 8, 9]), np.array([7])]
+        >>> ragged = penstock.from_source(sentences, element_spec=penstock.ArraySpec((None,), "int64"))
+        >>> ragged.padded_batch(2)[0]
+        array([[7, 8, 9],
+               [7, 0, 0]])
     """
     if isinstance(source, Source):
-        return Dataset(SourceNode(source, "from_source"))
+        return _own_spec(source, element_spec)
     if "datasets.arrow_dataset" in sys.modules:  # as in `_array_source`
         from penstock.sources import huggingface
 
         if huggingface.is_dataset(source):
-            return Dataset(SourceNode(huggingface.from_dataset(source), "from_source"))
+            return _own_spec(huggingface.from_dataset(source), element_spec)
     if not hasattr(source, "__len__"):
         cure = " What is iterated is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
-        return Dataset(SourceNode(Lookalike(source), "from_source"))
+        return _own_spec(Lookalike(source), element_spec)
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
     # Of pandas, whose Series has rows and no columns, and of Polars and Arrow.
@@ -235,7 +244,18 @@ def from_source(source: Any) -> Dataset:
             f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. "
             "Give its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
         )
-    return Dataset(SourceNode(arrays.SequenceSource(source), "from_source"))
+    declared = None if element_spec is None else Spec.of(element_spec)
+    return Dataset(SourceNode(arrays.SequenceSource(source, declared), "from_source"))
+
+
+def _own_spec(source: Source, element_spec: Tree) -> Dataset:
+    """A dataset of a source that says what its elements are."""
+    if element_spec is not None:
+        raise ArgumentError(
+            f"from_source(element_spec=...) is for objects with [i]; {source} says itself what its elements are: "
+            f"{source.element_spec}. Leave it out; cast() and map() make others."
+        )
+    return Dataset(SourceNode(source, "from_source"))
 
 
 def range(n: int) -> Dataset:

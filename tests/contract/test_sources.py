@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._spec import Spec
 from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource, from_memmap
 from penstock.sources.npy import describe
@@ -43,6 +44,16 @@ class TestRange(SourceTests):
     @pytest.fixture
     def expected(self):
         return np.arange(29)
+
+
+class TestSequenceOfSeveralLengths(SourceTests):
+    @pytest.fixture
+    def source(self, expected):
+        return SequenceSource(expected, Spec.of(ps.ArraySpec((None,), "int64")))
+
+    @pytest.fixture
+    def expected(self):
+        return [np.arange(index % 4) for index in range(11)]
 
 
 class TestSequenceOfTrees(SourceTests):

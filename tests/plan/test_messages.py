@@ -262,8 +262,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"map\(growing\) at test_messages\.py:\d+ returned an array of \(2,\) float64 for element 1, but "
             r"its element_spec is "
             r"\(1,\) float64 \(as found on element 0\)\. Every element of a dataset has one structure, shape "
-            r"and dtype: make "
-            r"the function return it; an axis that differs is None in element_spec=\."
+            r"and dtype: return it; an axis that differs is None in element_spec=\."
         ),
     ),
     "text that grows": (
@@ -326,7 +325,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mapping of a source": (
         lambda: ps.from_source([UserDict(ids=[1, 2])])[0],
         ValueError,
-        r"list\[0\] has a leaf that is an UserDict, which has arrays by name \(return dict\(it\), or one of them\).*",
+        r"list\[0\] gave a leaf that is an UserDict, which has arrays by name \(return dict\(it\), or one of them\).*",
     ),
     "a mapping of a generator": (
         lambda: list(ps.from_generator(lambda: iter([UserDict(ids=[1, 2])]))),

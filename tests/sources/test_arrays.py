@@ -6,8 +6,10 @@ import pytest
 
 import penstock as ps
 from penstock._plan._source import Read
-from penstock.sources.arrays import ArraySource, SequenceSource
+from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource
+
+RAGGED, TEXT = ps.ArraySpec((None,), "int64"), ps.ArraySpec((), str)
 
 
 def test_array_is_not_copied():
@@ -164,27 +166,57 @@ def test_text_that_ends_in_a_zero_is_whole_or_refused_where_an_array_would_drop_
 
 
 def test_sequence_that_answers_with_another_shape_or_structure_is_told():
-    cure = r"penstock\.range\(len\(items\)\)\.map\(lambda i: items\[i\], .*None.*\)\.$"
+    end = r" \(as found on element 0\)\. .*an axis that differs is None in element_spec=\.$"
     with pytest.raises(
-        ps.SpecError, match=rf"^list\[1\] has a leaf of \(3,\) int64, but element 0 is \(2,\) int64\. .*{cure}"
+        ps.SpecError, match=rf"^list\[1\] gave an array of \(3,\) int64, but its element_spec is \(2,\) int64{end}"
     ):
         list(ps.from_source([np.zeros(2, int), np.zeros(3, int)]))
-    with pytest.raises(ps.SpecError, match=r"has a leaf of \(\) float64, but element 0 is \(\) int64\.$"):
+    with pytest.raises(ps.SpecError, match=rf"gave an array of \(\) float64, but its element_spec is \(\) int64{end}"):
         list(ps.from_source([1, 2.5]))
-    with pytest.raises(ps.SpecError, match=r"^list\[1\] has a leaf\['b'\] of \(\) float64, but element 0 is"):
+    with pytest.raises(ps.SpecError, match=r"^list\[1\] gave an array of \(\) float64 in \['b'\], but its"):
         list(ps.from_source([{"a": 1, "b": 2}, {"a": 1, "b": 2.5}]))
     with pytest.raises(
         ps.SpecError,
-        match=r"^list\[1\] has the structure \{'b': \(\) text\}, but element 0 is \(\(\) int64, \(\) int64\)",
+        match=rf"^list\[1\] gave the structure \{{'b': \(\) text\}}, but its .* is \(\(\) int64, \(\) int64\){end}",
     ):
         list(ps.from_source([(1, 2), {"b": "text"}]))
-    with pytest.raises(ps.SpecError, match=r"^list\[1\] has the structure \{'a': NoneType\}, but"):
+    with pytest.raises(ps.SpecError, match=r"^list\[1\] gave the structure \{'a': NoneType\}, but"):
         list(ps.from_source([1, {"a": None}]))
     for items, index in (([{"a": 1}, {"a": None}], 1), ([{"a": None}, {"a": 1}], 0)):
-        with pytest.raises(ps.SpecError, match=rf"^list\[{index}\] has a leaf\['a'\] that is a NoneType, which is not"):
+        with pytest.raises(
+            ps.SpecError, match=rf"^list\[{index}\] gave a leaf\['a'\] that is a NoneType, which is not"
+        ):
             list(ps.from_source(items))
-    with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec\.$"):
+    with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec="):
         _ = ps.from_source([]).element_spec
+
+
+def test_a_sequence_of_elements_of_several_lengths_says_so():
+    sentences = [np.arange(length) for length in (3, 0, 5, 2)]
+    ds = ps.from_source(sentences, element_spec=ps.ArraySpec((None,), "int64"))
+    assert [len(element) for element in ds] == [3, 0, 5, 2]
+    assert ds.padded_batch(4)[0].tolist() == [[0, 1, 2, 0, 0], [0] * 5, [0, 1, 2, 3, 4], [0, 1, 0, 0, 0]]
+    with ds.shuffle(seed=1).padded_batch(2, padded_shapes=(6,)).loader(executor="threads", workers=2) as loader:
+        assert sorted(batch.sum() for batch in loader) == sorted(b.sum() for b in ds.shuffle(seed=1).padded_batch(2))
+
+    element = ds[2]
+    element[:] = -1
+    assert sentences[2].tolist() == [0, 1, 2, 3, 4], "what is the user's stays so"
+
+    words = ps.from_source([{"x": [1], "y": "a"}, {"x": [], "y": "bc"}], element_spec={"x": RAGGED, "y": TEXT})
+    assert [(element["x"].tolist(), element["y"]) for element in words] == [([1], "a"), ([], "bc")]
+    assert ps.from_source([], element_spec=RAGGED).batch(2).length == 0
+    with pytest.raises(
+        ps.SpecError, match=r"^list\[1\] gave an array of \(\) int64, .* \(None,\) int64 \(as declared\)"
+    ):
+        list(ps.from_source([[1], 2], element_spec=RAGGED))
+
+
+def test_a_spec_of_a_source_that_has_one_is_refused():
+    with pytest.raises(
+        ps.ArgumentError, match=r"is for objects with \[i\]; 3 says itself .*: \(\) int64\. Leave it out"
+    ):
+        ps.from_source(RangeSource(3), element_spec=RAGGED)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +254,7 @@ def test_rows_of_different_lengths_are_told_how_to_be_read():
         ps.ArgumentTypeError, match=r"^from_arrays\(\) got a list that makes no array at \['x'\]: .*None"
     ):
         ps.from_arrays({"x": items})
-    ragged = ps.range(len(items)).map(lambda i: items[i], element_spec=ps.ArraySpec((None,), "int64"))
+    ragged = ps.from_source(items, element_spec=RAGGED)
     assert ragged.padded_batch(2)[0].tolist() == [[1, 0], [2, 3]]
 
 
@@ -247,7 +279,10 @@ def test_sequence_that_fails_is_told_with_the_cause():
 @pytest.mark.parametrize(
     ("leaf", "text"),
     [
-        ([[1], [2, 3]], r"got a list that makes no array at \['x'\]: .*inhomogeneous.*penstock\.range"),
+        (
+            [[1], [2, 3]],
+            r"got a list that makes no array at \['x'\]: .*inhomogeneous.*from_source\(items, element_spec=",
+        ),
         (
             np.array(["a", "bc"], np.dtypes.StringDType()),
             r"dtype StringDType\(\)\)\. .*: np\.array\(array\.tolist\(\)\)",

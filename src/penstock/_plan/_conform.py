@@ -1,4 +1,4 @@
-"""Whether what a function of the user returned is an element of a spec."""
+"""Whether what a function or an object of the user gave is an element of a spec."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 _ALIKE: Final = (
-    "Every element of a dataset has one structure, shape and dtype: make the function return it; an axis that differs "
-    "is None in element_spec="
+    "Every element of a dataset has one structure, shape and dtype: return it; an axis that differs is None in "
+    "element_spec="
 )
 
 

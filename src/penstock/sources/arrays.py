@@ -16,14 +16,15 @@ from penstock._errors import (
     type_of,
     words_of,
 )
+from penstock._plan._conform import MisfitError, conformed, observed, text_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, leaf_of, loses_zeros, spec_of_leaf, text_of_element
+from penstock._spec import ArraySpec, Spec, loses_zeros
 from penstock._tree import Tree
 
 _RAGGED: Final = (
-    " If axes differ from element to element, say so with None, in a tree like the element: penstock.range(len(items))"
-    ".map(lambda i: items[i], element_spec=penstock.ArraySpec((None,), dtype))."
+    " If axes differ from element to element, say so with None, in a tree like the element: "
+    "from_source(items, element_spec=penstock.ArraySpec((None,), dtype))."
 )
 
 # Without fillna(), pandas 3 gives every text of a column that lacks one as its first character.
@@ -128,15 +129,19 @@ class RangeSource(Source):
 class SequenceSource(Source):
     """Anything with `len(obj)` and `obj[i]`: a list, a torch map-style dataset, a table of Hugging Face.
 
-    The object's `__getitems__` is used where it has one. Its spec is that of element 0, read once when it is
-    asked for. It is read by several threads at once.
+    The object's `__getitems__` is used where it has one. It is read by several threads at once.
+
+    Args:
+        items: The object.
+        declared: What its elements look like; None to find it out by reading element 0, once, when it is asked for.
     """
 
     may_hold_gil = True
 
-    def __init__(self, items: Any) -> None:
+    def __init__(self, items: Any, declared: Spec | None = None) -> None:
         self._items = items
-        self._spec: Spec | None = None
+        self._spec = declared
+        self._is_declared = declared is not None
 
     def __len__(self) -> int:
         return len(self._items)
@@ -150,51 +155,38 @@ class SequenceSource(Source):
 
     @property
     def element_spec(self) -> Tree:
-        """Found on element 0."""
+        """As declared, or found on element 0."""
+        return self._known_spec().tree
+
+    def _known_spec(self) -> Spec:
         if self._spec is None:
             if len(self) == 0:
                 raise SpecError(
-                    f"{self} is empty, so nobody knows what its elements look like. Give it elements, or give "
-                    "from_source() a penstock.Source with an element_spec."
+                    f"{self} is empty, so nobody knows what its elements look like. Give it elements, or say it: "
+                    "from_source(items, element_spec=penstock.ArraySpec(shape, dtype)), or a tree of them."
                 )
-            leaves, structure = _tree.flatten(self._get([0])[0])
-            found = [self._leaf(leaf, structure, number, 0) for number, leaf in enumerate(leaves)]
-            self._spec = Spec(tuple(map(spec_of_leaf, found)), structure)
-        return self._spec.tree
+            try:
+                self._spec = observed(self._get([0])[0])
+            except MisfitError as found:
+                raise self._misfit(found, 0) from None
+        return self._spec
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads elements one by one, or in one call where the object offers it."""
-        spec = Spec.of(self.element_spec)
+        spec = self._known_spec()
         arrays = _tree.flatten_like(spec.structure, out)
         for row, (index, item) in enumerate(zip(indices.tolist(), self._get(indices.tolist()), strict=True)):
             try:
-                leaves = _tree.flatten_like(spec.structure, item)
-            except ValueError:
-                raise SpecError(
-                    f"{self.describe(index)} has the structure {text_of_element(item)}, but element 0 is {spec}."
-                ) from None
-            for number, (leaf, want) in enumerate(zip(leaves, spec.leaves, strict=True)):
-                is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
-                if not is_plain or leaf.dtype != want.dtype or leaf.shape != want.shape:
-                    leaf = self._fitting(leaf, spec, number, index)
-                arrays[number][row] = leaf
+                leaves = conformed(spec, item)
+            except MisfitError as found:
+                raise self._misfit(found, index) from None
+            for places, leaf in zip(arrays, leaves, strict=True):
+                # Of any size: an array of its own, for what the object gave may be its own memory.
+                is_object = places.dtype.hasobject and isinstance(leaf, np.ndarray)
+                places[row] = leaf.copy() if is_object else leaf
 
-    def _fitting(self, leaf: Any, spec: Spec, number: int, index: int) -> "npt.NDArray[Any] | str | bytes":
-        """A leaf of an element, as what is stored."""
-        value = self._leaf(leaf, spec.structure, number, index)
-        found, want = spec_of_leaf(value), spec.leaves[number]
-        if not want.admits([size or 0 for size in found.shape], found.dtype):
-            cure = _RAGGED if found.dtype == want.dtype and len(found.shape) == len(want.shape) else ""
-            place = _tree.paths(spec.structure)[number]
-            raise SpecError(f"{self.describe(index)} has a leaf{place} of {found}, but element 0 is {spec}.{cure}")
-        return value
-
-    def _leaf(self, leaf: Any, structure: _tree.Structure, number: int, index: int) -> "npt.NDArray[Any] | str | bytes":
-        try:
-            return leaf_of(leaf)
-        except SpecError as error:
-            place = _tree.paths(structure)[number]
-            raise SpecError(f"{self.describe(index)} has a leaf{place} that is {error}") from None
+    def _misfit(self, found: MisfitError, index: int) -> SpecError:
+        return SpecError(f"{self.describe(index)} gave {found}{text_of(self._spec, is_declared=self._is_declared)}")
 
     def _get(self, indices: list[int]) -> Sequence[Any]:
         try:
@@ -278,8 +270,8 @@ def require_rows(array: Any, leaf: object, place: str) -> None:
         raise SpecError(
             f"from_arrays() got {leaf!r} at {place or 'the top'}, whose values are of any size (dtype {array.dtype}) "
             "and have no place in a batch. Text can be read whole: data.asstr()[:].astype('U') of HDF5, "
-            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: penstock.range(len(data)).map("
-            "lambda i: data[i], element_spec=penstock.ArraySpec((None,), dtype))."
+            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: from_source(data, "
+            "element_spec=penstock.ArraySpec((None,), dtype))."
         )
 
 
