@@ -76,18 +76,17 @@ class Batch(Node):
         """The elements of each batch, in order."""
         return [Demand(0, epoch, self._members(indices)[0])]
 
-    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
-        """The elements of some batches, and the place of each among `len(indices) * size` rows."""
+    def _members(self, indices: Indices) -> tuple[Indices, Indices | None]:
+        """The elements of some batches, and the place of each among `len(indices) * size` rows; None: all, in order."""
         count = self.source.length
         width = min(self.size, count) if isinstance(count, int) else self.size  # nothing for what is not there
         members = (indices[:, None] * self.size + np.arange(width, dtype=np.int64)).ravel()
+        if not (self.remainder and (indices == finite_length(self) - 1).any()):
+            return members, None
         places = np.arange(len(members), dtype=np.int64)
-        if width < self.size:
-            places += places // width * (self.size - width)
-        if self.remainder and isinstance(count, int):
-            real = members < count
-            return members[real], places[real]
-        return members, places
+        places += places // width * (self.size - width)
+        real = members < finite_length(self.source)
+        return members[real], places[real]
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """The elements go straight to where they lie in their batch."""

@@ -74,13 +74,19 @@ class Rows:
             self._of_leaves[start, stop] = rows
         return rows
 
-    def unstacked(self, size: int, inner: Indices) -> "Rows":
-        """Rows of the elements within stacks of `size`: `inner` counts over all stacks of these rows."""
-        first = self._positions()
-        rows = first[inner // size] * size + inner % size
+    def unstacked(self, size: int, inner: Indices | None = None) -> "Rows":
+        """Rows of the elements within stacks of `size`: all, or those of `inner`, which counts over all stacks."""
         # The product and not -1, which an axis of length 0 leaves undetermined.
         arrays = [array.reshape(len(array) * size, *array.shape[2:]) for array in self.arrays]
-        return Rows(arrays, rows, (None,) * len(arrays))
+        return Rows(arrays, self._unstacked_rows(size, inner), (None,) * len(arrays))
+
+    def _unstacked_rows(self, size: int, inner: Indices | None) -> Indices | slice:
+        if inner is None:
+            if isinstance(self.rows, slice) and self.rows.step in (None, 1):
+                start, stop, _ = self.rows.indices(len(self.arrays[0]))
+                return slice(start * size, stop * size)
+            return (self._positions()[:, None] * size + np.arange(size)).ravel()
+        return self._positions()[inner // size] * size + inner % size
 
     def cut(self, start: int, stop: int) -> "Rows":
         """Some neighbouring rows, as places of their own."""

@@ -91,9 +91,7 @@ class Windows(Node):
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """The elements go straight to where they lie in their window."""
-        members = self._members(indices)
-        places = np.arange(len(members), dtype=np.int64)
-        reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
+        reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(self.size), gather)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Keeps as many elements of a stream as a window spans."""
