@@ -1,5 +1,6 @@
 """Batches of elements whose sizes differ: padded, and gathered by length."""
 
+import operator
 from bisect import bisect_right
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -84,35 +85,45 @@ class Padding:
         """What fills a leaf."""
         return self.values[0 if self._is_one_value else number]
 
-    def stack(self, label: str, spec: Spec, members: "Sequence[Sequence[Any]]", first: int) -> Leaves:
-        """Stacks elements, given as leaves, padded to one size.
+    def stack(self, label: str, spec: Spec, columns: "Iterable[Sequence[Any]]", first: int) -> Leaves:
+        """Stacks elements, padded to one size.
+
+        Args:
+            label: The step, for messages.
+            spec: What elements look like.
+            columns: For each leaf that of every element.
+            first: The number of the first element, for messages.
 
         Raises:
             ElementError: An element is larger than it is to become.
         """
+        shapes = self.target(label, spec)
         stacked = []
-        for number, (leaf, shape) in enumerate(zip(spec.leaves, self.target(label, spec), strict=True)):
-            values = [np.asarray(leaves[number]) for leaves in members]
+        for number, (leaf, shape, column) in enumerate(zip(spec.leaves, shapes, columns, strict=True)):
+            values = [value if type(value) is np.ndarray else np.asarray(value) for value in column]
             if leaf.dtype.itemsize == 0:
                 stacked.append(np.array([value.tolist() for value in values], leaf.dtype.kind))
                 continue
-            largest = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
+            found = [value.shape for value in values]
+            largest = tuple(map(max, zip(*found, strict=True)))
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
+            if any(have > want for have, want in zip(largest, size, strict=True)):
+                row = next(row for row, have in enumerate(found) if any(map(operator.gt, have, size)))
+                raise ElementError(
+                    f"{label}: element {first + row} is {found[row]}, larger than its padded shape {size}. Cut it "
+                    "with map(), or give a larger shape."
+                )
             place = np.empty((len(values), *size), leaf.dtype)
-            if any(value.shape != size for value in values):
+            if any(have != size for have in found):
                 fill = self.value(number)
                 place[...] = np.zeros((), leaf.dtype) if fill is None else fill
-            for row, value in enumerate(values):
-                if value.shape == size:
-                    place[row] = value
-                    continue
-                if any(have > want for have, want in zip(value.shape, size, strict=True)):
-                    raise ElementError(
-                        f"{label}: element {first + row} is {value.shape}, larger than its padded shape {size}. Cut it "
-                        "with map(), or give a larger shape."
-                    )
-                corner: tuple[int | slice, ...] = (row, *(slice(have) for have in value.shape))
-                place[corner] = value
+            if len(size) == 1:  # a sequence, of which most are: to make a tuple of slices takes longer than to copy it
+                for row, value in enumerate(values):
+                    place[row, : len(value)] = value
+            else:
+                for row, value in enumerate(values):
+                    corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
+                    place[corner] = value
             stacked.append(place)
         return stacked
 
@@ -202,8 +213,7 @@ class PaddedBatch(Node):
             box, reads = source.scratch(count), Gather()
             source.fill(epoch, members, box, reads)
             reads.run()
-            leaves = [box.leaf_values(number) for number in range(count)]
-            out.put(row, self.padding.stack(self.label, source.spec, leaves, index * self.size))
+            out.put(row, self.padding.stack(self.label, source.spec, box.columns(count), index * self.size))
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Stacks elements of a stream as they come."""
@@ -212,11 +222,11 @@ class PaddedBatch(Node):
         for leaves in reader.inputs[0].sequence(epoch):
             members.append([copied(leaf) for leaf in leaves])
             if len(members) == self.size:
-                yield self.padding.stack(self.label, self.source.spec, members, done)
+                yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
                 done += self.size
                 members = []
         if members and not self.drop_remainder:
-            yield self.padding.stack(self.label, self.source.spec, members, done)
+            yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
 
     def clear_after(self, index: int) -> int:
         """As without padding."""
@@ -293,10 +303,11 @@ class BucketByLength(Sequential):
             bucket = buckets[which]
             bucket.append([copied(leaf) for leaf in leaves[:-1]])
             if len(bucket) == self.sizes[which]:
-                yield self.padding.stack(self.label, spec, bucket, number + 1 - len(bucket))
+                yield self.padding.stack(self.label, spec, zip(*bucket, strict=True), number + 1 - len(bucket))
                 bucket.clear()
         if not self.drop_remainder:
-            yield from (self.padding.stack(self.label, spec, bucket, 0) for bucket in buckets if bucket)
+            left = (bucket for bucket in buckets if bucket)
+            yield from (self.padding.stack(self.label, spec, zip(*bucket, strict=True), 0) for bucket in left)
 
     @property
     def scratch_nbytes(self) -> int:

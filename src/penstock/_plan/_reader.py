@@ -124,6 +124,14 @@ class Rows:
             return [array[row] for array in self.arrays]
         return [_value(array, row, extent) for array, extent in zip(self.arrays, self.extents, strict=True)]
 
+    def columns(self, count: int) -> Iterator[list[Any]]:
+        """For each leaf those of the elements in the first rows of the arrays, as `leaf_values` has them."""
+        for places, extent in zip(self.arrays, self.extents, strict=True):
+            if places.dtype.hasobject and places.ndim == 1:
+                yield places[:count].tolist()
+            else:
+                yield [_value(places, row, extent) for row in range(count)]
+
     def _plain(self) -> bool:
         """Whether a row of each array is a leaf as it is: none varies, is of Python objects, or of records."""
         if self._is_plain is None:
