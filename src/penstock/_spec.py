@@ -84,11 +84,14 @@ class ArraySpec:
         """Whether an array of this shape and dtype is one that this spec describes."""
         if dtype != self.dtype and not (self.dtype.itemsize == 0 and dtype.kind == self.dtype.kind):
             return False
-        if tuple(shape) == self.shape:
+        wanted = self.shape
+        if tuple(shape) == wanted:
             return True
-        if len(shape) != len(self.shape):
+        if len(shape) != len(wanted):
             return False
-        for size, want, bound in zip(shape, self.shape, self.max_shape or self.shape, strict=True):
+        bounds = self.max_shape or wanted
+        for axis, size in enumerate(shape):
+            want, bound = wanted[axis], bounds[axis]
             if size != want and (want is not None or (bound is not None and size > bound)):
                 return False
         return True

@@ -174,16 +174,17 @@ class SequenceSource(Source):
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads elements one by one, or in one call where the object offers it."""
         spec = self._known_spec()
-        arrays = _tree.flatten_like(spec.structure, out)
-        for row, (index, item) in enumerate(zip(indices.tolist(), self._get(indices.tolist()), strict=True)):
+        numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
+        places = [(number, array, array.dtype.hasobject) for number, array in enumerate(arrays)]
+        for row, (index, item) in enumerate(zip(numbers, self._get(numbers), strict=True)):
             try:
                 leaves = conformed(spec, item)
             except MisfitError as found:
                 raise self._misfit(found, index) from None
-            for places, leaf in zip(arrays, leaves, strict=True):
+            for number, array, is_object in places:
+                leaf = leaves[number]
                 # Of any size: an array of its own, for what the object gave may be its own memory.
-                is_object = places.dtype.hasobject and isinstance(leaf, np.ndarray)
-                places[row] = leaf.copy() if is_object else leaf
+                array[row] = leaf.copy() if is_object and isinstance(leaf, np.ndarray) else leaf
 
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(f"{self.describe(index)} gave {found}{text_of(self._spec, is_declared=self._is_declared)}")

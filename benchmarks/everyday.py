@@ -1,0 +1,418 @@
+"""Are five everyday jobs, of which none is made to suit us, faster than what people use for them?
+
+Questions, each with batches that are shuffled anew in each epoch:
+
+- `hdf5`: frames (3, 50, 50) float32 and their numbers, 20,000 in an HDF5 file, a chunk a frame; batches of 32.
+- `series`: windows of 100 steps of a series in memory, (500,000, 16) float32, and the value to predict; 256.
+- `sentences`: 100,000 arrays of 8 to 511 int32 in memory, padded to the longest of their batch; 64.
+- `table`: 1,000,000 rows of 10 float32 columns and a label in a Parquet file, row groups of 50,000; 256.
+- `tar`: 20,000 small images as `.npy`, (32, 32, 3) uint8, and their classes, in 8 tar files; a Python function parses
+  them; 64.
+
+Method: `python benchmarks/everyday.py`. Fresh processes in turn; a consumer that sums every byte; endless epochs, of
+which the first second is not counted, then 3 s; files are in the page cache. penstock chooses how to run by itself.
+
+`*_torch` is a DataLoader over a map-style dataset with default collation (`pad_sequence` for sentences), without
+workers, `*_torch_2` with two persistent ones; `*_batches` gets the indices of a batch at a time, by `__getitems__`.
+`series_keras` is Keras's `timeseries_dataset_from_array`. `sentences_tf` is `from_tensor_slices` of a ragged tensor,
+`shuffle(10_000)`, `padded_batch`, `prefetch`. `table_arrow` is no library, but 100,000 rows at a time by pyarrow's
+`iter_batches`, mixed within and cut by NumPy; `table_hf` a `datasets.Dataset`, which copies the file into an Arrow file
+first and maps that, and is asked for the rows of a batch; `table_hf_stream` its streaming form with
+`shuffle(buffer_size=100_000)`; `table_penstock` is shuffled over the whole, `table_penstock_window` by
+`shuffle(window=100_000)`. `tar_webdataset` shuffles shards and a buffer of 1,000, `_2` on two workers of its loader.
+
+RESULT
+
+Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
+the page cache; remote files.
+"""
+
+import io
+import itertools
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import Array, Numbers, Options, Target, bench_dir, ratio, run, time_steady
+
+_FRAME_COUNT, _FRAME_SHAPE = 20_000, (3, 50, 50)
+_STEP_COUNT, _WINDOW = 500_000, 100
+_SENTENCE_COUNT, _LONGEST = 100_000, 512
+_ROW_COUNT, _COLUMN_COUNT, _GROUP_COUNT = 1_000_000, 10, 50_000
+_SHARD_COUNT, _SHARD_SIZE = 8, 2_500
+
+Batches = Iterator[Sequence[Array]]
+Contender = Callable[[], Batches]
+
+
+def _made(name: str, make: Callable[[Path], object]) -> Path:
+    """The path of a file or folder, made once."""
+    path = bench_dir() / name
+    if not path.exists():
+        unfinished = path.with_name(f"{path.name}.part")
+        make(unfinished)
+        unfinished.rename(path)
+    return path
+
+
+def _forever(epoch: Callable[[], Iterable[Sequence[Array]]]) -> Batches:
+    return itertools.chain.from_iterable(epoch() for _ in itertools.count())
+
+
+def _penstock(dataset: Any) -> Batches:
+    batches: Batches = iter(dataset.repeat().loader())
+    return batches
+
+
+def _torch(dataset: Any, batch_size: int, workers: int, collate: Any = None) -> Batches:
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        dataset,
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=collate,
+    )
+    return _forever(lambda: ([leaf.numpy() for leaf in batch] for batch in loader))
+
+
+def _tensors(arrays: Sequence[Array]) -> list[Any]:
+    import torch
+
+    return [torch.from_numpy(array) for array in arrays]
+
+
+# HDF5
+
+
+def _hdf5_file() -> Path:
+    def make(path: Path) -> None:
+        import h5py
+
+        rng = np.random.default_rng(0)
+        with h5py.File(path, "w") as file:
+            x = file.create_dataset("x", (_FRAME_COUNT, *_FRAME_SHAPE), "f4", chunks=(1, *_FRAME_SHAPE))
+            for start in range(0, _FRAME_COUNT, 1000):
+                x[start : start + 1000] = rng.random((1000, *_FRAME_SHAPE), "f4")
+            file["y"] = np.arange(_FRAME_COUNT)
+
+    return _made("frames.h5", make)
+
+
+class _Frames:
+    """A map-style dataset that opens its file where it is read, as many an answer has it."""
+
+    def __init__(self) -> None:
+        self._file: Any = None
+
+    @property
+    def file(self) -> Any:
+        import h5py
+
+        self._file = self._file or h5py.File(_hdf5_file())
+        return self._file
+
+    def __len__(self) -> int:
+        return _FRAME_COUNT
+
+    def __getitem__(self, index: int) -> tuple[Array, Any]:
+        return self.file["x"][index], self.file["y"][index]
+
+
+class _FramesByBatch(_Frames):
+    def __getitems__(self, indices: list[int]) -> tuple[Array, Array]:
+        order = np.sort(indices)  # h5py reads increasing indices alone
+        return self.file["x"][order], self.file["y"][order]
+
+
+def hdf5_penstock() -> Batches:
+    import h5py
+
+    import penstock as ps
+
+    file = h5py.File(_hdf5_file())
+    return _penstock(ps.from_arrays((file["x"], file["y"])).shuffle(seed=1).batch(32))
+
+
+def hdf5_torch(workers: int) -> Contender:
+    return lambda: _torch(_Frames(), 32, workers)
+
+
+def hdf5_torch_batches(workers: int) -> Contender:
+    return lambda: _torch(_FramesByBatch(), 32, workers, _tensors)
+
+
+# Windows of a series
+
+
+def _series() -> tuple[Array, Array]:
+    series = np.random.default_rng(0).random((_STEP_COUNT, 16), "f4")
+    return series[:-_WINDOW], series[_WINDOW:, 0].copy()
+
+
+class _Windows:
+    def __init__(self) -> None:
+        import torch
+
+        self.x, self.y = map(torch.from_numpy, _series())
+
+    def __len__(self) -> int:
+        return len(self.x) - _WINDOW + 1
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.x[index : index + _WINDOW], self.y[index]
+
+
+class _WindowsByBatch(_Windows):
+    def __getitems__(self, indices: list[int]) -> tuple[Any, Any]:
+        import torch
+
+        starts = torch.as_tensor(indices)
+        return self.x[starts[:, None] + torch.arange(_WINDOW)], self.y[starts]
+
+
+def series_penstock() -> Batches:
+    import penstock as ps
+
+    x, y = _series()
+    dataset = ps.timeseries_dataset_from_array(x, y, _WINDOW, batch_size=256, shuffle=True, seed=1)
+    return _penstock(dataset)
+
+
+def series_keras() -> Batches:
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    import keras
+
+    x, y = _series()
+    dataset = keras.utils.timeseries_dataset_from_array(x, y, _WINDOW, batch_size=256, shuffle=True, seed=1)
+    batches: Batches = dataset.repeat().as_numpy_iterator()
+    return batches
+
+
+def series_torch() -> Batches:
+    return _torch(_Windows(), 256, 0)
+
+
+def series_torch_batches() -> Batches:
+    return _torch(_WindowsByBatch(), 256, 0, lambda batch: batch)
+
+
+# Sentences
+
+
+class _Sentences:
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.bounds = np.concatenate([[0], np.cumsum(rng.integers(8, _LONGEST, _SENTENCE_COUNT))])
+        self.words = rng.integers(0, 30_000, self.bounds[-1]).astype(np.int32)
+
+    def __len__(self) -> int:
+        return _SENTENCE_COUNT
+
+    def __getitem__(self, index: int) -> Array:
+        return self.words[self.bounds[index] : self.bounds[index + 1]]
+
+
+def sentences_penstock() -> Batches:
+    import penstock as ps
+
+    sentences = ps.from_source(_Sentences(), element_spec=ps.ArraySpec((None,), "int32"))
+    return ((batch,) for batch in _penstock(sentences.shuffle(seed=1).padded_batch(64)))
+
+
+def sentences_torch(workers: int) -> Contender:
+    def batches() -> Batches:
+        import torch
+
+        def padded(members: Sequence[Array]) -> list[Any]:
+            return [torch.nn.utils.rnn.pad_sequence(list(map(torch.from_numpy, members)), batch_first=True)]
+
+        return _torch(_Sentences(), 64, workers, padded)
+
+    return batches
+
+
+def sentences_tf() -> Batches:
+    import tensorflow as tf
+
+    sentences = _Sentences()
+    ragged = tf.RaggedTensor.from_row_splits(sentences.words, sentences.bounds)
+    dataset = tf.data.Dataset.from_tensor_slices(ragged).shuffle(10_000).map(lambda row: row)  # no longer ragged
+    dataset = dataset.repeat().padded_batch(64).prefetch(tf.data.AUTOTUNE)
+    return ((batch,) for batch in dataset.as_numpy_iterator())
+
+
+# A table
+
+
+def _parquet_file() -> Path:
+    def make(path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rng = np.random.default_rng(0)
+        columns = {f"c{number}": rng.random(_ROW_COUNT, "f4") for number in range(_COLUMN_COUNT)}
+        pq.write_table(pa.table({**columns, "y": np.arange(_ROW_COUNT) % 10}), path, row_group_size=_GROUP_COUNT)
+
+    return _made("table.parquet", make)
+
+
+def table_penstock(**options: int) -> Contender:
+    def batches() -> Batches:
+        import penstock as ps
+
+        dataset = ps.from_parquet(_parquet_file()).shuffle(seed=1, **options)
+        return (list(batch.values()) for batch in _penstock(dataset.batch(256)))  # type: ignore[attr-defined]
+
+    return batches
+
+
+def table_arrow() -> Batches:
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(1)
+
+    def epoch() -> Batches:
+        for rows in pq.ParquetFile(_parquet_file()).iter_batches(100_000):
+            columns = [column.to_numpy() for column in rows.columns]
+            order = rng.permutation(len(rows))
+            for start in range(0, len(order), 256):
+                yield [column[order[start : start + 256]] for column in columns]
+
+    return _forever(epoch)
+
+
+def _hf(*, streaming: bool) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    folder = str(bench_dir() / "hugging face")
+    return datasets.load_dataset(
+        "parquet", data_files=str(_parquet_file()), cache_dir=folder, split="train", streaming=streaming
+    ).with_format("numpy")
+
+
+def table_hf() -> Batches:
+    dataset, rng = _hf(streaming=False), np.random.default_rng(1)
+
+    def epoch() -> Batches:
+        order = rng.permutation(len(dataset))
+        for start in range(0, len(order), 256):
+            yield list(dataset[order[start : start + 256]].values())
+
+    return _forever(epoch)
+
+
+def table_hf_stream() -> Batches:
+    dataset = _hf(streaming=True).shuffle(seed=1, buffer_size=100_000).batch(256)
+    return _forever(lambda: (list(batch.values()) for batch in dataset))
+
+
+# Tar files
+
+
+def _shards() -> list[str]:
+    def make(path: Path) -> None:
+        rng = np.random.default_rng(0)
+        path.mkdir(exist_ok=True)
+        for shard in range(_SHARD_COUNT):
+            with tarfile.open(path / f"{shard:04d}.tar", "w") as file:
+                for number in range(_SHARD_SIZE):
+                    image = io.BytesIO()
+                    np.save(image, rng.integers(0, 256, (32, 32, 3), np.uint8))
+                    for suffix, content in (("npy", image.getvalue()), ("cls", str(number % 10).encode())):
+                        member = tarfile.TarInfo(f"{shard:02d}{number:06d}.{suffix}")
+                        member.size = len(content)
+                        file.addfile(member, io.BytesIO(content))
+
+    return sorted(map(str, _made("small-images", make).glob("*.tar")))
+
+
+def tar_penstock() -> Batches:
+    import penstock as ps
+
+    def parsed(sample: dict[str, Any]) -> tuple[Array, int]:
+        return np.load(io.BytesIO(sample["npy"].data)), int(sample["cls"].tobytes())
+
+    return _penstock(ps.from_tar(_shards()).shuffle(seed=1).map(parsed).batch(64))
+
+
+def tar_webdataset(workers: int) -> Contender:
+    def batches() -> Batches:
+        import webdataset as wds  # type: ignore[import-untyped, unused-ignore]
+
+        dataset = wds.WebDataset(_shards(), shardshuffle=_SHARD_COUNT, resampled=True).shuffle(1000)
+        dataset = dataset.decode().to_tuple("npy", "cls").batched(64)
+        loader = wds.WebLoader(dataset, num_workers=workers, batch_size=None) if workers else dataset
+        return ([np.asarray(leaf) for leaf in batch] for batch in loader)
+
+    return batches
+
+
+_JOBS: dict[str, dict[str, Contender]] = {
+    "hdf5": {
+        "penstock": hdf5_penstock,
+        "torch": hdf5_torch(0),
+        "torch_2": hdf5_torch(2),
+        "torch_batches": hdf5_torch_batches(0),
+        "torch_2_batches": hdf5_torch_batches(2),
+    },
+    "series": {
+        "penstock": series_penstock,
+        "keras": series_keras,
+        "torch": series_torch,
+        "torch_batches": series_torch_batches,
+    },
+    "sentences": {
+        "penstock": sentences_penstock,
+        "torch": sentences_torch(0),
+        "torch_2": sentences_torch(2),
+        "tf": sentences_tf,
+    },
+    "table": {
+        "penstock": table_penstock(),
+        "penstock_window": table_penstock(window=100_000),
+        "arrow": table_arrow,
+        "hf": table_hf,
+        "hf_stream": table_hf_stream,
+    },
+    "tar": {
+        "penstock": tar_penstock,
+        "webdataset": tar_webdataset(0),
+        "webdataset_2": tar_webdataset(2),
+    },
+}
+
+
+def _case(contender: Contender) -> Callable[[Options], Numbers]:
+    return lambda options: time_steady(contender(), options)
+
+
+_CASES = {
+    f"{job}_{name}": _case(contender) for job, contenders in _JOBS.items() for name, contender in contenders.items()
+}
+
+
+def _others(job: str) -> list[str]:
+    ours = ("penstock", "penstock_window", "arrow")
+    return [f"{job}_{name}" for name in _JOBS[job] if name not in ours]
+
+
+def _targets(options: Options) -> list[Target]:
+    return [
+        *(
+            Target(f"{job}: penstock / the best of the others", ratio(f"{job}_penstock", _others(job)), at_least=1.0)
+            for job in _JOBS
+        ),
+        Target("table: in windows / the best of the others", ratio("table_penstock_window", _others("table"))),
+        Target("table: in windows / pyarrow and NumPy", ratio("table_penstock_window", ["table_arrow"])),
+    ]
+
+
+if __name__ == "__main__":
+    run(__file__, _CASES, _targets, round_count=3)
