@@ -9,21 +9,9 @@ import sys
 from pathlib import Path
 
 _DIRECTORY = Path(__file__).parent
-_RUNS = (
-    ("plan_cost",),
-    ("memory",),
-    ("overlap",),
-    ("small_rows",),
-    ("shuffled_pairs",),
-    ("shuffled_pairs", "--cold"),
-    ("keras_fit",),
-    ("gil_bound",),
-    ("augment_characters",),
-    ("transport",),
-    ("worker_start",),
-    ("faults",),
-    ("report_overhead",),
-)
+_COLD = "shuffled_pairs"
+_NAMES = sorted(path.stem for path in _DIRECTORY.glob("*.py") if not path.stem.startswith("_"))
+_RUNS = [(name,) for name in _NAMES] + [(_COLD, "--cold")]
 
 
 def main() -> int:
