@@ -56,6 +56,11 @@ _MAX_KNOWN: Final = 64
 _MAX_KNOWN_ROWS: Final = 512
 # Of rows of fewer bytes, neighbours that are neighbours in memory too are one piece, such as a window of tokens.
 _SMALL_NBYTES: Final = 4 << 10
+# Small rows that lie so far apart, from one's beginning to the next's, are read with what is between them: another read
+# takes as long as copying some kilobytes more. Such are windows with a stride.
+_NEAR_NBYTES: Final = 2 << 10
+# So many bytes of the file at a time, about: they stay in the core's cache.
+_STRETCHES_NBYTES: Final = 512 << 10
 # Fewer reads than this are done one by one: the tables of a read queue take longer to fill.
 _MIN_QUEUED: Final = 4
 # `advise` looks whether this many rows of a call are in memory (6 to 10 us; announcing 32 rows of 60 kB takes
@@ -240,6 +245,9 @@ class FileRows:
             return
         # As unsigned numbers, negative ones are large.
         assert elements.view(np.uint64).max() < self.handle.shape[0], "a row that the file does not have"
+        if len(reads) == 1 and self._are_near(elements):
+            self._gather_near(*reads[0])
+            return
         offsets = elements * self.handle.strides[0]
         offsets += self.handle.offset
         plan = _Plan(elements, offsets, self._vectors(reads))
@@ -267,6 +275,32 @@ class FileRows:
         assert out.flags.writeable, "rows are written"
         offset = element * self.handle.strides[0] + self.handle.offset
         self._read_one(file, offset, [place.view(np.uint8).reshape(-1).data], self._run_nbytes, lambda byte: element)
+
+    def _are_near(self, elements: NDArray[np.int64]) -> bool:
+        """Whether rows are small and lie a little apart, to judge by the first three: shuffled ones hardly do."""
+        if self.handle.row_nbytes > _NEAR_NBYTES // 2 or len(elements) < 3:
+            return False
+        first, second, third = elements[:3].tolist()
+        step = second - first
+        return bool(1 < step == third - second and step * self.handle.strides[0] <= _NEAR_NBYTES)
+
+    def _gather_near(self, indices: NDArray[np.int64], out: NDArray[Any], rows: Any) -> None:
+        """Reads stretches of the file whole, some at a time, and copies the rows that were asked for."""
+        at_once = _STRETCHES_NBYTES // int((indices[1] - indices[0]) * self.handle.strides[0])
+        for start in range(0, len(indices), at_once):
+            some = indices[start : start + at_once]
+            steps = some[1:] - some[:-1]
+            bounds = _with_ends((steps < 1) | (steps * self.handle.strides[0] > _NEAR_NBYTES))
+            firsts, lasts = some[bounds[:-1]], some[bounds[1:] - 1]
+            counts = lasts - firsts + 1
+            shifts = firsts - (np.cumsum(counts) - counts)  # from a row in memory to that of the file
+            box = np.empty((int(counts.sum()), *self.handle.row_shape), self.handle.dtype)
+            self.gather([(np.arange(len(box)) + np.repeat(shifts, counts), box, slice(0, len(box)))])
+            at = some - np.repeat(shifts, bounds[1:] - bounds[:-1])
+            if isinstance(rows, slice):  # `clip` writes straight into `out`, and all of them are in range
+                np.take(box, at, axis=0, out=out[rows][start : start + at_once], mode="clip")
+            else:
+                out[rows[start : start + at_once]] = box[at]
 
     def _vectors(self, reads: Sequence[Read]) -> NDArray[np.int64]:
         """Where each row goes: address and bytes of its first run, shape `(rows, 2)`.
