@@ -79,6 +79,17 @@ def test_rows_a_little_apart_are_those_of_numpy(tmp_path_factory: Any, dtype: An
     rows.close()
 
 
+@pytest.mark.parametrize("part", [slice(None, None, -1), slice(None, None, 3), slice(None, None, -3)])
+def test_rows_a_little_apart_of_a_part_of_a_file(path: Path, part: slice) -> None:
+    np.save(path, numbered((999, 4)))
+    array = np.load(path, mmap_mode="r")[part]
+    handle = StridedFile.of_memmap(array)
+    assert handle is not None
+    rows = FileRows(handle)
+    for indices in (np.arange(0, 300, 3), np.arange(300, 0, -3), np.array([5, 7, 9, 9, 2, 330])):
+        np.testing.assert_array_equal(taken(rows, indices), array[indices])
+
+
 def test_windows_with_a_stride_are_read_in_one_stretch_each(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = numbered((5_000, 4))
     rows, reads = saved(path, array), []
