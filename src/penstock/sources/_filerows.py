@@ -278,12 +278,12 @@ class FileRows:
 
     def _are_near(self, elements: NDArray[np.int64]) -> bool:
         """Whether rows are small and lie a little apart, to judge by the first three: shuffled ones hardly do."""
-        pitch = self.handle.strides[0]
-        if self.handle.row_nbytes > _NEAR_NBYTES // 2 or len(elements) < 3 or pitch < 1:  # from the end backwards
+        nbytes = self.handle.row_nbytes
+        if nbytes > _NEAR_NBYTES // 2 or len(elements) < 3 or self.handle.strides[0] != nbytes:
             return False
         first, second, third = elements[:3].tolist()
         step = second - first
-        return bool(1 < step == third - second and step * pitch <= _NEAR_NBYTES)
+        return bool(1 < step == third - second and step * nbytes <= _NEAR_NBYTES)
 
     def _gather_near(self, indices: NDArray[np.int64], out: NDArray[Any], rows: Any) -> None:
         """Reads stretches of the file whole, some at a time, and copies the rows that were asked for."""
