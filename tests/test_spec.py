@@ -131,6 +131,15 @@ def test_lists_of_which_an_array_would_drop_zeros_are_refused(value):
         ps.from_arrays(value)
 
 
+def test_lists_of_masked_arrays_are_refused():
+    value = [np.ma.array([1, 2]), np.ma.array([1, 2], mask=[False, True])]
+    with pytest.raises(ps.SpecError, match=r"^a list of masked arrays, and a batch has no masks"):
+        leaf_of(value)
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_arrays\(\) got a masked array at the top"):
+        ps.from_arrays(value)
+    assert leaf_of([np.ma.array([1, 2])]).tolist() == [[1, 2]]
+
+
 def test_python_objects_have_no_place():
     with pytest.raises(
         ps.SpecError, match=r'^\(2,\) object holds Python objects, .* np\.dtype\("U"\) of any number\.$'

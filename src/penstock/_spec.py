@@ -5,7 +5,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, Sp
 from penstock._tree import Structure, Tree
 
 Shape = tuple[int | None, ...]
+
+_NO_MASKS: Final = ", and a batch has no masks (return it.filled(0), with it.mask as another leaf)"
 
 
 @final
@@ -249,8 +251,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         return value
     if hasattr(value, "keys") and not hasattr(value, "__array__"):  # a tokenizer's result, an archive of np.load
         raise SpecError(f"{type_of(value)}, which has arrays by name (return dict(it), or one of them)")
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise SpecError("a masked array, and a batch has no masks (return it.filled(0), with it.mask as another leaf)")
+    if _is_masked(value):
+        raise SpecError(f"a masked array{_NO_MASKS}")
     try:
         array = np.asarray(value)
     except PenstockError:
@@ -266,6 +268,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
+    if loses_masks(value, array):
+        raise SpecError(f"a list of masked arrays{_NO_MASKS}")
     if loses_zeros(value, array):
         raise SpecError(
             f"{type_of(value)} of {'bytes' if array.dtype.kind == 'S' else 'text'} of which one ends in a zero, and "
@@ -273,6 +277,15 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
             "np.frombuffer(x, np.uint8)"
         )
     return array
+
+
+def loses_masks(value: object, array: npt.NDArray[Any]) -> bool:
+    """Whether a list has arrays of which something is masked, which an array that was made of it does not keep."""
+    return isinstance(value, list) and array.ndim > 1 and any(map(_is_masked, value))
+
+
+def _is_masked(value: object) -> bool:
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
 
 
 def loses_zeros(value: object, array: npt.NDArray[Any]) -> bool:

@@ -275,3 +275,10 @@ def test_a_batch_that_failed_leaves_nothing_in_the_place_of_another():
     with pytest.raises(ps.SpecError, match=r"an array of \(4,\) float32 in .*for element 1"):
         _ = ds[5]
     assert ds[1] == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(("text", "dtype"), [("a\0", "U2"), (b"a\0", "S2"), ("abc", "U2")])
+def test_text_that_a_declared_dtype_does_not_keep_whole_is_refused(text, dtype):
+    ds = ps.range(2).map(lambda x: text, element_spec=ps.ArraySpec((), dtype))
+    with pytest.raises(ps.SpecError, match=r"text of any size is of np\.dtype\('U'\)"):
+        ds[0]

@@ -165,6 +165,16 @@ def test_text_that_ends_in_a_zero_is_whole_or_refused_where_an_array_would_drop_
         assert list(loader) == texts
 
 
+@pytest.mark.parametrize("texts", [[b"a", b"b\0"], ["a", "b\0"]])
+@pytest.mark.parametrize("verb", ["batch", "windows", "padded_batch"])
+def test_a_stream_refuses_to_drop_zeros_at_the_end_of_what_it_stacks(verb, texts):
+    ds = getattr(ps.from_generator(texts), verb)(2)
+    with pytest.raises(ps.SpecError, match=r"^Number 1 of a batch of (text|bytes) ends in a zero"):
+        list(ds)
+    with ds.loader("inline") as loader, pytest.raises(ps.SpecError, match="ends in a zero"):
+        list(loader)
+
+
 def test_sequence_that_answers_with_another_shape_or_structure_is_told():
     end = r" \(as found on element 0\)\. .*an axis that differs is None in element_spec=\.$"
     with pytest.raises(

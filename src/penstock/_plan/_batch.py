@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock import _tree
 from penstock._errors import SpecError
@@ -15,7 +16,7 @@ from penstock._plan._combine import Zip
 from penstock._plan._index import Slice
 from penstock._plan._map import Map
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node, finite_length
-from penstock._plan._reader import Rows, as_slice, copied
+from penstock._plan._reader import Rows, as_slice, copied, text_array
 from penstock._plan._source import SourceNode
 from penstock._spec import ArraySpec, Spec
 
@@ -319,7 +320,20 @@ def _read_alone(node: Node) -> Node | None:
 def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:
     """Stacks elements of a stream. Of their dtype: by itself NumPy takes the machine's byte order, and no padding."""
     columns = zip(spec.leaves, zip(*members, strict=True), strict=True)
-    return [np.stack(column, dtype=leaf.dtype if leaf.dtype.itemsize else None) for leaf, column in columns]
+    return [
+        np.stack(column, dtype=leaf.dtype) if leaf.dtype.itemsize else stacked_text(leaf, column)
+        for leaf, column in columns
+    ]
+
+
+def stacked_text(leaf: ArraySpec, values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Stacks text or bytes of any size, or arrays of them.
+
+    Raises:
+        SpecError: One ends in a zero; see `text_array`.
+    """
+    texts = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+    return text_array(np.array(texts, object), leaf.dtype.kind)
 
 
 def is_object(leaf: ArraySpec) -> bool:

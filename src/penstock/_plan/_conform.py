@@ -91,7 +91,7 @@ def _where(spec: Spec, number: int) -> str:
 
 
 def _fits(text: Any, dtype: np.dtype[Any]) -> bool:
-    return bool(np.array(text, dtype) == text)
+    return bool(np.array(text, dtype).item() == text)  # as Python's: NumPy's own have lost zeros at their ends, too
 
 
 def observed(value: "Tree") -> Spec:

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import ElementError, SpecError
-from penstock._plan._batch import Batch
+from penstock._plan._batch import Batch, stacked_text
 from penstock._plan._filter import Sequential, judged
 from penstock._plan._map import Map
 from penstock._plan._node import Indices, Leaves, Length, Node
@@ -96,14 +96,15 @@ class Padding:
 
         Raises:
             ElementError: An element is larger than it is to become.
+            SpecError: Text or bytes end in a zero; see `text_array`.
         """
         shapes = self.target(label, spec)
         stacked = []
         for number, (leaf, shape, column) in enumerate(zip(spec.leaves, shapes, columns, strict=True)):
-            values = [value if type(value) is np.ndarray else np.asarray(value) for value in column]
             if leaf.dtype.itemsize == 0:
-                stacked.append(np.array([value.tolist() for value in values], leaf.dtype.kind))
+                stacked.append(stacked_text(leaf, column))
                 continue
+            values = [value if type(value) is np.ndarray else np.asarray(value) for value in column]
             found = [value.shape for value in values]
             largest = tuple(map(max, zip(*found, strict=True)))
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))

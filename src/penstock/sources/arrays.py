@@ -19,7 +19,7 @@ from penstock._errors import (
 from penstock._plan._conform import MisfitError, conformed, observed, text_of
 from penstock._plan._node import Indices
 from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, loses_zeros
+from penstock._spec import ArraySpec, Spec, loses_masks, loses_zeros
 from penstock._tree import Tree
 
 _RAGGED: Final = (
@@ -229,7 +229,7 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             f"from_arrays() got {type_of(leaf)} at {place or 'the top'} with text or bytes that end in a zero, and "
             "arrays of NumPy drop zeros at the end. from_source() takes the list as it is."
         )
-    if np.ma.is_masked(array):
+    if np.ma.is_masked(array) or loses_masks(leaf, array):
         raise ArgumentTypeError(
             f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: what is masked would "
             "be delivered as it lies in memory. Fill it, array.filled(0), and give the mask, array.mask, as a leaf of "
