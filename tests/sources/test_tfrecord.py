@@ -341,6 +341,19 @@ def test_a_pattern_finds_files_through_caches_and_in_archives(tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("leaves_nothing_behind")
+def test_files_in_an_archive_through_a_cache(tmp_path, monkeypatch):
+    cached = pytest.importorskip("fsspec.implementations.cached")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in ("a", "b"):
+            ps.write_tfrecord(tmp_path / name, [name.encode()])
+            archive.write(tmp_path / name, name)
+    ds = ps.from_tfrecord(f"simplecache::zip://?::file://{tmp_path}/all.zip")
+    assert [each.tobytes() for each in ds] == [b"a", b"b"]
+    cached.SimpleCacheFileSystem.clear_instance_cache()  # with it the archive is closed
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
 def test_files_behind_an_url(tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -378,9 +378,11 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
     from fsspec.archive import AbstractArchiveFileSystem  # not above: it is an extra, and is there by now
+    from fsspec.implementations.cached import CachingFileSystem
 
     # The key of a file in an archive is that of the object that reads the archive: another one each time.
-    if isinstance(system, AbstractArchiveFileSystem):
+    behind = system.fs if isinstance(system, CachingFileSystem) else system
+    if isinstance(behind, AbstractArchiveFileSystem):
         return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
     # That of a file behind HTTP is its URL's alone, whatever is there; what the server says of the content tells more.
     mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
