@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._loader import Loader, LoaderOptions
-from penstock._plan._batch import Batch
+from penstock._plan._batch import Bundle
 from penstock._plan._cache import Cache, Whole
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
@@ -111,7 +111,7 @@ def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:
     count = 1
     if step.access == "random" and all(None not in leaf.shape for leaf in step.spec.leaves):
         count = max(1, min(_BATCH_COUNT, _BATCH_NBYTES // max(1, step.spec.nbytes)))
-    plan = Batch(step, count, drop_remainder=False) if count > 1 else step
+    plan = Bundle(step, count, drop_remainder=False) if count > 1 else step
     if step.length == 0:
         return
     total, done = step.length if isinstance(step.length, int) else None, 0

@@ -568,6 +568,13 @@ def test_materialize_keeps_all_now(executor: Any, tmp_path: Path) -> None:
     assert_same(made.cache(tmp_path)[7], kept[7])
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_materialize_keeps_bytes_and_text_whole(executor: Any, tmp_path: Path) -> None:
+    kept = ps.range(30).map(lambda x: {"bytes": b"\0" * int(x), "text": "a\0"}).materialize(tmp_path, executor=executor)
+    assert [element["bytes"] for element in kept] == [b"\0" * x for x in range(30)]
+    assert {element["text"] for element in kept} == {"a\0"}
+
+
 def test_materialize_a_stream_and_go_on(tmp_path: Path) -> None:
     stream = Stream(30)
     told: list[tuple[int, int | None]] = []

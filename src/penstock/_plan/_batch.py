@@ -134,8 +134,8 @@ class Batch(Node):
 class Bundle(Batch):
     """A batch in which ragged leaves and text lie side by side, as an array of Python objects.
 
-    Nobody sees one: it is how workers hand over some elements at a time to a step that takes them one by one. As arrays
-    of NumPy, bytes would lose the zeros at their ends.
+    Nobody sees one: it is how workers hand over some elements at a time to a step that takes them one by one, and how
+    `materialize` has them made. As arrays of NumPy, bytes would lose the zeros at their ends.
     """
 
     def _find_spec(self) -> Spec:
