@@ -40,6 +40,24 @@ def test_workers_run_where_memory_files_are_refused(
         assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_in_their_place_is_told_before_anybody_is_killed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, "memfd_create", errno.EPERM)
+    take = os.posix_fallocate
+
+    def full(descriptor: int, offset: int, nbytes: int) -> None:
+        if nbytes > 1 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        take(descriptor, offset, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    dataset = ps.range(100).map(lambda x: np.full(1 << 14, x)).batch(10)
+    with (
+        dataset.loader("processes", workers=1) as loader,
+        pytest.raises(ps.MemoryLimitError, match=r"no .* MiB for 6 slots .*: No space left on device\. Use a smaller"),
+    ):
+        next(iter(loader))
+
+
 def test_other_failures_of_memory_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, "memfd_create", errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):

@@ -19,7 +19,7 @@ PAGE_NBYTES: Final = mmap.PAGESIZE
 
 @final
 class MemoryFile:
-    """A file of zeros in memory, taken page by page as it is written.
+    """A file of zeros in memory, taken page by page as it is written; on disk, at once.
 
     The descriptor is closed by `close`, or when this is dropped; mappings live on without it.
 
@@ -30,8 +30,10 @@ class MemoryFile:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = max(nbytes, PAGE_NBYTES)
         self.descriptor = -1
-        self.descriptor = _unnamed_file()
+        self.descriptor, is_on_disk = _unnamed_file()
         os.ftruncate(self.descriptor, self.nbytes)
+        if is_on_disk and hasattr(os, "posix_fallocate"):  # where a disk is full, who writes to a mapping is killed
+            os.posix_fallocate(self.descriptor, 0, self.nbytes)
 
     def map(self) -> mmap.mmap:
         """Maps all of it. The mapping goes when the last array that views it is gone; there is nothing to close."""
@@ -74,14 +76,15 @@ def _advised(memory: mmap.mmap) -> mmap.mmap:
     return memory
 
 
-def _unnamed_file() -> int:
+def _unnamed_file() -> tuple[int, bool]:
+    """Opens a file without a name; returns its descriptor, and whether it is on disk."""
     # Where a standard stream was closed, as by `>&- 2>&-`, the system gives its number away. It must not be this one,
     # here or as another process inherits it: what a library in C writes there would land in a batch.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     try:
-        return os.memfd_create("penstock", os.MFD_CLOEXEC)
+        return os.memfd_create("penstock", os.MFD_CLOEXEC), False
     except AttributeError:
         pass
     except OSError as error:
@@ -89,4 +92,4 @@ def _unnamed_file() -> int:
             raise
     descriptor, path = tempfile.mkstemp(prefix="penstock")
     os.unlink(path)
-    return descriptor
+    return descriptor, True
