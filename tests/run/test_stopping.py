@@ -16,6 +16,8 @@ import pytest
 import penstock as ps
 from penstock._memory import _ring
 from penstock._run import _pipeline
+from penstock._run._choice import Choice
+from penstock._run._stage import Stage
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -60,6 +62,35 @@ def test_close_of_a_loader_that_never_ran() -> None:
     loader.close()
     loader.close()
     assert loader.get_state()["position"] == 0
+
+
+@WORKERS
+def test_close_while_the_workers_are_started_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, make = loader_of(count), Choice.make_executor
+
+    def close_behind(choice: Choice, client: Any) -> Any:
+        executor = make(choice, client)
+        loader.close()  # as another thread does
+        return executor
+
+    monkeypatch.setattr(Choice, "make_executor", close_behind)
+    with pytest.raises(ps.LoaderError, match="closed"):
+        iter(loader)
+    assert_ended(workers())
+
+
+@WORKERS
+def test_ctrl_c_before_anybody_knows_of_the_workers_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Stage.start
+
+    def cut_off(stage: Stage) -> None:
+        start(stage)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stage, "start", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        iter(loader_of(count))
+    assert_ended(workers())
 
 
 @WORKERS

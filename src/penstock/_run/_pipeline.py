@@ -143,9 +143,9 @@ class Pipeline:
         # Made last: from here on, workers may call.
         self._executor = make_executor(self)
         self._intake: Intake | None = None
-        self._announces = make_feed is None and not program.is_serial and program.announces
         self._stops = [self._executor.request_stop]
         try:
+            self._announces = make_feed is None and not program.is_serial and program.announces
             if make_feed is not None:
                 feed = make_feed(self._executor.wake, self._executor.shared)
                 self._stops.append(feed.stop_workers)
@@ -159,7 +159,7 @@ class Pipeline:
                 step_count=program.step_count,
             )
             self._executor.begin(program, self._ring, self._intake.feed.ring if self._intake else None)
-        except BaseException:  # no memory, no descriptor, Ctrl-C: nobody else would stop the workers
+        except BaseException:  # no memory, no descriptor, Ctrl-C, closed meanwhile: nobody else would stop the workers
             self.stop_workers()
             raise
 

@@ -15,10 +15,12 @@ Each wait, and what ends it.
 
 Threads hold their client only while they have something to do for it, and the executor not at all. For the client
 holds the plan, the plan the user's functions, those their globals, and these perhaps the very loader whose end
-would stop the threads. So whoever drops the loader stops them, or whoever drops all of that together.
+would stop the threads. So whoever drops the loader stops them, or whoever drops all of that together: the end of the
+client is a stop, too, also of one whose making was cut off by Ctrl-C or an error before anybody knew of its threads.
 `SimpleQueue.put` is reentrant, so `wake` and `request_stop` may be called by a finalizer at any bytecode.
 """
 
+import functools
 import queue
 import sys
 import threading
@@ -60,10 +62,12 @@ class ThreadsExecutor(Executor):
         self._done_counts = [0] * worker_count
         self._turns = Turns(incidents)
         self._own = InlineExecutor(client)
+        self._stop = functools.partial(_stop, self._queue, self._turns, worker_count)
+        client_ref = weakref.ref(client, self._stop)
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(number, self._queue, self._running, self._done_counts, self._turns, weakref.ref(client)),
+                args=(number, self._queue, self._running, self._done_counts, self._turns, client_ref),
                 name=f"penstock-{number}",
                 daemon=True,
             )
@@ -136,10 +140,8 @@ class ThreadsExecutor(Executor):
 
     def request_stop(self) -> None:
         """Queues a stop for each worker."""
-        self._turns.is_over = True
+        self._stop()
         self._own.request_stop()
-        for _ in self._threads:
-            self._queue.put(_STOP)
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads, but not for the one that this is called on."""
@@ -148,6 +150,12 @@ class ThreadsExecutor(Executor):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, ends_at - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+
+def _stop(tasks: "queue.SimpleQueue[object]", turns: Turns, worker_count: int, _: object = None) -> None:
+    turns.is_over = True
+    for _ in range(worker_count):
+        tasks.put(_STOP)
 
 
 def _work(
