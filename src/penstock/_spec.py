@@ -268,14 +268,15 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
-    if loses_masks(value, array):
-        raise SpecError(f"a list of masked arrays{_NO_MASKS}")
-    if loses_zeros(value, array):
-        raise SpecError(
-            f"{type_of(value)} of {'bytes' if array.dtype.kind == 'S' else 'text'} of which one ends in a zero, and "
-            "arrays of NumPy drop zeros at the end. Give each as a leaf of its own, or as numbers: "
-            "np.frombuffer(x, np.uint8)"
-        )
+    if isinstance(value, list):
+        if loses_masks(value, array):
+            raise SpecError(f"a list of masked arrays{_NO_MASKS}")
+        if loses_zeros(value, array):
+            raise SpecError(
+                f"a list of {'bytes' if array.dtype.kind == 'S' else 'text'} of which one ends in a zero, and "
+                "arrays of NumPy drop zeros at the end. Give each as a leaf of its own, or as numbers: "
+                "np.frombuffer(x, np.uint8)"
+            )
     return array
 
 
