@@ -13,7 +13,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 
 # A room is a module or package directly under `penstock`; "__init__" is `penstock` itself.
-GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint", "_calls"}
+GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint", "_calls", "_descriptors"}
 PLAN = GROUND | {"_plan"}
 MEMORY = PLAN | {"_memory"}
 RUN = MEMORY | {"_run", "diagnostics"}

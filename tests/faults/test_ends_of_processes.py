@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Program]
 
 PRELUDE = """
-import os, signal, sys, threading, time
+import contextlib, os, signal, sys, threading, time
 import numpy as np
 import penstock as ps
 
@@ -505,3 +506,29 @@ os._exit(0 if got == (numbers * 2).tolist() else 5)
         timeout_s=40,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("path", ["'kept'", None])
+def test_standard_streams_that_are_closed_are_no_place_for_a_cache(
+    path: str | None, fresh_python: Run, tmp_path: Path
+) -> None:
+    done = fresh_python(
+        PRELUDE
+        + f"""
+os.chdir({str(tmp_path)!r})
+np.save('numbers.npy', np.arange(2000.0))
+for descriptor in (0, 1, 2):  # as by `<&- >&- 2>&-`
+    os.close(descriptor)
+def speak(x):
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):  # it does not look whether anybody listens
+            os.write(stream, b'what a library in C says')
+    return x * 2
+kept = ps.from_npy('numbers.npy').map(speak).cache({path}).batch(100)
+with kept.loader('threads') as loader:
+    epochs = [np.concatenate([batch.copy() for batch in loader]).tolist() for _ in range(2)]
+os._exit(0 if epochs == [(np.arange(2000.0) * 2).tolist()] * 2 else 5)
+""",
+        timeout_s=40,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

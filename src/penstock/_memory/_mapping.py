@@ -14,6 +14,8 @@ import sys
 import tempfile
 from typing import Final, final
 
+from penstock._descriptors import keep_standard_numbers
+
 PAGE_NBYTES: Final = mmap.PAGESIZE
 
 
@@ -78,11 +80,7 @@ def _advised(memory: mmap.mmap) -> mmap.mmap:
 
 def _unnamed_file() -> tuple[int, bool]:
     """Opens a file without a name; returns its descriptor, and whether it is on disk."""
-    # Where a standard stream was closed, as by `>&- 2>&-`, the system gives its number away. It must not be this one,
-    # here or as another process inherits it: what a library in C writes there would land in a batch.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
+    keep_standard_numbers()
     try:
         return os.memfd_create("penstock", os.MFD_CLOEXEC), False
     except AttributeError:

@@ -43,6 +43,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock import _tree
+from penstock._descriptors import keep_standard_numbers
 from penstock._errors import SourceError
 from penstock._plan._fingerprint import Step, change, fingerprint_of
 from penstock._spec import ArraySpec, Spec
@@ -413,6 +414,7 @@ class MemoryFiles:
 
     def __init__(self, spec: Spec, length: int | None, limit: int | None) -> None:
         folder: str | None = None
+        keep_standard_numbers()
         if not sys.platform.startswith("linux"):
             folder = tempfile.mkdtemp(prefix="penstock")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)

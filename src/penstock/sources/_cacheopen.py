@@ -29,6 +29,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock._descriptors import keep_standard_numbers
 from penstock._errors import PenstockError, SourceError
 from penstock._plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock._plan._node import Indices, Leaves
@@ -379,6 +380,7 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self.number = -1
         self._can_write = True
+        keep_standard_numbers()
         try:
             self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except PermissionError:  # then nothing is kept, but what is there can be read

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from penstock._descriptors import keep_standard_numbers
 from penstock._errors import SourceError
 from penstock.sources._openfile import File, described
 
@@ -187,6 +188,7 @@ def complete(path: Path) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    keep_standard_numbers()
     descriptor = _nameless(path.parent)
     try:
         with open(unfinished, "xb") if descriptor is None else open(descriptor, "wb") as out:
