@@ -1,6 +1,7 @@
 """Calls with an argument that the function does not have: what it is called here, and which there are.
 
-So too calls that lack one, several arguments where one tuple of them is meant, and data where an array is taken.
+So too calls that lack one, several arguments where one tuple of them is meant, data where an array is taken, and paths
+from a current folder that is gone.
 
 Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
 """
@@ -10,13 +11,14 @@ import functools
 import inspect
 import math
 import operator
+import os
 from collections.abc import Callable, Collection, Iterator
 from numbers import Real
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from penstock._errors import ArgumentTypeError
+from penstock._errors import ArgumentTypeError, SourceError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -162,7 +164,7 @@ def needs(verb: str, extra: str, more: str = "") -> Iterator[None]:
 
 
 def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
-    """Returns the function with a better error for a keyword that it does not have; its signature stays.
+    """Returns the function with better errors for a call that cannot work; its signature stays.
 
     Args:
         fn: A public function.
@@ -183,8 +185,26 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             ):
                 raise ArgumentTypeError(text) from None
             raise
+        except FileNotFoundError as error:
+            if text := lost_folder(error):
+                raise SourceError(text) from error
+            raise
 
     return call  # type: ignore[return-value]
+
+
+def lost_folder(error: BaseException) -> str | None:
+    """The message about the current folder that is gone, if an error comes from that; Python's names nothing."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return None
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return (
+            "The current folder was deleted, so a path that does not begin at the root leads nowhere. Go to one that "
+            "is there (cd), also if another of the same name was made meanwhile, or give absolute paths."
+        )
+    return None
 
 
 def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:

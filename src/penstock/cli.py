@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import penstock
+from penstock._calls import lost_folder
 from penstock.commands import bench, check, doctor, inspect, materialize
 from penstock.commands._target import count
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
     except (penstock.PenstockError, OSError) as error:
-        print(f"penstock {options.command}: {error}", file=sys.stderr)
+        print(f"penstock {options.command}: {lost_folder(error) or error}", file=sys.stderr)
         return 1
 
 
