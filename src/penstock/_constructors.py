@@ -190,6 +190,7 @@ def from_tf(dataset: Any) -> Dataset:
 
     Raises:
         ArgumentTypeError: Not a `tf.data.Dataset`.
+        ArgumentError: It is part of a graph, such as that of a `tf.function`.
         SpecError: Elements hold something else than tensors of a known number of axes, such as ragged ones.
         ElementError: While reading, TensorFlow raised; names the element's number.
     """

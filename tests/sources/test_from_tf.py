@@ -77,6 +77,28 @@ def test_only_a_dataset_of_tf_data_will_do(tf):
         ps.from_tf([1, 2])
 
 
+def test_a_dataset_of_a_graph_is_refused_with_the_cure(tf):
+    made = []
+
+    @tf.function
+    def make():
+        made.append(tf.data.Dataset.range(3).map(lambda x: x * 2))
+        return tf.constant(0)
+
+    @tf.function(autograph=False)  # which would make another error of ours
+    def use():
+        ps.from_tf(tf.data.Dataset.range(3))
+
+    make()
+    with tf.Graph().as_default():
+        made.append(tf.data.Dataset.range(3))
+    for dataset in made:
+        with pytest.raises(ps.ArgumentError, match=r"within a tf\.function.*outside"):
+            ps.from_tf(dataset)
+    with pytest.raises(ps.ArgumentError, match=r"within a tf\.function.*outside"):
+        use()
+
+
 def test_a_string_is_bytes_and_one_that_numpy_would_cut_is_refused(tf):
     strings = tf.data.Dataset.from_tensor_slices(["to", "bé", "", "or"])
     assert list(ps.from_tf(strings)) == [b"to", "bé".encode(), b"", b"or"]

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from penstock import _tree
-from penstock._errors import ArgumentTypeError, SpecError, type_of
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock._plan._stream import StreamSource
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
@@ -27,6 +27,7 @@ class TfSource(StreamSource):
 
     Raises:
         ArgumentTypeError: Not a `tf.data.Dataset`.
+        ArgumentError: It is part of a graph.
         SpecError: Elements hold something else than tensors of a known rank, such as ragged ones.
     """
 
@@ -73,8 +74,18 @@ class TfSource(StreamSource):
 
 
 def _length(dataset: Any) -> int | float | None:
-    """What TensorFlow knows of it without iterating."""
-    count = int(dataset.cardinality())
+    """What TensorFlow knows of it without iterating.
+
+    Raises:
+        ArgumentError: The dataset, or the call, is part of a graph.
+    """
+    try:
+        count = int(dataset.cardinality())
+    except TypeError:  # of a tensor without a value
+        raise ArgumentError(
+            "from_tf(): this is in a graph, as all is within a tf.function or a tf.Graph, where a dataset is only "
+            "described and cannot be iterated. Make the dataset, and call from_tf(), outside."
+        ) from None
     if count == tf.data.INFINITE_CARDINALITY:
         return math.inf
     return None if count == tf.data.UNKNOWN_CARDINALITY else count
