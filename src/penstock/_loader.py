@@ -26,7 +26,7 @@ from penstock._plan._batch import Batch
 from penstock._plan._guarding import OnError, tolerant
 from penstock._plan._map import Map
 from penstock._plan._node import POSITION_LIMIT, Node, walk
-from penstock._plan._settled import settled
+from penstock._plan._settled import keeping, settled
 from penstock._plan._text import difference, identity, length_text, length_words, uncounted
 from penstock._plan._tolerate import Guard
 from penstock._plan._windows import Windows
@@ -201,6 +201,11 @@ class Loader(NoArray):
         self._same_epoch = same_epoch
         self._quarantine = quarantine or options.make_quarantine(node, plan)
         self._stage = self._make_stage(plan)
+        share = self._stage.budget.source_share(options.memory_limit, self._stage.process_count)
+        if share < 1 and (less := keeping(plan, share)) is not plan:
+            self._stage.close()
+            self._node = plan = less
+            self._stage = self._make_stage(plan)
         self._program, self._budget = self._stage.program, self._stage.budget
         self._overhead_nbytes = overhead_nbytes(self._stage.process_count)
         try:
@@ -288,7 +293,7 @@ class Loader(NoArray):
 
     @property
     def projected_nbytes(self) -> int:
-        """Bytes that this loader takes, in all: slots, scratch memory of workers, blocks of shuffled positions."""
+        """Bytes that this loader takes, in all: slots, scratch memory of workers, caches, what sources keep decoded."""
         return self._budget.projected_nbytes
 
     # Where it is.

@@ -124,12 +124,13 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
     `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. Nothing is cast.
 
     Reads the footer of the first file, and those of all when the length is first needed. A row group is the least
-    that can be decoded: in order, each is decoded once; in random order over all of the data, nearly all are for
-    every batch. So shuffle within a window of a few row groups (`shuffle(window=...)`), or write small ones.
+    that can be decoded. What was decoded is kept, up to 128 MiB: so much data are decoded once, in any order. Of more,
+    in random order over all of them, many row groups are decoded for every batch. So shuffle within a window of a few
+    row groups (`shuffle(window=...)`), or `materialize` first.
 
     Random access: yes. Order: that of the paths given, and of the names that a pattern finds.
-    Memory: the four row groups that were read last, decoded, in each process that reads. Their size is the file's to
-    say, so it is not part of what a loader projects.
+    Memory: decoded row groups, 128 MiB of them or two neighbours that are larger, in each process that reads; all
+    where they are less. They are part of what a loader projects. With a `memory_limit` less is kept, one at least.
 
     Args:
         paths: A path, a pattern (`"train-*.parquet"`), an URL that `fsspec` knows (`s3://`), or a list of these.

@@ -44,6 +44,8 @@ class Plan:
     """What worker processes need more, beside themselves: memory that threads have in common."""
     process_count: int = WORKER_COUNT
     """Worker processes: those that were asked for, one to read a stream besides, or that one alone."""
+    gives_way: bool = False
+    """Whether less is kept under a lower limit, and it is refused only far below what is projected."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of the loader."""
 
@@ -89,6 +91,15 @@ def ragged_rows() -> ps.Dataset:
 def ragged_stream() -> ps.Dataset:
     rows = lambda: (ragged(number) for number in range(FRAME_COUNT))  # noqa: E731
     return ps.from_generator(rows, element_spec=ps.ArraySpec((None,), "float64"))
+
+
+def table(folder: Path, name: str) -> ps.Dataset:
+    """A number and a list of 2 to 20 in each row, 32 MiB decoded: in one row group, or in 8."""
+    return ps.from_parquet(folder / f"{name}.parquet")
+
+
+def padded(rows: ps.Dataset, size: int) -> ps.Dataset:
+    return rows.padded_batch(size, padded_shapes={"x": (), "l": (20,)})
 
 
 def from_table() -> ps.Dataset:
@@ -170,6 +181,21 @@ PLANS = {
         lambda folder: stream().batch(64).shuffle(window=4).unbatch().batch(100), 66, process_count=1
     ),
     "images": Plan(pictures, 92, own_mib=2.2),
+    "a row group": Plan(
+        lambda folder: padded(table(folder, "one").shuffle(seed=1), 8000),
+        76,
+        "what sources keep in memory",
+        "smaller row groups",
+        more_mib=56,
+    ),
+    "row groups": Plan(
+        lambda folder: padded(table(folder, "many").shuffle(seed=1, window=50_000), 8000),
+        48,
+        "what sources keep in memory",
+        "smaller row groups",
+        more_mib=24,
+        gives_way=True,
+    ),
     "a large array": Plan(lambda folder: from_table(), 47, more_mib=64),
 }
 
@@ -233,7 +259,8 @@ def measure(name: str, executor: str, folder: Path) -> dict[str, Any]:
     watch.close()
     refusal = ""
     try:
-        dataset.loader(**options, memory_limit=projected + report.overhead_nbytes - 1)
+        refused = MIB if plan.gives_way else projected - 1
+        dataset.loader(**options, memory_limit=refused + report.overhead_nbytes)
     except ps.MemoryLimitError as error:
         refusal = str(error)
     return {

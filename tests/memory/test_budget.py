@@ -105,10 +105,13 @@ def test_bytes_for_people(nbytes: int, text: str) -> None:
 
 
 def test_budget_is_its_items() -> None:
-    items = Budget(3, 100, 20, 7, 5, 6, 4, "batch(2)", "(2,) uint8")
-    assert items.projected_nbytes == 342
+    items = Budget(3, 100, 20, 7, 5, 6, 8, 4, "batch(2)", "(2,) uint8")
+    assert items.projected_nbytes == 350
     items.require(None)
-    items.require(342)
+    items.require(350)
+    assert items.source_share(None) == items.source_share(350) == 1
+    assert items.source_share(346) == 0.5
+    assert items.source_share(100) == 0
     assert math.isclose(items.ring_nbytes, 300)
 
 

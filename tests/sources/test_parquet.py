@@ -1,13 +1,18 @@
 import datetime as dt
+import pickle
+import threading
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._fingerprint import fingerprint
 from penstock.testing import SourceTests
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+
+from penstock.sources import _columns, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
 COUNT = 23
@@ -52,9 +57,13 @@ def dataset(paths, **options):
 
 
 class TestTables(SourceTests):
-    @pytest.fixture(params=["a.parquet", "a.arrow", "lz4.arrow", "two.parquet"])
-    def source(self, request, tmp_path, content):
+    @pytest.fixture(params=["a.parquet", "a.arrow", "lz4.arrow", "two.parquet", "pieces.parquet"])
+    def source(self, request, tmp_path, content, monkeypatch):
         path = tmp_path / request.param
+        if "pieces" in request.param:  # rows one by one, and columns that are memory of their own
+            monkeypatch.setattr(parquet, "PIECE_NBYTES", 1)
+            monkeypatch.setattr(_columns, "MAPPED_NBYTES", 1)
+            return dataset(saved(path, content, COUNT))._node.data
         if "two" not in request.param:
             return dataset(saved(path, content))._node.data
         saved(tmp_path / "0.parquet", content[:9])
@@ -130,13 +139,23 @@ def test_columns_are_those_asked_for_in_their_order(tmp_path):
     assert ds[7] == {"name": "ä7", "u1": 7}
 
 
-@pytest.mark.usefixtures("leaves_nothing_behind")
-def test_each_row_group_is_decoded_once_in_order(tmp_path, monkeypatch):
-    from penstock.sources import parquet
-
-    decoded = []
+@pytest.fixture
+def decoded(monkeypatch):
+    """The row groups that were decoded so far."""
+    found = []
     read_group = parquet._read_group
-    monkeypatch.setattr(parquet, "_read_group", lambda *what: decoded.append(what[2]) or read_group(*what))
+    monkeypatch.setattr(parquet, "_read_group", lambda *what: found.append(what[1]) or read_group(*what))
+    return found
+
+
+@pytest.fixture
+def little_room(monkeypatch):
+    """No more is kept than two neighbouring groups."""
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1)
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_each_row_group_is_decoded_once_in_order(tmp_path, decoded):
     ds = dataset(saved(tmp_path / "small.parquet", table()), columns=["u1"])
     assert np.concatenate([batch["u1"] for batch in ds.batch(3)]).tolist() == list(range(COUNT))
     assert decoded == [0, 1, 2, 3, 4]
@@ -155,6 +174,7 @@ def test_each_row_group_is_decoded_once_in_order(tmp_path, monkeypatch):
     ],
     ids=["shuffle", "window", "in order"],
 )
+@pytest.mark.usefixtures("little_room")
 def test_groups_that_are_decoded_for_a_few_rows_are_told_with_the_cure(order, is_told, tmp_path, caplog):
     path = saved(tmp_path / "a.parquet", pa.table({"x": np.arange(2000)}), rows_in_a_group=50)
     with order(ps.from_parquet(path)).batch(4).loader(executor="inline") as loader:
@@ -165,18 +185,102 @@ def test_groups_that_are_decoded_for_a_few_rows_are_told_with_the_cure(order, is
     if is_told:
         assert told[0].startswith("a.parquet: 32 row groups, of 50 rows on average, were decoded for ")
         assert "shuffle(seed, window=100)" in told[0]
+        assert "ds.materialize(path)" in told[0]
 
 
-def test_no_more_groups_are_kept_than_said(tmp_path):
-    from penstock.sources import parquet
+def test_a_table_that_there_is_room_for_is_decoded_once_in_any_order(tmp_path, decoded, caplog):
+    path = saved(tmp_path / "a.parquet", pa.table({"x": np.arange(2000)}), rows_in_a_group=50)
+    for epochs in (1, 2):
+        del decoded[:]
+        with ps.from_parquet(path).shuffle(seed=1).repeat(epochs).batch(4).loader(executor="threads") as loader:
+            assert sorted(np.concatenate([batch["x"] for batch in loader])) == sorted([*range(2000)] * epochs)
+        assert sorted(decoded) == list(range(40))
+    assert not caplog.records
 
-    opened = dataset(saved(tmp_path / "a.parquet", table(), 2), columns=["u1"])._node.data.open()
-    out = {"u1": np.empty(COUNT, "u1")}
-    opened.read_into(np.arange(COUNT), out)
-    assert out["u1"].tolist() == list(range(COUNT))
-    assert len(opened._decoded) == parquet.KEPT_GROUPS
+
+def test_what_is_there_is_read_before_others_take_its_place(tmp_path, decoded):
+    source = ps.from_parquet(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(1000)}), 100))._node.data
+    opened = source.keeping(int(8.5 * 4096) + 4 * 4096).open()  # 8 of 10 groups, and what it takes to decode one
+    out = {"x": np.empty(10, "i8")}
+    for _ in range(11):
+        opened.read_into(np.arange(0, 1000, 100), out)
+    assert len(decoded) == 10 + 10 * 2
+
+
+@pytest.mark.usefixtures("little_room")
+def test_no_more_is_kept_than_said(tmp_path):
+    content = pa.table({"x": np.arange(100_000), "l": pa.array([[i] * (i % 7) for i in range(100_000)])})
+    source = dataset(saved(tmp_path / "a.parquet", content, 10_000))._node.data
+    sizes = [10_000 * 8 + 8 * 10_001 + 8 * sum(max(1, i % 7) for i in range(at, at + 10_000)) for at in (0, 10_000)]
+    assert source.groups.nbytes.tolist()[:2] == sizes, "the footer knows"
+    nbytes, work = source.groups.nbytes, source.groups.work_nbytes
+    assert source.kept_nbytes == max(nbytes[:-1] + nbytes[1:]) + max(work) <= 6 * max(nbytes)
+    assert pickle.loads(pickle.dumps(source)).kept_nbytes == source.kept_nbytes
+    assert (
+        pickle.loads(pickle.dumps(source.keeping(0))).kept_nbytes == source.keeping(0).kept_nbytes < source.kept_nbytes
+    )
+    opened, out = source.open(), {"x": np.empty(100, "i8"), "l": np.empty(100, object)}
+    for at in range(0, 100_000, 5000):
+        opened.read_into(np.arange(at, at + 100), out)
+        assert out["x"].tolist() == list(range(at, at + 100))
+        assert [len(each) for each in out["l"]] == [i % 7 for i in range(at, at + 100)]
+        assert sum(each.nbytes for each in opened._decoded.values()) <= source.kept_nbytes
+    for each in opened._decoded.values():
+        assert sum(column.nbytes for column in each.columns) <= each.nbytes
     opened.close()
     assert not opened._decoded
+
+
+def test_less_is_kept_where_it_is_asked_for(tmp_path):
+    source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(100_000)}), 10_000))._node.data
+    assert source.kept_nbytes == 100_000 * 8 + 4 * 80_000
+    assert source.keeping(10**9) is source
+    less = source.keeping(600_000)
+    assert less.kept_nbytes == 600_000
+    assert source.keeping(0).kept_nbytes == 5 * 80_000, "one group, and what it takes to decode it"
+    assert less == source
+    assert fingerprint(less) == fingerprint(source), "or caches of it would begin anew"
+
+
+def test_text_that_is_larger_than_its_file_says_is_counted_as_it_is(tmp_path):
+    texts = [f"{i % 3}" * 1000 for i in range(2000)]  # a dictionary of three
+    source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": texts}), 1000))._node.data
+    opened, out = source.open(), {"x": np.empty(2000, object)}
+    opened.read_into(np.arange(2000), out)
+    assert out["x"].tolist() == texts
+    assert all(each.nbytes >= 1_000_000 for each in opened._decoded.values())
+    assert len(opened._decoded) == 1
+
+
+@pytest.mark.usefixtures("leaves_nothing_behind")
+def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
+    source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data
+    opened = source.keeping(0).open()
+    began, waits, done = [], threading.Event(), threading.Event()
+    read_group = parquet._read_group
+    monkeypatch.setattr(parquet, "_read_group", lambda *what: began.append(what[1]) or read_group(*what))
+
+    class Condition(threading.Condition):
+        def wait(self, timeout=None):
+            waits.set()
+            return super().wait(timeout)
+
+    opened._let_go = Condition()
+    out = {"x": np.empty(1, "i8")}
+
+    def read():
+        opened.read_into(np.array([2500]), out)
+        done.set()
+
+    with opened._columns(0):
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert waits.wait(30)
+        assert began == [0]
+    assert done.wait(30)
+    thread.join()
+    assert out["x"].tolist() == [2500]
+    assert list(opened._decoded) == [2]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
@@ -296,3 +400,72 @@ def test_worker_processes_decode_for_themselves(tmp_path):
         batches = list(loader)
     assert np.concatenate([batch["u1"] for batch in batches]).tolist() == list(range(COUNT))
     assert np.concatenate([batch["matrix"] for batch in batches]).tobytes() == VECTORS.tobytes()
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "lz4.arrow"])
+def test_rows_of_arrow_files_are_read_where_they_lie(tmp_path, name):
+    content = pa.table({"x": np.arange(10_000), "y": np.arange(10_000.0), "truth": np.arange(10_000) % 3 == 0})
+    path, compressed = saved(tmp_path / name, content, 1000), "lz4" in name
+    source = dataset(path, columns=["x"])._node.data
+    assert source.groups.nbytes.tolist() == [8000 if compressed else parquet.COLUMN_NBYTES] * 10
+    with_copied = dataset(path, columns=["truth", "x"])._node.data
+    assert 0 <= with_copied.groups.nbytes.min() - (9000 if compressed else 2 * parquet.COLUMN_NBYTES) < 300
+    opened, out = source.open(), {"x": np.empty(100, "i8")}
+    before = pa.total_allocated_bytes()
+    opened.read_into(np.arange(0, 10_000, 100), out)
+    assert out["x"].tolist() == list(range(0, 10_000, 100))
+    assert (pa.total_allocated_bytes() > before) == compressed
+    opened.close()
+
+
+def frames(path, **options):
+    saved(path, pa.table({"x": np.arange(1_000_000)}), 100_000)
+    return ps.from_parquet(path, **options)
+
+
+def test_what_is_kept_is_part_of_the_projected_memory(tmp_path):
+    ds = frames(tmp_path / "a.parquet").shuffle(seed=1).batch(32)
+    kept = 1_000_000 * 8 + 4 * 800_000
+    with ds.loader(executor="threads", workers=2) as loader:
+        rest = loader.projected_nbytes - kept
+        assert 0 < rest < 6 << 20
+    with ds.loader(executor="processes", workers=3) as loader:
+        assert loader.projected_nbytes == 3 * kept + rest
+    pair = ps.zip((ds, ds.map(lambda batch: batch["x"] + 1)))  # equal sources are opened once
+    with pair.loader(executor="threads", workers=2) as loader:
+        assert kept < loader.projected_nbytes < 2 * kept
+    with ds.unbatch().filter(lambda e: e["x"] % 2 == 0).batch(32).loader(executor="threads", workers=2) as loader:
+        assert kept < loader.projected_nbytes < kept + (8 << 20)
+
+
+def test_under_a_limit_less_is_kept_and_then_the_loader_is_refused(tmp_path, decoded):
+    ds = frames(tmp_path / "a.parquet").shuffle(seed=1).batch(1000)
+    workers = 2
+    for executor in ("threads", "processes"):
+        with ds.loader(executor=executor, workers=workers) as loader:
+            whole = loader.projected_nbytes + loader.report().overhead_nbytes
+        limit = whole - 2 * workers * 800_000
+        with ds.loader(executor=executor, workers=workers, memory_limit=limit) as loader:
+            assert limit - 4 <= loader.projected_nbytes + loader.report().overhead_nbytes <= limit
+            if executor == "threads":
+                assert sorted(next(iter(loader))["x"]) == sorted(ds[0]["x"])
+    text = (
+        r"3\.8 MiB of it is what sources keep in memory, such as decoded row groups of Parquet\. Write the file with "
+    )
+    text += r"smaller row groups \(row_group_size=\.\.\.\), or read fewer of its columns \(columns=\[\.\.\.\]\)\."
+    with pytest.raises(ps.MemoryLimitError, match=text):
+        ds.loader(executor="threads", memory_limit=7 << 20)
+    filtered = frames(tmp_path / "b.parquet").filter(lambda e: e["x"] % 2 == 0).batch(32)
+    with filtered.loader(executor="threads", workers=2) as loader:
+        limit = loader.projected_nbytes - 4 * 800_000
+    with filtered.loader(executor="threads", workers=2, memory_limit=limit) as loader:
+        assert loader.projected_nbytes <= limit
+        assert next(iter(loader))["x"].tolist() == list(range(0, 64, 2))
+
+
+def test_row_and_column_of_a_null_are_named_in_any_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "PIECE_NBYTES", 1)
+    for values in ([1, 2, 3, None], ["a", "b", "c", None], [[1], [2, 3], [], [4, None]]):
+        ds = dataset(saved(tmp_path / "a.parquet", pa.table({"y": range(4), "x": values}), 4))
+        with pytest.raises(ps.SourceError, match=r"row group 0 row 3 has no value in column 'x'"):
+            ds[0]

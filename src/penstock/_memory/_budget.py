@@ -42,6 +42,8 @@ class Budget:
     """Arrays in memory that worker processes get a share of."""
     kept_nbytes: int
     """Caches in memory."""
+    source_nbytes: int
+    """What sources keep of their data, in all processes that read."""
     spans_nbytes: int
     """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
     last_step: str
@@ -56,7 +58,14 @@ class Budget:
     def projected_nbytes(self) -> int:
         """The sum."""
         rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
-        return self.ring_nbytes + rest
+        return self.ring_nbytes + rest + self.source_nbytes
+
+    def source_share(self, limit: int | None, process_count: int = 0) -> float:
+        """Which part of `source_nbytes` a limit leaves to the sources: 1 for all of it, or if there are none."""
+        if limit is None or not self.source_nbytes:
+            return 1.0
+        excess = self.projected_nbytes + overhead_nbytes(process_count) - limit
+        return min(1.0, max(0.0, 1 - excess / self.source_nbytes))
 
     def require(self, limit: int | None, process_count: int = 0) -> None:
         """Refuses a loader that cannot stay under its limit.
@@ -73,6 +82,7 @@ class Budget:
             return
         processes = f"{process_count} worker process{'' if process_count == 1 else 'es'}"
         ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
+        decoded = "what sources keep in memory, such as decoded row groups of Parquet"
         waiting = "elements of a stream that wait, and what steps hold that see them in order"
         items = {
             ring: self.ring_nbytes,
@@ -80,6 +90,7 @@ class Budget:
             "arrays that worker processes share": self.shared_nbytes,
             waiting: self.spans_nbytes,
             "a cache in memory": self.kept_nbytes,
+            decoded: self.source_nbytes,
             f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
         }
         largest = max(items, key=lambda name: items[name])
@@ -90,6 +101,8 @@ class Budget:
             "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
             waiting: f"Use a smaller window or batch, or {prefetch}",
             "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
+            decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
+            "(columns=[...])" + (", or use fewer worker processes: each keeps its own" if process_count > 1 else ""),
         }
         cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
         if items[largest] == overhead:
@@ -113,6 +126,7 @@ def budget(
     worker_count: int,
     shared_nbytes: int = 0,
     spans_nbytes: int = 0,
+    source_nbytes: int = 0,
     sequence: Node | None = None,
 ) -> Budget:
     """Adds up what a loader of this plan will take.
@@ -124,6 +138,7 @@ def budget(
         worker_count: Workers; 0 if there are none.
         shared_nbytes: See `Budget`.
         spans_nbytes: See `Budget`.
+        source_nbytes: See `Budget`.
         sequence: The part that one worker reads element after element into the slots, if there is nothing else to do.
     """
     nodes = list(walk(node))
@@ -141,6 +156,7 @@ def budget(
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
         kept_nbytes=sum({key_of(each.opens): each.kept_nbytes for each in nodes}.values()),
+        source_nbytes=source_nbytes,
         spans_nbytes=spans_nbytes,
         last_step=node.label,
         spec=str(spec),

@@ -1,4 +1,8 @@
-"""A plan without what nobody needs any more: what is before a cache that has all that the plan can ask for."""
+"""A plan with other nodes in the place of some.
+
+Without what nobody needs any more: what is before a cache that has all that the plan can ask for. And with sources that
+keep less in memory.
+"""
 
 import operator
 from collections.abc import Mapping
@@ -8,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._plan._cache import Cache, Whole
+from penstock._plan._cache import Cache
 from penstock._plan._node import Indices, Node, walk
 from penstock._plan._shuffle import Shuffle
+from penstock._plan._source import SourceNode
 from penstock._plan._tolerate import Replace
 
 MOST_ELEMENTS: Final = 1 << 23
@@ -22,15 +27,15 @@ def settled(plan: Node) -> Node:
 
     A stream stays as it is: one that is kept is another kind of plan, with another state.
     """
-    whole: dict[int, Whole] = {}
+    whole: dict[int, Node] = {}
     if plan.access == "stream":
         return plan
     for node in walk(plan):
         if isinstance(node, Cache) and node.all is None and node.access == "random" and id(node) not in whole:
             found = node.store.complete(lambda cache=node: _asked(plan, cache))  # type: ignore[misc]
             if found is not None:
-                whole[id(node)] = found
-    return _with(plan, whole) if whole else plan
+                whole[id(node)] = replace(node, all=found)
+    return _with(plan, whole)
 
 
 def _asked(plan: Node, cache: Cache) -> npt.NDArray[np.bool_] | None:
@@ -61,17 +66,28 @@ def _asked(plan: Node, cache: Cache) -> npt.NDArray[np.bool_] | None:
     return found
 
 
-def _with(node: Node, whole: Mapping[int, Whole]) -> Node:
-    """The same plan with what was found out of its caches."""
-    if id(node) in whole:
-        return replace(node, all=whole[id(node)])  # type: ignore[type-var]  # every concrete node is a dataclass
+def keeping(plan: Node, share: float) -> Node:
+    """The same plan, whose sources keep but a share of the memory that they would keep; itself if none can."""
+    made: dict[int, Node] = {}
+    for node in walk(plan):
+        if isinstance(node, SourceNode) and id(node) not in made:
+            data = node.data.keeping(int(share * node.data.kept_nbytes))
+            if data is not node.data:
+                made[id(node)] = replace(node, data=data)
+    return _with(plan, made)
+
+
+def _with(node: Node, made: Mapping[int, Node]) -> Node:
+    """The same plan with some of its nodes made anew; itself where there is none of them."""
+    if id(node) in made:
+        return made[id(node)]
     changed: dict[str, Any] = {}
     for field in fields(node):  # type: ignore[arg-type]
         value = getattr(node, field.name)
         if isinstance(value, Node):
-            new: Any = _with(value, whole)
+            new: Any = _with(value, made)
         elif isinstance(value, tuple) and value and all(isinstance(each, Node) for each in value):
-            new = tuple(_with(each, whole) for each in value)
+            new = tuple(_with(each, made) for each in value)
             new = value if all(map(operator.is_, new, value)) else new
         else:
             continue

@@ -76,6 +76,21 @@ class Source(Openable, ABC):
     may_hold_gil: bool = False
     """Whether it may hold the GIL while it reads, for all that anybody knows: a report then says what helps if so."""
 
+    @property
+    def kept_nbytes(self) -> int:
+        """How much memory what `open` gives takes at most, in each process that reads; known from headers.
+
+        Such as what is decoded at one time, and what stays decoded. The default is 0.
+        """
+        return 0
+
+    def keeping(self, nbytes: int) -> "Source":
+        """The same source with a `kept_nbytes` of no more than that, or as little as it can do with.
+
+        A loader asks for it whose `memory_limit` is too small. The default is the source itself.
+        """
+        return self
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of elements; read from a header, never by counting them."""
@@ -139,6 +154,16 @@ class Lookalike(Source):
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
         for flag in ("computes", "is_remote", "is_in_memory", "may_hold_gil"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
+
+    @property
+    def kept_nbytes(self) -> int:
+        """As the object says, if it does."""
+        return int(getattr(self._inner, "kept_nbytes", 0))
+
+    def keeping(self, nbytes: int) -> Source:
+        """As the object does, if it has this method."""
+        made = self._inner.keeping(nbytes) if hasattr(self._inner, "keeping") else self._inner
+        return self if made is self._inner else made if isinstance(made, Source) else Lookalike(made)
 
     def __len__(self) -> int:
         return len(self._inner if self._handle is None else self._handle)

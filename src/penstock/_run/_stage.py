@@ -11,7 +11,7 @@ error, by the deadline, or by `request_stop`, which the stages get with the feed
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, final
 
@@ -23,6 +23,7 @@ from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._map import Map
 from penstock._plan._node import Leaves, Node, walk
 from penstock._plan._pad import PaddedBatch
+from penstock._plan._source import Source, key_of
 from penstock._plan._stream import Generate, Inlet, cut, needed
 from penstock._plan._tolerate import Guard
 from penstock._run._choice import Choice, choose, choose_feed
@@ -104,7 +105,14 @@ class Stage:
                 self.program = Serial(node, same_epoch=same_epoch)
                 self.choice = choose_feed(self.program, executor, timeout_s)
                 self._choices.append(self.choice)
-                self.budget = budget(node, self.program.spec, slot_count=prefetch + 2, worker_count=1, sequence=below)
+                self.budget = budget(
+                    node,
+                    self.program.spec,
+                    slot_count=prefetch + 2,
+                    worker_count=1,
+                    source_nbytes=_source_nbytes(node),
+                    sequence=below,
+                )
                 return
             self.choice = choose(above, executor, workers, timeout_s, functions)
             self._choices.append(self.choice)
@@ -133,6 +141,7 @@ class Stage:
                 worker_count=self.choice.worker_count + self._may_drive,
                 shared_nbytes=self.choice.shared_nbytes,
                 spans_nbytes=0 if below is None else self._spans_nbytes(above, below),
+                source_nbytes=self._all_source_nbytes(above, below),
             )
         except BaseException:
             self.leave()
@@ -170,6 +179,13 @@ class Stage:
         assert self._below is not None
         staged = {id(stage.node): stage.nbytes for stage in self._stages.values()}
         return self._below.layout.nbytes + self._ragged_nbytes(above) + _held_nbytes(below, staged)
+
+    def _all_source_nbytes(self, above: Node, below: Node | None) -> int:
+        """What sources keep in each process that reads: workers read what is above, and one process what is below."""
+        processes = self.choice.worker_count if self.choice.executor == "processes" else 1
+        inner = sum(stage.source_nbytes for stage in self._stages.values())
+        staged = {id(stage.node) for stage in self._stages.values()}
+        return processes * _source_nbytes(above) + inner + (0 if below is None else _source_nbytes(below, staged))
 
     def _ragged_nbytes(self, above: Node) -> int:
         """Elements of any size that wait: known where they must fit what they are padded to.
@@ -270,6 +286,21 @@ def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
     return node.held_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
 
 
+def _source_nbytes(node: Node, staged: Container[int] = ()) -> int:
+    """What the sources of a plan keep in one process, but for those of its stages; equal ones are opened once."""
+    found: dict[Hashable, int] = {}
+
+    def look(node: Node) -> None:
+        if id(node) not in staged:
+            if isinstance(node.opens, Source):
+                found[key_of(node.opens)] = node.opens.kept_nbytes
+            for each in node.inputs:
+                look(each)
+
+    look(node)
+    return sum(found.values())
+
+
 def _inner(below: Node) -> Iterator[tuple[int, Node]]:
     """The parts of a feed that workers make, for they take time; numbered in the order of `walk`.
 
@@ -348,8 +379,13 @@ class _Parallel:
 
     @property
     def nbytes(self) -> int:
-        """Its projected memory."""
-        return self._stage.budget.projected_nbytes
+        """Its projected memory, but for what sources keep."""
+        return self._stage.budget.projected_nbytes - self.source_nbytes
+
+    @property
+    def source_nbytes(self) -> int:
+        """What its sources keep."""
+        return self._stage.budget.source_nbytes
 
     def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
         """Gives the elements of an epoch from one on; each is good until the next one is asked for."""

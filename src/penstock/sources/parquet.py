@@ -1,15 +1,17 @@
 """Parquet files and Arrow files (Feather, version 2) as sources of random access, with `pyarrow`.
 
-Both hold rows in groups: row groups, record batches. A group is the least that can be decoded, so the last ones that
-were read are kept, decoded, for the rows that are asked for next.
+Both hold rows in groups: row groups, record batches. A group is the least that can be decoded, so those that were read
+are kept, decoded, for the rows that are asked for next: as many as there is room for, which is known ahead
+(`TableSource.kept_nbytes`). See `design/0019-kept-groups.md`.
 """
 
 import logging
+import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -22,7 +24,7 @@ from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, Spec
 from penstock._plan._source import Gathering, Read
 from penstock._spec import ArraySpec
 from penstock._tree import Tree
-from penstock.sources._columns import Column, NullError, column_of, spec_of
+from penstock.sources._columns import Builder, Column, NullError, column_of, is_copied, spec_of
 from penstock.sources._openfile import File, FilesSource, for_each, placed
 from penstock.sources._remote import RemoteFile
 
@@ -31,14 +33,25 @@ Integers = npt.NDArray[np.int64]
 
 _log = logging.getLogger("penstock")
 
-KEPT_GROUPS: Final = 4
-"""So many groups are kept decoded in a process: the one that is read, and those of its neighbours' units."""
+KEPT_NBYTES: Final = 128 << 20
+"""So much is kept decoded in a process, and two neighbouring groups where these are larger."""
+PIECE_NBYTES: Final = 1 << 20
+"""A column is decoded in pieces of about this much, and one after the other."""
+WORK_NBYTES: Final = 24 << 20
+"""What decoding a group takes besides, at most, and no more than `WORK_SHARE` times the group."""
+WORK_SHARE: Final = 4
+BUFFER_NBYTES: Final = 256 << 10
+"""So much of a file is read at one time, or a page."""
+COLUMN_NBYTES: Final = 4 << 10
+"""A column of a group takes this much at least: objects of Python."""
 WASTED_GROUPS: Final = 32
 """After so many groups were decoded, it is looked at how much of them was asked for."""
 USED_SHARE: Final = 0.05
 """A smaller part of the decoded rows is said to be a waste."""
 KEPT_FOOTERS: Final = 64
 """So many footers of files behind URLs are kept in a process."""
+_measuring = threading.Lock()
+_measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
@@ -51,6 +64,12 @@ class _Groups(NamedTuple):
     """Its number in the file."""
     bounds: Integers
     """Its first row, and the number of all rows, shape `(groups + 1,)`."""
+    nbytes: Integers
+    """What it takes decoded. Of text and bytes this is a guess."""
+    work_nbytes: Integers
+    """And what it takes besides while it is decoded."""
+    is_mapped: bool
+    """Whether nothing has to be decoded: the rows are read where a mapped file has them."""
 
 
 @final
@@ -77,19 +96,59 @@ class TableSource(FilesSource):
     def groups(self) -> _Groups:
         """Where the rows are; read from the footers."""
         spec = self.element_spec
+        first, is_mapped, row_nbytes = self.files[0], False, 0.0
+        if self.kind == "arrow":
+            is_mapped = _is_mapped(first)
+            row_nbytes = _batch_row_nbytes(first, self.columns, is_mapped=is_mapped)
 
-        def counts_of(file: File) -> list[int]:
+        def sizes_of(file: File) -> list[tuple[int, int]]:
             if (found := self._specs(file)) != spec:
-                raise SpecError(f"{file.url} has the columns {found}, but {self.files[0].url} has {spec}.")
-            return _counts(self.kind, file, self.columns)
+                raise SpecError(f"{file.url} has the columns {found}, but {first.url} has {spec}.")
+            if self.kind == "parquet":
+                return _group_sizes(file, spec)
+            return _batch_sizes(file, () if is_mapped else self.columns, row_nbytes)
 
-        counts = for_each(self.files, counts_of)
-        sizes = np.array([size for each in counts for size in each], np.int64)
+        sizes = for_each(self.files, sizes_of)
+        counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
+        nbytes = np.maximum(decoded, COLUMN_NBYTES * len(spec))
+        work_nbytes = np.minimum(WORK_SHARE * nbytes, WORK_NBYTES)
+        if self.is_remote:  # it is fetched whole
+            work_nbytes = work_nbytes + nbytes
         return _Groups(
-            np.repeat(np.arange(len(counts)), [len(each) for each in counts]),
-            np.array([number for each in counts for number in range(len(each))], np.int64),
-            np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+            np.repeat(np.arange(len(sizes)), [len(each) for each in sizes]),
+            np.array([number for each in sizes for number in range(len(each))], np.int64),
+            np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+            nbytes,
+            work_nbytes,
+            is_mapped,
         )
+
+    @cached_property
+    def room(self) -> int | None:
+        """How much may be kept, where that was said by `keeping`; None for as much as is good.
+
+        No field: elements do not depend on it, so caches of them stay good, and sources of the same rows are one.
+        """
+        return None
+
+    @property
+    def kept_nbytes(self) -> int:
+        """All groups, or those that there is room for; and what it takes to decode one."""
+        nbytes, work = self.groups.nbytes, self.groups.work_nbytes
+        if not len(nbytes):
+            return 0
+        room = self.room
+        if room is None:
+            room = max(KEPT_NBYTES, int(max(nbytes[:-1] + nbytes[1:], default=0)))
+        return max(int((nbytes + work).max()), min(room, int(nbytes.sum())) + int(work.max()))
+
+    def keeping(self, nbytes: int) -> "TableSource":
+        """The same rows with less room for them, for one group at least."""
+        if nbytes >= self.kept_nbytes:
+            return self
+        made = replace(self)
+        made.__dict__.update(self.__dict__, room=max(0, nbytes - int(self.groups.work_nbytes.max())))
+        return made
 
     def __len__(self) -> int:
         return int(self.groups.bounds[-1])
@@ -111,9 +170,11 @@ class TableSource(FilesSource):
 class _Decoded:
     """A group, decoded by the first thread that needs it while others wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.lock = threading.Lock()
         self.columns: list[Column] | None = None
+        self.nbytes = nbytes
+        """What it takes, and while it is decoded what that takes besides."""
 
 
 class _Footer(NamedTuple):
@@ -126,7 +187,7 @@ class _Footer(NamedTuple):
 
 @final
 class OpenTableSource(Gathering[TableSource]):
-    """A `TableSource` that reads. Keeps the last `KEPT_GROUPS` groups decoded, and no file open.
+    """A `TableSource` that reads. Keeps groups decoded, of `kept_nbytes` in all, and no file open.
 
     Of files behind URLs the last `KEPT_FOOTERS` footers are kept too: each takes some requests, one after the other.
     """
@@ -134,8 +195,13 @@ class OpenTableSource(Gathering[TableSource]):
     def __init__(self, source: TableSource) -> None:
         super().__init__(source)
         self._groups = source.groups
-        self._lock = threading.Lock()
+        self._room = source.kept_nbytes
+        self._let_go = threading.Condition()
         self._decoded: dict[int, _Decoded] = {}
+        """Groups by number, those that were asked for last behind the others."""
+        self._used: dict[int, int] = {}
+        """The group that each thread is at."""
+        self._lock = threading.Lock()
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were asked for."""
         self._footers: dict[int, _Footer] = {}
@@ -148,55 +214,93 @@ class OpenTableSource(Gathering[TableSource]):
         """
         bounds = self._groups.bounds
         parts = [(read, np.searchsorted(bounds, read.indices, "right") - 1) for read in reads]
-        for group in np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups in parts)])).tolist():
-            columns = self._columns(group)
-            for read, groups in parts:
-                mine = np.flatnonzero(groups == group)
-                if len(mine):
-                    self._row_count += len(mine)  # of threads, one may lose another's: it is about orders of magnitude
-                    rows = _rows(read)[mine]
-                    for column, array in zip(columns, read.arrays, strict=True):
-                        column.put(read.indices[mine] - bounds[group], array, rows)
+        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups in parts)])).tolist()
+        # First those that are there: what is decoded after it may take their place.
+        for group in sorted(wanted, key=lambda group: group not in self._decoded):
+            with self._columns(group) as columns:
+                for read, groups in parts:
+                    mine = np.flatnonzero(groups == group)
+                    if len(mine):
+                        self._row_count += len(mine)  # of threads, one may lose another's: only its size matters
+                        rows = _rows(read)[mine]
+                        for column, array in zip(columns, read.arrays, strict=True):
+                            column.put(read.indices[mine] - bounds[group], array, rows)
 
-    def _columns(self, group: int) -> list[Column]:
-        with self._lock:
-            decoded = self._decoded.pop(group, None) or _Decoded()
+    @contextmanager
+    def _columns(self, group: int) -> Iterator[list[Column]]:
+        """Gives a group's columns, which stay as long as somebody uses them."""
+        thread = threading.get_ident()
+        try:
+            decoded = self._entry(group, thread)
+            with decoded.lock:
+                if decoded.columns is None:
+                    decoded.columns, nbytes = self._decode(group)
+                    with self._let_go:
+                        decoded.nbytes = nbytes
+            yield decoded.columns
+        finally:
+            with self._let_go:
+                self._used.pop(thread, None)
+                self._let_go.notify_all()
+
+    def _entry(self, group: int, thread: int) -> _Decoded:
+        """That of a group, for which others have to go, or to be let go of by the threads that use them."""
+        with self._let_go:
+            self._used.pop(thread, None)  # that of a call which Ctrl-C has ended
+            while (decoded := self._decoded.pop(group, None)) is None:
+                need = int(self._groups.nbytes[group] + self._groups.work_nbytes[group])
+                room = self._room - sum(each.nbytes for each in self._decoded.values())
+                used = set(self._used.values())
+                for other in list(self._decoded):  # those first that were not asked for the longest
+                    if room < need and other not in used:
+                        room += self._decoded.pop(other).nbytes
+                # A thread has one group at most and waits without any, so those that are used are let go of. That of
+                # nobody else is not waited for: one may turn out larger than its file said.
+                if room >= need or not used:
+                    decoded = _Decoded(need)
+                    break
+                self._let_go.wait(1)
             self._decoded[group] = decoded  # the last to go
-            while len(self._decoded) > KEPT_GROUPS:
-                self._decoded.pop(next(iter(self._decoded)))
-        with decoded.lock:
-            if decoded.columns is None:
-                decoded.columns = self._decode(group)
-            return decoded.columns
+            self._used[thread] = group
+            return decoded
 
-    def _decode(self, group: int) -> list[Column]:
+    def _decode(self, group: int) -> tuple[list[Column], int]:
+        """The columns of a group, and what they take."""
         self._decoded_count += 1
         source, place = self._source, int(self._groups.files[group])
         if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
             self._tell_waste()
-        file = source.files[place]
+        file, number = source.files[place], int(self._groups.numbers[group])
+        spec = source.element_spec
         with _told(file):
             footer = None if file.is_local else self._footer(place)
-            table = _read_group(source.kind, file, int(self._groups.numbers[group]), source.columns, footer)
-        found = []
-        for name in source.columns:
             try:
-                found.append(column_of(table.column(name)))
-            except NullError as error:
+                if source.kind == "parquet":
+                    columns = _read_group(file, number, spec, footer)
+                else:
+                    columns = _read_batch(file, number, spec, footer, is_mapped=self._groups.is_mapped)
+            except _ColumnError as error:
                 raise SourceError(
-                    f"{source.describe_row(group, error.row)} has no value in column {name!r}: it is null, and arrays "
-                    "have no such thing. Fill it where the file is written, or leave the column out with columns=[...]."
+                    f"{source.describe_row(group, error.row)} has no value in column {error.name!r}: it is null, and "
+                    "arrays have no such thing. Fill it where the file is written, or leave the column out with "
+                    "columns=[...]."
                 ) from None
-        return found
+        nbytes = int(self._groups.nbytes[group])
+        if source.kind == "parquet":  # text may be larger than its file said
+            nbytes = max(nbytes, sum(column.nbytes for column in columns))
+        return columns, nbytes
 
     def _tell_waste(self) -> None:
         """Says so if groups are decoded for a few of their rows each."""
         group_rows = len(self._source) / len(self._groups.files)
+        if self._groups.nbytes.sum() <= self._room:
+            return  # each is decoded once
         if self._row_count < USED_SHARE * WASTED_GROUPS * group_rows:
             _log.warning(
                 "%s: %d row groups, of %s rows on average, were decoded for %s rows. A row group is the least that can "
                 "be decoded, and these rows lie all over the file. Shuffle within a few row groups: "
-                "shuffle(seed, window=%d). Or write the file anew, as .npy or with smaller row groups.",
+                "shuffle(seed, window=%d). Or write the rows down once, in order, where any of them can be read alone: "
+                "ds = ds.materialize(path).",
                 self._source,
                 WASTED_GROUPS,
                 f"{group_rows:,.0f}",
@@ -254,12 +358,73 @@ def _schema(kind: Kind, file: File) -> Any:
         return reader.schema_arrow if kind == "parquet" else reader.schema
 
 
-def _counts(kind: Kind, file: File, columns: tuple[str, ...]) -> list[int]:
-    """Rows of each group. Of Arrow files, one column is looked at, which is decompressed if it is compressed."""
-    with _told(file), _opened(kind, file, columns[:1]) as reader:
-        if kind == "parquet":
-            return [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
-        return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+def _group_sizes(file: File, spec: Mapping[str, ArraySpec]) -> list[tuple[int, int]]:
+    """Rows of each row group, and the bytes that they take."""
+    with _told(file), _opened("parquet", file) as reader:
+        groups = map(reader.metadata.row_group, range(reader.num_row_groups))
+        return [(group.num_rows, sum(_column_sizes(group, spec).values())) for group in groups]
+
+
+def _column_sizes(group: Any, spec: Mapping[str, ArraySpec]) -> dict[str, int]:
+    """The bytes of each column of a row group: of numbers exactly, of text and bytes about what they take there."""
+    sizes = {name: group.num_rows * (each.nbytes or 0) for name, each in spec.items()}
+    ragged = [name for name, each in spec.items() if not each.is_bounded or None in each.shape]
+    if ragged:
+        columns = [group.column(number) for number in range(group.num_columns)]
+        paths = [f"{column.path_in_schema}." for column in columns]
+        for name in ragged:
+            column = next(each for each, path in zip(columns, paths, strict=True) if path.startswith(f"{name}."))
+            sizes[name] = 8 * (group.num_rows + 1) + _values_nbytes(column, spec[name])
+    return sizes
+
+
+def _values_nbytes(column: Any, spec: ArraySpec) -> int:
+    if column.physical_type == "BYTE_ARRAY":
+        return int(column.total_uncompressed_size)
+    of_bytes = column.physical_type == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
+    return int(column.num_values) * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
+
+
+def _batch_sizes(file: File, columns: tuple[str, ...], row_nbytes: float) -> list[tuple[int, int]]:
+    """Rows of each record batch, and the bytes that they take."""
+    with _told(file), _opened("arrow", file, columns[:1]) as reader:
+        counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+    pa.default_memory_pool().release_unused()
+    return [(count, int(count * row_nbytes)) for count in counts]
+
+
+def _is_mapped(file: File) -> bool:
+    """Whether record batches of a file, by its first, are seen where they lie: in a file here, and not compressed."""
+    return file.is_local and not _allocated_nbytes(file, (), lambda batch: 0)[1]
+
+
+def _batch_row_nbytes(file: File, columns: tuple[str, ...], *, is_mapped: bool) -> float:
+    """What a row takes, by the first record batch of a file."""
+
+    def copied_nbytes(batch: Any) -> int:
+        nbytes = 0
+        for name in columns:
+            if is_copied(batch.schema.field(name).type):
+                with suppress(NullError):  # which is told to those who read it
+                    nbytes += column_of(batch.column(name)).nbytes
+        return nbytes
+
+    count, nbytes = _allocated_nbytes(file, () if is_mapped else columns, copied_nbytes)
+    return nbytes / max(1, count)
+
+
+def _allocated_nbytes(file: File, columns: tuple[str, ...], more: Callable[[Any], int]) -> tuple[int, int]:
+    """The rows of the first record batch of a file, and the memory that it takes to have it, and `more` of it."""
+    with _measuring, _told(file), _opened("arrow", file, columns, pool=_measured) as reader:
+        if not reader.num_record_batches:
+            return 0, 0
+        before = _measured.bytes_allocated()
+        batch = reader.get_batch(0)
+        nbytes, count = _measured.bytes_allocated() - before, batch.num_rows
+        nbytes += more(batch) if count else 0
+    del batch, reader
+    pa.default_memory_pool().release_unused()
+    return count, nbytes
 
 
 def _footer(kind: Kind, file: File) -> _Footer:
@@ -269,27 +434,81 @@ def _footer(kind: Kind, file: File) -> _Footer:
         return _Footer(remote, reader.metadata if kind == "parquet" else None)
 
 
-def _read_group(kind: Kind, file: File, number: int, columns: tuple[str, ...], footer: _Footer | None) -> Any:
-    with _opened(kind, file, columns, footer) as reader:
-        return reader.read_row_group(number, columns=list(columns)) if kind == "parquet" else reader.get_batch(number)
+class _ColumnError(Exception):
+    """A column lacks a value."""
+
+    def __init__(self, name: str, row: int) -> None:
+        super().__init__(name, row)
+        self.name, self.row = name, row
+
+
+def _read_group(file: File, number: int, spec: Mapping[str, ArraySpec], footer: _Footer | None) -> list[Column]:
+    """A row group: column by column and in pieces, for what is under way takes memory, too.
+
+    A file behind an URL is asked once for all columns.
+    """
+    with _opened("parquet", file, footer=footer) as reader:
+        group = reader.metadata.row_group(number)  # its schema is not asked for, which would keep it until a collection
+        count, sizes = max(1, group.num_rows), _column_sizes(group, spec)
+        builders = {}
+        for name, each in spec.items():
+            entry_nbytes = math.prod(size for size in each.shape if size is not None) * max(1, each.dtype.itemsize)
+            builders[name] = Builder(count, sizes[name] // max(1, entry_nbytes))
+        for names in [[name] for name in spec] if file.is_local else [list(spec)]:
+            rows = count * PIECE_NBYTES // max(1, *(sizes[name] for name in names))
+            for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
+                for name in names:
+                    with _named(name):
+                        builders[name].add(batch.column(name))
+            batch = None
+        found = [builder.column for builder in builders.values() if builder.column is not None]
+    if sum(sizes.values()) >= PIECE_NBYTES:
+        pa.default_memory_pool().release_unused()
+    return found
+
+
+def _read_batch(
+    file: File, number: int, spec: Mapping[str, ArraySpec], footer: _Footer | None, *, is_mapped: bool
+) -> list[Column]:
+    """A record batch. Where it is mapped no columns are chosen: to have some alone, Arrow copies all."""
+    with _opened("arrow", file, () if is_mapped else tuple(spec), footer) as reader:
+        batch, found = reader.get_batch(number), []
+        for name in spec:
+            with _named(name):
+                found.append(column_of(batch.column(name)))
+    if not is_mapped:
+        pa.default_memory_pool().release_unused()
+    return found
 
 
 @contextmanager
-def _opened(kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Footer | None = None) -> Iterator[Any]:
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except NullError as error:
+        raise _ColumnError(name, error.row) from None
+
+
+@contextmanager
+def _opened(
+    kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Footer | None = None, pool: Any = None
+) -> Iterator[Any]:
     opened = file.open() if footer is None else footer.file  # it must be what it was
     if kind == "parquet":
         data = file.url if file.is_local else file.stream(opened=opened)
         metadata = None if footer is None else footer.metadata
-        with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True) as reader:
+        # Of a file here a page after the other is read; a server is asked for all that is wanted.
+        buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES} if file.is_local else {"pre_buffer": True}
+        with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
             yield reader
         return
     # Mapped: a batch that is not compressed is not copied, and only the pages of rows that are read are loaded.
     with pa.memory_map(file.url) if file.is_local else file.stream(opened=opened) as data:
-        options = None
+        options = pa.ipc.IpcReadOptions(use_threads=False)  # ours are at it already
         if columns:
             names = pa.ipc.open_file(data).schema.names
-            options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
-        yield pa.ipc.open_file(data, options=options)
+            options.included_fields = [names.index(name) for name in columns]
+        yield pa.ipc.open_file(data, options=options, memory_pool=pool)
 
 
 @contextmanager

@@ -196,6 +196,15 @@ class SourceTests:
                 assert indices.tolist() == numbers, "advise() changed the indices that it was given"
             _assert_reads(opened, np.array([0]), elements)
 
+    def test_says_ahead_what_it_keeps_and_reads_the_same_with_less(self, handle: Source, elements: Tree) -> None:
+        before = handle.kept_nbytes
+        assert before >= 0, f"kept_nbytes is {before}"
+        less = handle.keeping(before // 2)
+        assert less.kept_nbytes <= before, f"keeping({before // 2}) gives a source that keeps {less.kept_nbytes} bytes"
+        with _opened(less) as opened:
+            _assert_reads(opened, np.arange(len(handle))[::-1], elements)
+        assert handle.kept_nbytes == before, "kept_nbytes is known ahead: it is the same after reading, and keeping()"
+
     def test_describes_each_element_by_other_words(self, handle: Source) -> None:
         with _opened(handle) as opened:
             for each in (handle, opened):
