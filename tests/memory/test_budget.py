@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +144,38 @@ def test_the_report_sets_what_was_measured_beside_what_was_projected() -> None:
     assert report.reserved_nbytes > 8 << 20
     assert report.peak_nbytes >= 2 * 32 * 60_000, "the copies are the program's, and grew meanwhile"
     assert f"projected: {report.projected_nbytes / 2**20:.0f} MiB. Not ours: " in str(report)
+
+
+class Keeps:
+    """Looks like a source, and keeps some of its data."""
+
+    element_spec = ps.ArraySpec((), "int64")
+
+    def __init__(self, kept_nbytes: int = 5 << 20) -> None:
+        self.kept_nbytes = kept_nbytes
+
+    def __len__(self) -> int:
+        return 100
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        out[...] = indices
+
+    def keeping(self, nbytes: int) -> "Keeps":
+        return Keeps(max(1 << 20, nbytes))
+
+
+def test_what_sources_keep_is_counted_once_for_each_process_and_gives_way_to_a_limit() -> None:
+    plain, kept = (ps.from_source(each).batch(4) for each in (Keeps(0), Keeps()))
+    for executor, workers, count in (("inline", 1, 1), ("threads", 3, 1), ("processes", 3, 3)):
+        options: dict[str, Any] = {"executor": executor, "workers": workers}
+        with plain.loader(**options) as loader:
+            rest, overhead = loader.projected_nbytes, loader.report().overhead_nbytes
+        with kept.loader(**options) as loader:
+            assert loader.projected_nbytes == rest + count * (5 << 20)
+        limit = rest + overhead + count * (2 << 20)
+        with kept.loader(**options, memory_limit=limit) as loader:
+            assert limit - count <= loader.projected_nbytes + overhead <= limit
+            if executor != "processes":
+                assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ps.MemoryLimitError, match=rf"^Projected memory is {count}"):
+            kept.loader(**options, memory_limit=rest + overhead + count * (1 << 20) - 1)

@@ -455,6 +455,11 @@ def test_under_a_limit_less_is_kept_and_then_the_loader_is_refused(tmp_path, dec
     text += r"smaller row groups \(row_group_size=\.\.\.\), or read fewer of its columns \(columns=\[\.\.\.\]\)\."
     with pytest.raises(ps.MemoryLimitError, match=text):
         ds.loader(executor="threads", memory_limit=7 << 20)
+    calls = []
+    counted = ds.map(lambda batch: calls.append(1) or batch["x"])
+    with counted.loader(executor="threads", workers=2, memory_limit=12 << 20) as loader:
+        assert loader.projected_nbytes == 12 << 20
+    assert len(calls) == 1, "the function ran on one element, to see what it returns, as without a limit"
     filtered = frames(tmp_path / "b.parquet").filter(lambda e: e["x"] % 2 == 0).batch(32)
     with filtered.loader(executor="threads", workers=2) as loader:
         limit = loader.projected_nbytes - 4 * 800_000

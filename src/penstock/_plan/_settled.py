@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._plan._cache import Cache
+from penstock._plan._map import Map
 from penstock._plan._node import Indices, Node, walk
 from penstock._plan._shuffle import Shuffle
 from penstock._plan._source import SourceNode
@@ -74,7 +75,11 @@ def keeping(plan: Node, share: float) -> Node:
             data = node.data.keeping(int(share * node.data.kept_nbytes))
             if data is not node.data:
                 made[id(node)] = replace(node, data=data)
-    return _with(plan, made)
+    less = _with(plan, made)
+    for old, new in zip(walk(plan), walk(less), strict=True):
+        if isinstance(old, Map) and "_probed" in old.__dict__:  # its function need not run again for that
+            new.__dict__["_probed"] = old.__dict__["_probed"]
+    return less
 
 
 def _with(node: Node, made: Mapping[int, Node]) -> Node:
