@@ -272,11 +272,12 @@ def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypa
         opened.read_into(np.array([2500]), out)
         done.set()
 
-    with opened._columns(0):
-        thread = threading.Thread(target=read)
-        thread.start()
-        assert waits.wait(30)
-        assert began == [0]
+    opened._columns(0, threading.get_ident())
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert waits.wait(30)
+    assert began == [0]
+    opened._leave(threading.get_ident())
     assert done.wait(30)
     thread.join()
     assert out["x"].tolist() == [2500]

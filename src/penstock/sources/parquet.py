@@ -201,6 +201,8 @@ class OpenTableSource(Gathering[TableSource]):
         """Groups by number, those that were asked for last behind the others."""
         self._used: dict[int, int] = {}
         """The group that each thread is at."""
+        self._waiting = 0
+        """How many threads may wait for another to let go of its group."""
         self._lock = threading.Lock()
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were asked for."""
@@ -216,8 +218,12 @@ class OpenTableSource(Gathering[TableSource]):
         parts = [(read, np.searchsorted(bounds, read.indices, "right") - 1) for read in reads]
         wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups in parts)])).tolist()
         # First those that are there: what is decoded after it may take their place.
-        for group in sorted(wanted, key=lambda group: group not in self._decoded):
-            with self._columns(group) as columns:
+        if len(wanted) > 1:
+            wanted.sort(key=lambda group: group not in self._decoded)
+        thread = threading.get_ident()
+        for group in wanted:
+            try:
+                columns = self._columns(group, thread)
                 for read, groups in parts:
                     mine = np.flatnonzero(groups == group)
                     if len(mine):
@@ -225,44 +231,53 @@ class OpenTableSource(Gathering[TableSource]):
                         rows = _rows(read)[mine]
                         for column, array in zip(columns, read.arrays, strict=True):
                             column.put(read.indices[mine] - bounds[group], array, rows)
+            finally:
+                self._leave(thread)
 
-    @contextmanager
-    def _columns(self, group: int) -> Iterator[list[Column]]:
-        """Gives a group's columns, which stay as long as somebody uses them."""
-        thread = threading.get_ident()
-        try:
-            decoded = self._entry(group, thread)
-            with decoded.lock:
-                if decoded.columns is None:
-                    decoded.columns, nbytes = self._decode(group)
-                    with self._let_go:
-                        decoded.nbytes = nbytes
-            yield decoded.columns
-        finally:
+    def _columns(self, group: int, thread: int) -> list[Column]:
+        """A group's columns, which stay until the thread has left them."""
+        decoded = self._entry(group, thread)
+        with decoded.lock:
+            if decoded.columns is None:
+                decoded.columns, nbytes = self._decode(group)
+                with self._let_go:
+                    decoded.nbytes = nbytes
+            return decoded.columns
+
+    def _leave(self, thread: int) -> None:
+        self._used.pop(thread, None)
+        if self._waiting:  # who begins to wait says so first, and then looks at what is used
             with self._let_go:
-                self._used.pop(thread, None)
                 self._let_go.notify_all()
 
     def _entry(self, group: int, thread: int) -> _Decoded:
         """That of a group, for which others have to go, or to be let go of by the threads that use them."""
         with self._let_go:
             self._used.pop(thread, None)  # that of a call which Ctrl-C has ended
-            while (decoded := self._decoded.pop(group, None)) is None:
-                need = int(self._groups.nbytes[group] + self._groups.work_nbytes[group])
-                room = self._room - sum(each.nbytes for each in self._decoded.values())
-                used = set(self._used.values())
-                for other in list(self._decoded):  # those first that were not asked for the longest
-                    if room < need and other not in used:
-                        room += self._decoded.pop(other).nbytes
-                # A thread has one group at most and waits without any, so those that are used are let go of. That of
-                # nobody else is not waited for: one may turn out larger than its file said.
-                if room >= need or not used:
-                    decoded = _Decoded(need)
-                    break
-                self._let_go.wait(1)
+            self._waiting += 1
+            try:
+                while (decoded := self._decoded.pop(group, None)) is None:
+                    if self._has_room(group):
+                        decoded = _Decoded(int(self._groups.nbytes[group] + self._groups.work_nbytes[group]))
+                        break
+                    self._let_go.wait(1)
+            finally:
+                self._waiting -= 1
             self._decoded[group] = decoded  # the last to go
             self._used[thread] = group
             return decoded
+
+    def _has_room(self, group: int) -> bool:
+        """Whether a group can be decoded now. Others go for it, those first that were not asked for the longest."""
+        need = self._groups.nbytes[group] + self._groups.work_nbytes[group]
+        room = self._room - sum(each.nbytes for each in self._decoded.values())
+        used = set(self._used.values())
+        for other in list(self._decoded):
+            if room < need and other not in used:
+                room += self._decoded.pop(other).nbytes
+        # A thread has one group at most and waits without any, so those that are used are let go of. Where none is,
+        # there is nothing to wait for: one may turn out larger than its file said.
+        return bool(room >= need or not used)
 
     def _decode(self, group: int) -> tuple[list[Column], int]:
         """The columns of a group, and what they take."""
