@@ -3,7 +3,7 @@
 Questions, each with batches that are shuffled anew in each epoch:
 
 - `hdf5`: frames (3, 50, 50) float32 and their numbers, 20,000 in an HDF5 file, a chunk a frame; batches of 32.
-- `series`: windows of 100 steps of a series in memory, (500,000, 16) float32, and the value to predict; 256.
+- `series`: 500,000 windows of 100 steps of a series in memory, 16 float32 each, and the value to predict; 256.
 - `sentences`: 100,000 arrays of 8 to 511 int32 in memory, padded to the longest of their batch; 64.
 - `table`: 1,000,000 rows of 10 float32 columns and a label in a Parquet file, row groups of 50,000; 256.
 - `tar`: 20,000 small images as `.npy`, (32, 32, 3) uint8, and their classes, in 8 tar files; a Python function parses
@@ -39,7 +39,7 @@ import numpy as np
 from _harness import Array, Numbers, Options, Target, bench_dir, ratio, run, time_steady
 
 _FRAME_COUNT, _FRAME_SHAPE = 20_000, (3, 50, 50)
-_STEP_COUNT, _WINDOW = 500_000, 100
+_WINDOW_COUNT, _WINDOW = 500_000, 100
 _SENTENCE_COUNT, _LONGEST = 100_000, 512
 _ROW_COUNT, _COLUMN_COUNT, _GROUP_COUNT = 1_000_000, 10, 50_000
 _SHARD_COUNT, _SHARD_SIZE = 8, 2_500
@@ -62,8 +62,8 @@ def _forever(epoch: Callable[[], Iterable[Sequence[Array]]]) -> Batches:
     return itertools.chain.from_iterable(epoch() for _ in itertools.count())
 
 
-def _penstock(dataset: Any) -> Batches:
-    batches: Batches = iter(dataset.repeat().loader())
+def _penstock(dataset: Any, executor: Any = "auto") -> Batches:
+    batches: Batches = iter(dataset.repeat().loader(executor))
     return batches
 
 
@@ -151,7 +151,7 @@ def hdf5_torch_batches(workers: int) -> Contender:
 
 
 def _series() -> tuple[Array, Array]:
-    series = np.random.default_rng(0).random((_STEP_COUNT, 16), "f4")
+    series = np.random.default_rng(0).random((_WINDOW_COUNT + 2 * _WINDOW - 1, 16), "f4")
     return series[:-_WINDOW], series[_WINDOW:, 0].copy()
 
 
@@ -218,11 +218,14 @@ class _Sentences:
         return self.words[self.bounds[index] : self.bounds[index + 1]]
 
 
-def sentences_penstock() -> Batches:
-    import penstock as ps
+def sentences_penstock(executor: Any = "auto") -> Contender:
+    def batches() -> Batches:
+        import penstock as ps
 
-    sentences = ps.from_source(_Sentences(), element_spec=ps.ArraySpec((None,), "int32"))
-    return ((batch,) for batch in _penstock(sentences.shuffle(seed=1).padded_batch(64)))
+        sentences = ps.from_source(_Sentences(), element_spec=ps.ArraySpec((None,), "int32"))
+        return ((batch,) for batch in _penstock(sentences.shuffle(seed=1).padded_batch(64), executor))
+
+    return batches
 
 
 def sentences_torch(workers: int) -> Contender:
@@ -369,7 +372,8 @@ _JOBS: dict[str, dict[str, Contender]] = {
         "torch_batches": series_torch_batches,
     },
     "sentences": {
-        "penstock": sentences_penstock,
+        "penstock": sentences_penstock(),
+        "penstock_inline": sentences_penstock("inline"),
         "torch": sentences_torch(0),
         "torch_2": sentences_torch(2),
         "tf": sentences_tf,
@@ -399,7 +403,7 @@ _CASES = {
 
 
 def _others(job: str) -> list[str]:
-    ours = ("penstock", "penstock_window", "arrow")
+    ours = ("penstock", "penstock_inline", "penstock_window", "arrow")
     return [f"{job}_{name}" for name in _JOBS[job] if name not in ours]
 
 
@@ -409,6 +413,7 @@ def _targets(options: Options) -> list[Target]:
             Target(f"{job}: penstock / the best of the others", ratio(f"{job}_penstock", _others(job)), at_least=1.0)
             for job in _JOBS
         ),
+        Target("sentences: inline / the best of the others", ratio("sentences_penstock_inline", _others("sentences"))),
         Target("table: in windows / the best of the others", ratio("table_penstock_window", _others("table"))),
         Target("table: in windows / pyarrow and NumPy", ratio("table_penstock_window", ["table_arrow"])),
     ]
