@@ -228,9 +228,9 @@ class OpenTableSource(Gathering[TableSource]):
                     mine = np.flatnonzero(groups == group)
                     if len(mine):
                         self._row_count += len(mine)  # of threads, one may lose another's: only its size matters
-                        rows = _rows(read)[mine]
+                        rows, members = _rows(read)[mine], read.indices[mine] - bounds[group]
                         for column, array in zip(columns, read.arrays, strict=True):
-                            column.put(read.indices[mine] - bounds[group], array, rows)
+                            column.put(members, array, rows)
             finally:
                 self._leave(thread)
 
