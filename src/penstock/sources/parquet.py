@@ -242,6 +242,7 @@ class OpenTableSource(Gathering[TableSource]):
                 decoded.columns, nbytes = self._decode(group)
                 with self._let_go:
                     decoded.nbytes = nbytes
+                    self._let_go.notify_all()
             return decoded.columns
 
     def _leave(self, thread: int) -> None:
@@ -272,6 +273,9 @@ class OpenTableSource(Gathering[TableSource]):
         need = self._groups.nbytes[group] + self._groups.work_nbytes[group]
         room = self._room - sum(each.nbytes for each in self._decoded.values())
         used = set(self._used.values())
+        under_way = (other for other in used if self._decoded[other].columns is None)
+        if room < need <= room + sum(self._groups.work_nbytes[other] for other in under_way):
+            return False  # but when these are decoded there is, and nothing has to go
         for other in list(self._decoded):
             if room < need and other not in used:
                 room += self._decoded.pop(other).nbytes
