@@ -12,7 +12,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Real
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -280,6 +280,25 @@ def no_attribute(name: str) -> AttributeError:
     """Returns the error about a name that the package does not have, with what it is called here."""
     cure = _NAMES.get(name)
     return AttributeError(f"module 'penstock' has no attribute {name!r}{f': {cure}' if cure else ''}")
+
+
+def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str, str]) -> NoReturn:
+    """Is the `__getattr__` of a public class: raises the error about a name that it does not have.
+
+    Args:
+        owner: The object that was asked.
+        name: What it was asked for.
+        who: The object in the user's words, such as `A dataset`.
+        elsewhere: Names of other libraries, with what stands in for each here.
+
+    Raises:
+        AttributeError: Always; that of a property of this name, where one failed.
+    """
+    if hasattr(type(owner), name):
+        object.__getattribute__(owner, name)  # a property, which said why it has no value: let it say so again
+    cure = elsewhere.get(name)
+    text = f"{who} has no {name!r}{f': {cure}' if cure else ''}."
+    raise AttributeError(text, name=name, obj=None if cure else owner)
 
 
 def _cure(name: str, known: list[str]) -> str:

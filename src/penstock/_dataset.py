@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from penstock import _tree
 from penstock._caching import cached, materialized
-from penstock._calls import NoArray, as_int, explained_methods, needs
+from penstock._calls import NoArray, as_int, explained_methods, needs, refuse_attribute
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
@@ -192,11 +192,7 @@ class Dataset(NoArray):
         return show(self, path, count=count, class_names=class_names)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if hasattr(type(self), name):
-            object.__getattribute__(self, name)  # a property, which said why it has no value: let it say so again
-        cure = _ELSEWHERE.get(name)
-        text = f"A dataset has no {name!r}{f': {cure}' if cure else ''}."
-        raise AttributeError(text, name=name, obj=None if cure else self)
+        refuse_attribute(self, name, "A dataset", _ELSEWHERE)
 
     def __repr__(self) -> str:
         return describe(self._node)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worker_info
 
+from penstock._calls import refuse_attribute
 from penstock._dataset import Dataset
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, LoaderError, SpecError, TravelError
 from penstock._loader import Loader
@@ -80,11 +81,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         self._pins = _can_pin(self._device) if pin_memory else False
 
     def __getattr__(self, name: str) -> NoReturn:
-        if hasattr(type(self), name):
-            object.__getattribute__(self, name)  # a property, which said why it has no value: let it say so again
-        cure = _ELSEWHERE.get(name)
-        text = f"What to_torch() makes has no {name!r}{f': {cure}' if cure else ''}."
-        raise AttributeError(text, name=name, obj=None if cure else self)
+        refuse_attribute(self, name, "What to_torch() makes", _ELSEWHERE)
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the loader's next epoch, or the rest of one after `loader.set_state`.
