@@ -3,9 +3,11 @@
 A contender takes the function and a batch size, imports what it needs, and returns an `Epoch`: each call makes a
 loader of its own, with new workers where the library has no others, and iterates over endless batches in order.
 
-Workers are started as each library does it by default on Linux: PyTorch and Keras fork, Grain spawns, Ray has its own.
+Workers are started as each library does it by default on Linux: PyTorch, Keras and SPDL fork, Grain spawns, Ray has
+its own.
 """
 
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -153,6 +155,36 @@ def ray(element: Element, batch_size: int, workers: int = 2) -> Epoch:
             yield (batch["value"],)
 
     return epoch
+
+
+def spdl(element: Element, batch_size: int, workers: int = 2) -> Epoch:
+    """A pipeline with a region of worker processes, for functions that hold the GIL; batches come in no certain order.
+
+    A worker is given a list of indices and makes the batch of them, so that a batch is one message each way.
+    """
+    from spdl.pipeline import PipelineBuilder
+    from spdl.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+
+    def epoch() -> Iterator[tuple[Array]]:
+        pipeline = (
+            PipelineBuilder()
+            .add_source(range(ELEMENT_COUNT))
+            .aggregate(batch_size)
+            .to(ProcessPoolExecutorConfig(max_workers=workers))
+            .pipe(functools.partial(_stacked, element))
+            .to(MAIN_PROCESS)
+            .add_sink(2)
+            .build(num_threads=1)
+        )
+        with pipeline.auto_stop():
+            for batch in pipeline:
+                yield (batch,)
+
+    return epoch
+
+
+def _stacked(element: Element, indices: list[int]) -> Array:
+    return np.stack([element(index) for index in indices])
 
 
 def bare_pair(element: Element, duration_s: float) -> Numbers:

@@ -41,14 +41,21 @@ lets go of the GIL; batches of many bytes (see `transport`).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from _contenders import Contender, bare_pair, grain, keras, penstock, ray, serial, tf_data, torch
+from _contenders import Contender, bare_pair, grain, keras, penstock, ray, serial, spdl, tf_data, torch
 from _harness import Array, Numbers, Options, Target, part_of_twice, ratio, run, time_steady
 from _jobs import hold_gil
 
 _BATCH_SIZE = 8
 
-_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "keras": keras, "tf_data": tf_data, "ray": ray}
-_UNORDERED = {"ray"}
+_OTHERS: dict[str, Contender] = {
+    "torch": torch,
+    "grain": grain,
+    "keras": keras,
+    "tf_data": tf_data,
+    "ray": ray,
+    "spdl": spdl,
+}
+_UNORDERED = {"ray", "spdl"}
 
 
 def _case(name: str, contender: Contender) -> Callable[[Options], Numbers]:

@@ -206,6 +206,30 @@ def grain(load: Callable[[str], Array]) -> Contender:
     return batches
 
 
+def spdl(folder: Path) -> Batches:
+    import cv2
+    from spdl.pipeline import PipelineBuilder
+
+    cv2.setNumThreads(0)
+    paths, labels = _files(folder)
+    rng = np.random.default_rng(1)
+
+    def load_batch(members: list[int]) -> tuple[Array, Array]:
+        return np.stack([_opencv(paths[member]) for member in members]), np.array([labels[each] for each in members])
+
+    pipeline = (
+        PipelineBuilder()
+        .add_source(itertools.chain.from_iterable(rng.permutation(len(paths)).tolist() for _ in itertools.count()))
+        .aggregate(_BATCH_SIZE)
+        .pipe(load_batch, concurrency=2)
+        .add_sink(2)
+        .build(num_threads=2)
+    )
+    with pipeline.auto_stop():
+        for images, _ in pipeline:
+            yield (images,)
+
+
 def penstock(decode: Any) -> Contender:
     def batches(folder: Path) -> Batches:
         import penstock as ps
@@ -287,7 +311,7 @@ def _case(contender: Contender) -> Callable[[Options], Numbers]:
     return measure
 
 
-_OTHERS = ("keras", "tf_data", "torch_pillow", "torch_opencv", "grain_pillow", "grain_opencv")
+_OTHERS = ("keras", "tf_data", "torch_pillow", "torch_opencv", "grain_pillow", "grain_opencv", "spdl_opencv")
 _CASES = {
     "penstock": _case(penstock("exact")),
     "penstock_fast": _case(penstock("fast")),
@@ -300,6 +324,7 @@ _CASES = {
     "torch_opencv": _case(torch(_opencv)),
     "grain_pillow": _case(grain(_pillow)),
     "grain_opencv": _case(grain(_opencv)),
+    "spdl_opencv": _case(spdl),
 }
 
 

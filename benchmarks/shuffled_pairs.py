@@ -193,6 +193,26 @@ def grain(workers: int) -> Callable[[Path], Epoch]:
     return contender
 
 
+def spdl(path: Path) -> Epoch:
+    from spdl.pipeline import PipelineBuilder
+
+    pairs = PairsByIndex(path)
+    rng = np.random.default_rng(1)
+
+    def epoch() -> Iterator[Batch]:
+        pipeline = (
+            PipelineBuilder()
+            .add_source(_shuffled_indices(rng))
+            .pipe(pairs.__getitem__, concurrency=2)
+            .add_sink(2)
+            .build(num_threads=2)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+    return epoch
+
+
 def penstock(path: Path) -> Epoch:
     import penstock as ps
 
@@ -212,6 +232,8 @@ def _import_framework(name: str) -> None:
         import tensorflow as tf  # noqa: F401
     elif name.startswith("grain"):
         import grain  # noqa: F401
+    elif name == "spdl":
+        import spdl.pipeline  # noqa: F401
 
 
 def _case(name: str, contender: Callable[[Path], Epoch]) -> Callable[[Options], Numbers]:
@@ -256,6 +278,7 @@ _OTHERS: dict[str, Callable[[Path], Epoch]] = {
     "tf_data": tf_data,
     "grain_threads": grain(0),
     "grain_mp": grain(2),
+    "spdl": spdl,
 }
 _CONTENDERS = {
     "penstock": penstock,

@@ -33,26 +33,29 @@ Not shown: real work, which hides the transport as far as it takes longer; how e
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from _contenders import Contender, grain, penstock, serial, torch
+from _contenders import Contender, grain, penstock, serial, spdl, torch
 from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
 from _jobs import plain_picture
 
 _BATCH_SIZE = 64
 
-_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain}
+_OTHERS: dict[str, Contender] = {"torch": torch, "grain": grain, "spdl": spdl}
 
 
 def _case(contender: Contender) -> Callable[[Options], Numbers]:
     def measure(options: Options) -> Numbers:
-        numbers = time_steady(_checked(contender(plain_picture, _BATCH_SIZE)()), options)
+        numbers = time_steady(
+            _checked(contender(plain_picture, _BATCH_SIZE)(), in_order=contender is not spdl), options
+        )
         return numbers | {"MB/s": numbers["samples/s"] * plain_picture(0).nbytes / 1e6}
 
     return measure
 
 
-def _checked(batches: Iterable[Sequence[Array]]) -> Iterator[Sequence[Array]]:
+def _checked(batches: Iterable[Sequence[Array]], *, in_order: bool) -> Iterator[Sequence[Array]]:
     for number, (batch,) in enumerate(batches):
-        colours = (number * _BATCH_SIZE + np.arange(_BATCH_SIZE)) & 0xFF
+        first = number * _BATCH_SIZE if in_order else int(batch[0, 0, 0, 0])
+        colours = (first + np.arange(_BATCH_SIZE)) & 0xFF
         if not (np.array_equal(batch[:, 0, 0, 0], colours) and np.array_equal(batch[:, -1, -1, -1], colours)):
             raise RuntimeError(f"Batch {number} is not what it should be: {batch[:8, 0, 0, 0].tolist()} ...")
         yield (batch,)
