@@ -127,19 +127,18 @@ def _percent(ratios: Array) -> Numbers:
 class _Silent:
     """In the place of a loader's counters, and of what looks at its memory: does nothing."""
 
+    due_s = 0.0
+
     def entered(self) -> float:
         return 0.0
 
-    def left(self, entered_at: float, started_at: float) -> None:
-        pass
+    def left(self, entered_at: float, started_at: float) -> float:
+        return -1.0
 
     def ended(self) -> None:
         pass
 
     def paused(self) -> None:
-        pass
-
-    def look(self, workers: object) -> None:
         pass
 
 

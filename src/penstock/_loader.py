@@ -407,7 +407,7 @@ class Loader(NoArray):
         """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
         pipeline = self._pipeline
         if pipeline is not None and not self._is_closed:
-            self._peak.look(pipeline.pids, now=True)
+            self._peak.look(pipeline.pids())
         return self._report(self._counters.copy(), self._lanes(), self._cpus)
 
     def _lanes(self) -> tuple[Lane, ...]:
@@ -578,9 +578,10 @@ class Loader(NoArray):
                 self._end_epoch(epoch)
                 self._at = (self._next_epoch(), 0)
                 raise StopIteration
-            self._counters.left(entered_at, self._started_at)
+            left_at = self._counters.left(entered_at, self._started_at)
             self._cpus = self._cpus or self._cpus_now()
-            self._peak.look(pipeline.pids)
+            if left_at >= self._peak.due_s:
+                self._peak.look(pipeline.pids())
             self._resumes = False
             iterator.is_over = position + 1 == self._program.batch_count
             if pipeline.consumed >= 0:

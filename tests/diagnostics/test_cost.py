@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock._plan import _map, _times
-from penstock._plan._times import FIRST_COUNT, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
+from penstock._plan._times import FIRST_COUNT, SAMPLED_EVERY_S, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
 from penstock._run import _lower
 from penstock.diagnostics._lanes import StepTime
 
@@ -87,22 +87,23 @@ def noted(times: Times) -> Noted:
 
 
 def test_long_putting_away_is_timed_each_time_for_it_varies_as_calls_do() -> None:
-    times = Times(memoryview(bytearray(8 * word_count(1))).cast("q"))
+    times = new_times()
+    times.sample()
     times.note_calls(0, 4, 8e-3, timed=4, call_s=4e-6, put_s=4 * SHORT_CALL_S)
-    assert times.turn(0, 4) == (0, 1)
+    assert times.turn(0) == (0, 1)
     times.note_calls(0, 4, 8e-3, timed=4, call_s=4e-6, put_s=SHORT_CALL_S)
-    assert times.turn(0, 4)[1] > 1
+    assert times.turn(0)[1] > 1
 
 
 def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
     times = new_times()
-    times.begin(0.0)
+    times.sample()
     times.note_calls(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)
     times.note_calls(0, 8, 8 * 4e-6, 0, 0.0, 0.0)  # none of these was timed
     times.end(0.0, 160e-6, 40)
     assert noted(times).steps == ((40, pytest.approx(40e-6, rel=0.01)),)
     times = new_times()
-    times.begin(0.0)
+    times.sample()
     times.note_calls(0, 16, 1e-3, 1, 1e-6, 1e-3)  # a pause while one was put away
     times.end(0.0, 1e-3, 16)
     assert noted(times).steps[0][1] < 10e-6
@@ -128,7 +129,8 @@ def run(monkeypatch: pytest.MonkeyPatch, units: list[Unit], pause_s: float = 0.0
     monkeypatch.setattr(_times, "time", SimpleNamespace(thread_time=cpu_time))
     times = new_times(len(units[0].steps_s) or 1)
     for wall_s, cpu_s, steps_s in units:
-        times.begin(now)
+        if now >= times.due_s:
+            times.sample()
         began, now, cpu = now, now + wall_s, cpu + cpu_s
         for step, seconds in enumerate(steps_s or (wall_s / 2,)):
             times.note(step, 4, seconds)
@@ -151,7 +153,7 @@ def test_of_short_units_one_is_looked_at_every_few_milliseconds(
 
 def test_of_long_units_and_those_after_them_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     units = [Unit(1e-4, 1e-4), Unit(8e-3, 1e-5)] * 100  # what is short computes, and what is long waits
-    reads, found = run(monkeypatch, units, 2 * SHORT_UNIT_S)
+    reads, found = run(monkeypatch, units, 2 * max(SAMPLED_EVERY_S))
     assert reads == 2 * 200
     assert found.cpu_s == pytest.approx(100 * (1e-4 + 1e-5), rel=1e-3)
     assert found.steps == ((800, pytest.approx(100 * 4.05e-3, rel=1e-3)),)

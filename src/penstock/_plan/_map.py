@@ -318,7 +318,9 @@ class Map(OneToOne):
         structure, trace = source.spec.structure, reader.trace.words
         trace[0], trace[1] = reader.number + 1, epoch
         times, count = reader.trace.times, len(chunk)
-        due, every = (count, 1) if times is None else times.turn(reader.number, count)
+        due, every = count, 1  # none
+        if times is not None and (times.is_sampled or reader.number not in times.short):
+            due, every = times.turn(reader.number)
         timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter()
         for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
             trace[2] = index

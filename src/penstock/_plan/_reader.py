@@ -21,7 +21,7 @@ from penstock._errors import PenstockError, SpecError
 from penstock._plan._node import Indices, Leaves, Node, walk
 from penstock._plan._source import Openable, Read, Source, key_of, opened_by
 from penstock._plan._text import origins
-from penstock._plan._times import Times
+from penstock._plan._times import SHORT_UNIT_S, Times
 from penstock._random import seeded_globals
 from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
@@ -210,30 +210,24 @@ class Gather:
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
-            reader = wanted[0][1]
-            if (times := reader.trace.times) is None:  # that of the worker, of which all readers are
+            if (times := wanted[0][1].trace.times) is None:  # that of the worker, of which all readers are
                 continue
             seconds = time.perf_counter() - began
-            if len(wanted) > 1 or reader in counted:
-                _note(times, wanted, seconds, counted)
-            else:
-                times.note(reader.number, len(reads[0].indices), seconds)
-                counted.add(reader)
+            # A step that reads several sources, as a cache does for each leaf, has its elements counted with the first.
+            for read, reader in wanted:
+                if reader not in counted:
+                    times.count(reader.number, len(read.indices))
+            if times.is_sampled or seconds >= SHORT_UNIT_S:
+                _note(times, wanted, seconds)
+            if len(self._wanted) > 1:
+                counted.update(reader for _, reader in wanted)
 
 
-def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float, counted: "set[Reader]") -> None:
-    """Notes how long a source took, shared among the steps that read it by their elements.
-
-    A step that reads several sources, as a cache does for each leaf, has its elements counted with the first, and is
-    added to `counted`.
-    """
+def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float) -> None:
+    """Notes how long a source took, shared among the steps that read it by their elements."""
     total = sum(len(read.indices) for read, _ in wanted)
     for read, reader in wanted:
-        count = len(read.indices)
-        share_s = seconds * count / total if total else 0.0
-        times.note(reader.number, 0 if reader in counted else count, share_s)
-    for _, reader in wanted:
-        counted.add(reader)
+        times.note(reader.number, 0, seconds * len(read.indices) / total if total else 0.0)
 
 
 @final

@@ -14,7 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 SHORT_UNIT_S: Final = 5e-3
-"""Of units that take less, a worker looks closely at one after so long."""
+"""Of units that take less, a worker looks closely at some only."""
+SAMPLED_EVERY_S: Final = (5e-3, 20e-3)
+"""At one after so long: the first hundred milliseconds are to be told well, too, and an hour needs fewer."""
+SLOWER_BY_S: Final = 1e-4
+"""Times the number that were looked at, within these bounds."""
 FIRST_COUNT: Final = 8
 """Units that are looked at in any case: the first are often not like the others."""
 SHORT_CALL_S: Final = 50e-6
@@ -51,21 +55,23 @@ class Times:
         "_count",
         "_cpu_began_s",
         "_cpu_share",
-        "_due_s",
         "_noted",
         "_shares",
         "_unseen_s",
+        "due_s",
         "is_sampled",
+        "short",
         "words",
     )
 
     def __init__(self, words: "memoryview[int]") -> None:
         self.words: memoryview[int] = words
-        self.is_sampled: bool = True
+        self.is_sampled: bool = False
         """Whether the unit that runs is looked at closely."""
+        self.due_s: float = 0.0
+        """When a unit is to be looked at again: one that begins then or later is said to `sample`."""
         self._count = 0
         """Units that were looked at."""
-        self._due_s = 0.0
         self._unseen_s = 0.0
         """What short units took since the last that was sampled."""
         self._cpu_began_s = 0.0
@@ -76,12 +82,13 @@ class Times:
         """Of the last unit that was looked at closely: the steps, and how much of its time they took."""
         self._calls: dict[int, tuple[float, float]] = {}
         """Of functions: how long a call takes, and putting away what it gave, when last timed."""
+        self.short: set[int] = set()
+        """Of which steps that is short: they have a `turn` in units that are looked at closely, and in no others."""
 
-    def begin(self, began_s: float) -> None:
-        """A unit begins."""
-        self.is_sampled = began_s >= self._due_s
-        if self.is_sampled:
-            self._cpu_began_s = time.thread_time()
+    def sample(self) -> None:
+        """A unit begins that is due."""
+        self.is_sampled = True
+        self._cpu_began_s = time.thread_time()
 
     def end(self, began_s: float, ended_s: float, row_count: int) -> None:
         """Notes a unit's rows and its time, and, where that is of interest, what it went into."""
@@ -94,7 +101,8 @@ class Times:
                 self._unseen_s += wall_s
                 return
         noted, self._noted = self._noted, []
-        if self.is_sampled:
+        is_sampled, self.is_sampled = self.is_sampled, False
+        if is_sampled:
             cpu_s = time.thread_time() - self._cpu_began_s
             if wall_s:
                 self._cpu_share = min(1.0, cpu_s / wall_s)
@@ -112,11 +120,19 @@ class Times:
         for step, seconds in noted:
             words[_HEAD + _STEP * step + (1 if is_long else 2)] += int(seconds * factor_ns)
         self._count += 1
-        self._due_s = 0.0 if is_long or self._count < FIRST_COUNT else ended_s + SHORT_UNIT_S
+        if is_long or self._count < FIRST_COUNT:
+            self.due_s = 0.0
+        else:
+            least_s, most_s = SAMPLED_EVERY_S
+            self.due_s = ended_s + min(max(least_s, self._count * SLOWER_BY_S), most_s)
 
     def note_repeats(self, count: int) -> None:
         """Notes how many requests a unit made again, because a server failed for a moment."""
         self.words[_REPEATS] += count
+
+    def count(self, step: int, count: int) -> None:
+        """Notes how many elements a step gave, and of their time nothing."""
+        self.words[_HEAD + _STEP * step] += count
 
     def note(self, step: int, count: int, seconds: float) -> None:
         """Notes what a step, of this number in the order of `walk`, gave in this unit, and how long that took."""
@@ -124,17 +140,15 @@ class Times:
         if self.is_sampled or seconds >= SHORT_UNIT_S:
             self._noted.append((step, seconds))
 
-    def turn(self, step: int, count: int) -> tuple[int, int]:
-        """Which of the next `count` calls of a step's function to time: the place of the first, and one in how many.
+    def turn(self, step: int) -> tuple[int, int]:
+        """Which of the next calls of a step's function to time: the place of the first, and one in how many.
 
         Reading the clock twice takes 0.1 us, and several times that where the caches are cold. So a short call that is
         timed stands for others: another place in every chunk, whose first call finds the caches cold.
         """
-        if step not in self._calls or (call_s := sum(self._calls[step])) >= SHORT_CALL_S:
+        if step not in self.short:
             return 0, 1
-        if not self.is_sampled:
-            return count, 1  # none
-        every = TIMED_EVERY if call_s >= VERY_SHORT_CALL_S else 4 * TIMED_EVERY
+        every = TIMED_EVERY if sum(self._calls[step]) >= VERY_SHORT_CALL_S else 4 * TIMED_EVERY
         return -self.words[_HEAD + _STEP * step] % every, every
 
     def note_calls(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
@@ -152,9 +166,13 @@ class Times:
             call_s: What these took.
             put_s: What it took to put away what they gave.
         """
+        if not (timed or self.is_sampled) and seconds < SHORT_UNIT_S:
+            self.words[_HEAD + _STEP * step] += count
+            return
         if timed:
             self._calls[step] = call_s / timed, put_s / timed
-        if timed == count or not (self.is_sampled or seconds >= SHORT_UNIT_S):
+            (self.short.add if call_s + put_s < SHORT_CALL_S * timed else self.short.discard)(step)
+        if timed == count:
             self.note(step, count, call_s)
             return
         call_s, put_s = self._calls[step]

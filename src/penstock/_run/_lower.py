@@ -115,8 +115,8 @@ def run_unit(
     trace = reader.trace
     times = trace.times
     began = time.perf_counter()
-    if times is not None:
-        times.begin(began)
+    if times is not None and began >= times.due_s:
+        times.sample()
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
     patience, before = Patience(words, unit.ticket, timeout_s), None

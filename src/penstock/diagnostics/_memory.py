@@ -5,7 +5,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -108,12 +108,10 @@ class Peak:
         """What the process had before."""
         self.nbytes = 0
         """What it had more than that, and its workers have, at most."""
-        self._looked_at = 0.0
+        self.due_s: float = 0.0
+        """When to look again, by `time.perf_counter`."""
 
-    def look(self, workers: Callable[[], Iterable[int]], *, now: bool = False) -> None:
-        """Measures, if the last look was a while ago; `workers` gives the worker processes."""
-        if not now and time.monotonic() - self._looked_at < INTERVAL_S:
-            return
-        found = memory_now(workers())
-        self.nbytes = max(self.nbytes, found.nbytes - self.reserved_nbytes)
-        self._looked_at = time.monotonic()
+    def look(self, workers: Iterable[int]) -> None:
+        """Measures this process and the worker processes."""
+        self.nbytes = max(self.nbytes, memory_now(workers).nbytes - self.reserved_nbytes)
+        self.due_s = time.perf_counter() + INTERVAL_S

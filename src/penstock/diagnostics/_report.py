@@ -68,8 +68,8 @@ class Counters:
             self.wait_s += time.perf_counter() - self._entered_at
         self._entered_at = self._left_at = 0.0
 
-    def left(self, entered_at: float, started_at: float) -> None:
-        """The consumer has its batch."""
+    def left(self, entered_at: float, started_at: float) -> float:
+        """The consumer has its batch. Returns the time."""
         self._left_at, self._entered_at = time.perf_counter(), 0.0
         if self.first_batch_s is None:
             self.first_batch_s = self._left_at - started_at
@@ -81,6 +81,7 @@ class Counters:
         if self._cpu_began_s is None:
             self._cpu_began_s = time.process_time()
         self.batches += 1
+        return self._left_at
 
     def copy(self) -> "Counters":
         """These numbers, as they are now."""
