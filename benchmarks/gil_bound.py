@@ -12,7 +12,8 @@ Contenders, as their documentations advise: `torch` is a DataLoader with two per
 collation; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is
 two batches ahead; `keras` is a `PyDataset` with
 `workers=2, use_multiprocessing=True`, read through its adapter, as `fit` does; `tf_data` is a `py_function` with
-`num_parallel_calls=AUTOTUNE`, which runs in threads; `ray` is Ray Data on a local cluster of two CPUs, in no order.
+`num_parallel_calls=AUTOTUNE`, which runs in threads; `ray` is Ray Data on a local cluster of two CPUs, in no order;
+`spdl` is a region of two processes in an SPDL pipeline, which gets a batch of indices a message, in no order.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20. Its
 speed varies by a tenth and more from run to run; ratios are of the same round.
@@ -33,6 +34,14 @@ On 2026-11-22, six rounds of these two: 0.88 (0.73 to 0.90) of twice serial, bar
 On 2026-11-23, on another such machine, four rounds: 0.87 (0.82 to 0.98), bare_pair 0.96 (0.94 to 1.06). Of 14,300 to
 16,500 us of CPU that a batch takes, the parent has 560 to 610, two thirds of it on the pool's thread, awake once a
 batch.
+On 2026-11-23, another run, five rounds beside SPDL 0.8, as parts of twice serial (793 elements/s, 766 to 847):
+
+    penstock   0.84 (0.74 to 0.88)
+    bare_pair  0.94 (0.82 to 0.96)
+    keras      0.79 (0.71 to 0.87)
+    spdl       0.68 (0.57 to 0.70)
+
+1.03 times the best of the two (0.97 to 1.16).
 
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).

@@ -13,8 +13,9 @@ and 200 gaps between batches.
 paths, `decode_jpeg` and resize in one `map` with AUTOTUNE, not in order, `prefetch`; `tf_data_half` decodes at half
 size (`ratio=2`), which is what `decode="fast"` does here. `torch_*` are a DataLoader with two persistent workers;
 `grain_*` a `MapDataset` read by its 16 threads, for Pillow and OpenCV let go of the GIL. `*_pillow` resize with
-`Image.resize`, which does antialiasing, `*_opencv` with `cv2.resize`, which does not, as TensorFlow's. penstock runs on
-threads.
+`Image.resize`, which does antialiasing, `*_opencv` with `cv2.resize`, which does not, as TensorFlow's. `spdl_opencv` is
+an SPDL pipeline whose two threads decode a batch each. (An image each, or three to six threads, were no faster; its own
+decoder, FFmpeg's by `load_image_batch`, had 860 images/s where OpenCV had 1,460 to 1,790.) penstock runs on threads.
 
 Result of 2026-11-20 (two cores of an AMD EPYC, Python 3.11.7, Keras 3.15 on TensorFlow 2.21, torch 2.13; medians of
 five rounds and their spread; at its very end another benchmark ran beside it for some seconds):
@@ -60,6 +61,19 @@ to 1.43), and 0.88 (0.83 to 0.91). Five rounds more, beside tf.data alone: 1.16 
 The bare threads at half size are 1.48 (1.30 to 1.72) times the best: so 1.5 is more than there is to be had by decoding
 at half size on two cores. What limits it is Huffman decoding, two thirds of the time and the same code for all:
 `design/0009-decoding.md`.
+
+Result of 2026-11-23, four rounds on a quiet machine:
+
+    penstock           2,464 (2,276 to 2,661)  1.49 (1.33 to 1.54)
+    penstock_fast      3,094 (2,984 to 3,180)  1.48 (1.40 to 1.56)
+    keras              2,070 (1,676 to 2,166)  1.30 (1.27 to 1.35)
+    tf_data            2,132 (2,001 to 2,148)  1.33 (1.27 to 1.36)
+    spdl_opencv        1,440 (1,405 to 1,549)  2.58 (2.46 to 2.91)
+    bare_threads       2,635 (2,500 to 2,827)  1.44 (1.35 to 1.53)
+    bare_threads_half  3,168 (2,465 to 3,508)  1.51 (1.32 to 1.67)
+
+Exact decoding was 1.15 (1.06 to 1.23) times the best, as wanted, and 0.97 (0.81 to 0.98) of the bare threads; `"fast"`
+1.45 (1.39 to 1.48), where 1.5 was wanted, and 0.98 (0.85 to 1.27) of the bare threads, which had 1.47 (1.16 to 1.63).
 
 Not shown: a cold page cache; PNG; images of a megapixel and more, where decoding counts for more, and `"fast"` too.
 """

@@ -20,7 +20,8 @@ Python than that: what reading without a mapping (which dies with its process wh
 and default collation, or a batch a call by `__getitems__`; `tf_data` is shuffled indices and a parallel
 `numpy_function`; `grain_threads` batches before `to_iter_dataset`, with one thread that reads up to 16
 batches ahead, the fastest of 1 to 16 threads here (16, the default, reach a third of it, and its default of
-500 batches ahead may take 1.9 GB); `grain_mp` moves that to 2 processes. Left out: tf.data's
+500 batches ahead may take 1.9 GB); `grain_mp` moves that to 2 processes; `spdl` is an SPDL pipeline that is given the
+indices of a batch, and has two threads. Left out: tf.data's
 `from_generator`, which has never been near any of them.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, 2026-11-20.
@@ -55,8 +56,11 @@ On 2026-11-22, three rounds in a slow hour: penstock 39,671 (39,018 to 40,323), 
 floor (0.74 to 1.01), and penstock 0.67 of these (0.66 to 0.67), 0.53 of the floor (0.49 to 0.56).
 In the evening, four rounds: 0.54 of the floor (0.50 to 0.62), 0.69 of the bare threads (0.62 to 0.71), which have 0.82
 of it (0.73 to 0.86), and 2.62 times the best of tf_data and torch_0_getitems (2.30 to 3.13).
+On 2026-11-23, four rounds of these: penstock 61,023 (52,030 to 69,887), spdl 22,532 (17,094 to 25,333),
+torch_0_getitems 21,404 (19,694 to 22,858), tf_data 18,714 (16,773 to 29,098): 2.52 times the best
+of them (2.28 to 3.00).
 
-Private and shared memory over bare imports in a single round of that day, beside other programs: penstock 24.5 MiB,
+Private and shared memory over bare imports in a single round of 2026-11-22, beside other programs: penstock 24.5 MiB,
 floor 3.8, torch_0_getitems 7.9, tf_data 108 and grain_threads 39 (165 and 11 on 2026-11-20: both read ahead as far as
 they come). Resident pages of the file: 1 MiB with penstock, 1,144 to 1,149 with all that map it.
 
