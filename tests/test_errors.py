@@ -248,6 +248,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"executor='process' is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
     ),
+    "workers as executor": (
+        lambda: ps.range(3).loader(4),
+        ValueError,
+        r"executor=4 is not known\. .*For so many workers: workers=4\.",
+    ),
     "workers": (
         lambda: ps.range(3).loader(workers=0),
         ValueError,

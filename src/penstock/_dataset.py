@@ -908,7 +908,8 @@ class Dataset(NoArray):
                 has as many as the loader that asked for most.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
-            memory_limit: Bytes that `projected_nbytes` must not exceed.
+            memory_limit: Bytes that `projected_nbytes` must not exceed; with worker processes that and 48 MiB, and 45
+                MiB for each.
             timeout_s: How long, in seconds, a worker may stand still on an element. A process is then killed, after
                 it said where it is, and the work is done again; the second time it is an error that names the
                 element. A thread cannot be killed: it is an error at once.

@@ -287,7 +287,7 @@ class _Walk:
 
     def _refusal(self, value: Any, why: str) -> NoFingerprintError:
         path = [word for word in self.words if word]
-        return NoFingerprintError(f"{', in it '.join([*path, type_of(value)])}, has no fingerprint ({why})")
+        return NoFingerprintError(f"{', in it '.join([*path, type_of(value)])}, which has no fingerprint ({why})")
 
 
 @final

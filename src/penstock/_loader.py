@@ -74,9 +74,10 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "inline", "threads", "processes"):
+            cure = f" For so many workers: workers={self.executor}." if as_int(self.executor) else ""
             raise ArgumentError(
                 f"executor={self.executor!r} is not known. Use 'auto', 'threads', 'processes', or 'inline' "
-                "(no workers)."
+                f"(no workers).{cure}"
             )
         if self.workers != "auto":
             if as_int(self.workers) == 0:
@@ -375,8 +376,8 @@ class Loader(NoArray):
         here, there = ("", "out") if leaves_out else ("out", "")
         raise StateError(
             f"The state was saved with{there} on_error='skip', and this loader is with{here} it. That leaves out what "
-            f"fails, so batch {position} is another one. Give both the same on_error, or begin the epoch anew: "
-            "position 0, and no cursor."
+            f"fails, so batch {position} is another one. Give both the same on_error (or 'replace' instead of 'raise', "
+            "which leaves the order as it is), or begin the epoch anew: position 0, and no cursor."
         )
 
     def _note_consumed(self, at: Position, consumed: int) -> None:

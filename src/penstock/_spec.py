@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -267,7 +268,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
             )
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
-        raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes")
+        cure = " (write str(path))" if isinstance(value, os.PathLike) else ""
+        raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes{cure}")
     if isinstance(value, list):
         if loses_masks(value, array):
             raise SpecError(f"a list of masked arrays{_NO_MASKS}")

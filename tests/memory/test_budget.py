@@ -125,7 +125,7 @@ def test_worker_processes_count_where_there_are_some() -> None:
         dataset.loader("processes", workers=3, memory_limit=limit)
     said = str(caught.value)
     assert "and 183 MiB for 3 worker processes, above memory_limit=150 MiB. 183 MiB of it is what" in said
-    assert "Use executor='threads', or fewer workers: each process takes 45 MiB." in said
+    assert "Use executor='threads', or fewer workers: each process takes 45 MiB, and their pool 48 MiB here." in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measured by /proc")

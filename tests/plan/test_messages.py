@@ -262,14 +262,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"map\(growing\) at test_messages\.py:\d+ returned an array of \(2,\) float64 for element 1, but "
             r"its element_spec is "
             r"\(1,\) float64 \(as found on element 0\)\. Every element of a dataset has one structure, shape "
-            r"and dtype: return it; an axis that differs is None in element_spec=\."
+            r"and dtype: give each the same, or say which axis differs: element_spec=ArraySpec\(\(None,\), dtype\)\."
         ),
     ),
     "text that grows": (
         lambda: list(ps.range(5).map(lambda i: "x" * int(i)).batch(2).map(lambda batch: batch)),
         ValueError,
         (
-            r".* returned an array of \(2,\) <U3 for element 1, .* an axis that differs is None in element_spec=, and "
+            r".* returned an array of \(2,\) <U3 for element 1, .* say which axis differs: element_spec=.*, and "
             r"text of any size is of np\.dtype\('U'\) there, bytes of np\.dtype\('S'\)\."
         ),
     ),

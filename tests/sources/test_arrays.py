@@ -1,5 +1,6 @@
 import pickle
 import tracemalloc
+from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ def test_a_stream_refuses_to_drop_zeros_at_the_end_of_what_it_stacks(verb, texts
 
 
 def test_sequence_that_answers_with_another_shape_or_structure_is_told():
-    end = r" \(as found on element 0\)\. .*an axis that differs is None in element_spec=\.$"
+    end = r" \(as found on element 0\)\. .*say which axis differs: element_spec=ArraySpec\(\(None,\), dtype\)\.$"
     with pytest.raises(
         ps.SpecError, match=rf"^list\[1\] gave an array of \(3,\) int64, but its element_spec is \(2,\) int64{end}"
     ):
@@ -187,7 +188,7 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
         list(ps.from_source([{"a": 1, "b": 2}, {"a": 1, "b": 2.5}]))
     with pytest.raises(
         ps.SpecError,
-        match=rf"^list\[1\] gave the structure \{{'b': \(\) text\}}, but its .* is \(\(\) int64, \(\) int64\){end}",
+        match=rf"list\[1\], 'text' gave the structure \{{'b': \(\) text\}}, but its .* \(\(\) int64, \(\) int64\){end}",
     ):
         list(ps.from_source([(1, 2), {"b": "text"}]))
     with pytest.raises(ps.SpecError, match=r"^list\[1\] gave the structure \{'a': NoneType\}, but"):
@@ -334,3 +335,33 @@ def test_a_row_of_text_is_named_with_what_it_says():
     with pytest.raises(ps.ElementError, match=r"'b{20}\.\.\.b{91}/c\.jpg'") as caught:
         paths.map(decode, element_spec=ps.ArraySpec((), "int64"))[1]
     assert len(str(caught.value)) < 400
+
+
+def test_an_element_of_a_list_that_fails_is_told_by_its_text():
+    def load(item):
+        if "b" in str(item):
+            raise ValueError("bad header")
+        return 0
+
+    for items, name in (
+        (["a.npy", "b.npy"], "list[1], 'b.npy'"),
+        ((("a.npy", 1), ("b.npy", 2)), "tuple[1], 'b.npy'"),
+        (["a", "b" * 200], "list[1], '" + "b" * 20 + "..." + "b" * 97 + "'"),
+    ):
+        with pytest.raises(ps.ElementError) as caught:
+            list(ps.from_source(items).map(load))
+        assert f"made of {name}: ValueError: bad header" in str(caught.value)
+
+
+def test_a_path_is_text_for_whoever_writes_str():
+    with pytest.raises(ps.SpecError, match=r"a PurePosixPath, which is not .* \(write str\(path\)\)"):
+        list(ps.from_source([PurePosixPath("a.npy")]))
+
+
+def test_where_no_element_is_well_an_error_says_that_on_error_was_not_ignored():
+    def bad(_):
+        raise ValueError("always")
+
+    with pytest.raises(ps.ElementError, match="always") as caught:
+        list(ps.range(9).map(bad).batch(3).loader("threads", on_error="skip"))
+    assert any("all of the first 9 elements" in note for note in caught.value.__notes__)

@@ -106,7 +106,11 @@ class Budget:
         }
         cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
         if items[largest] == overhead:
-            cure = f"Use executor='threads', or fewer workers: each process takes {mib(WORKER_NBYTES)}"
+            fewer = ", or fewer workers" if process_count > 1 else ""
+            cure = (
+                f"Use executor='threads'{fewer}: each process takes {mib(WORKER_NBYTES)}, and their pool "
+                f"{mib(PARENT_NBYTES)} here"
+            )
         and_overhead = f" and {mib(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {mib(self.projected_nbytes)}{and_overhead}, above memory_limit={mib(limit)}. "

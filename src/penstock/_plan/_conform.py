@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 _ALIKE: Final = (
-    "Every element of a dataset has one structure, shape and dtype: return it; an axis that differs is None in "
-    "element_spec="
+    "Every element of a dataset has one structure, shape and dtype: give each the same, or say which axis differs: "
+    "element_spec=ArraySpec((None,), dtype)"
 )
 
 

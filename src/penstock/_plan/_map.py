@@ -246,6 +246,7 @@ class Map(OneToOne):
         if not self.traits.tolerates:
             return self._spec_of(reader.element(0, 0), 0)
         first: Exception | None = None
+        index = -1
         for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
             try:
                 return self._spec_of(read(), index)
@@ -253,7 +254,14 @@ class Map(OneToOne):
                 if isinstance(error, MemoryError):
                     raise
                 first = first or error
-        raise first or SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
+        if first is None:
+            raise SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
+        if index:
+            first.add_note(
+                f"And so did all of the first {index + 1} elements. on_error= sets elements aside, but none was left "
+                "that says what the function returns."
+            )
+        raise first
 
     def _reads(self, reader: Reader) -> Iterator[Callable[[], "Tree"]]:
         """What reads the first elements, one after the other; of a stream, which is begun once, those that are well."""

@@ -432,7 +432,7 @@ class Report:
         return (
             f"{count} ({self.executor}, {_workers(self.workers)}); {self.limit}{self._one_step}{first}; memory "
             f"{self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
-            f"({self.slot_count} slots of {self.slot_nbytes / MIB:.1f} MiB{shared})"
+            f"({self.slot_count} slots of {size(self.slot_nbytes)}{shared})"
         )
 
     @property

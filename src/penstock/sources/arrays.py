@@ -61,8 +61,7 @@ class ArraySource(Source):
         """The row, and what it says if it is text: it may be the name of the file that a function reads."""
         row = f"row {index} of {self}"
         if self._array.ndim == 1 and self._array.dtype.kind == "U":
-            text = str(self._array[index])
-            row += f", {text if len(text) <= _MAX_TEXT else text[:20] + '...' + text[23 - _MAX_TEXT :]!r}"
+            row += f", {_shortened(str(self._array[index]))!r}"
         return row
 
     def unstacked(self) -> "ArraySource | None":
@@ -98,6 +97,11 @@ def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     if array.ndim != 2 or array.shape[1] < 2 or array.strides[1] != array.itemsize:
         return None
     return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
+
+
+def _shortened(text: str) -> str:
+    """Text of at most `_MAX_TEXT` characters: of a long path, the end says most."""
+    return text if len(text) <= _MAX_TEXT else text[:20] + "..." + text[23 - _MAX_TEXT :]
 
 
 @final
@@ -150,8 +154,12 @@ class SequenceSource(Source):
         return type(self._items).__name__
 
     def describe(self, index: int) -> str:
-        """The object's type and the index."""
-        return f"{self}[{index}]"
+        """The object's type and the index; of a list, the element's text too, most often the name of a file."""
+        place = f"{self}[{index}]"
+        if type(self._items) not in (list, tuple):
+            return place  # to ask for an element may take long, or fail again
+        text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
+        return place if text is None else f"{place}, {_shortened(text)!r}"
 
     @property
     def element_spec(self) -> Tree:
