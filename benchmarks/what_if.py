@@ -33,8 +33,9 @@ Wanted: within 0.15, for all of them. So it is for functions (one round of pillo
 0.16 and 0.21 off between one worker and two: they are memory traffic and hand-overs of the GIL, which one worker has
 not. Before the first second was left out, from 2 to 4 looked like 1.23 and 1.27.
 
-On 2026-11-23, since fewer short units are looked at, two rounds (light work beside the second): functions 0.96 to 1.13;
-plain reads from 1 to 2 1.25 (1.21 to 1.29), from 2 to 1 0.73 (0.67 to 0.79), from 2 to 4 1.05.
+On 2026-11-23, since fewer short units are looked at, two rounds (light work beside the second): functions 0.96 to 1.13,
+plain reads from 2 to 4 1.05. Three rounds of plain reads alone: from 1 to 2 1.26 (1.03 to 1.31), from 2 to 1 0.78 (0.78
+to 0.96); with as many looks as before 1.23 (1.23 to 1.27) and 0.83 (0.80 to 0.91).
 """
 
 import statistics
