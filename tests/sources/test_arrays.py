@@ -1,3 +1,4 @@
+import json
 import pickle
 import tracemalloc
 from pathlib import PurePosixPath
@@ -351,6 +352,14 @@ def test_an_element_of_a_list_that_fails_is_told_by_its_text():
         with pytest.raises(ps.ElementError) as caught:
             list(ps.from_source(items).map(load))
         assert f"made of {name}: ValueError: bad header" in str(caught.value)
+
+
+def test_an_element_that_a_list_has_lost_is_told_by_its_place(tmp_path):
+    items, told = ["a.npy", "b.npy"], tmp_path / "bad.jsonl"
+    with ps.from_source(items).loader("inline", on_error="skip", quarantine=told) as loader:
+        del items[1]
+        assert list(loader) == ["a.npy"]
+    assert [json.loads(line)["sources"] for line in told.read_text().splitlines()] == [[["from_source", 1, "list[1]"]]]
 
 
 def test_a_path_is_text_for_whoever_writes_str():

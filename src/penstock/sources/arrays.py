@@ -156,7 +156,7 @@ class SequenceSource(Source):
     def describe(self, index: int) -> str:
         """The object's type and the index; of a list, the element's text too, most often the name of a file."""
         place = f"{self}[{index}]"
-        if type(self._items) not in (list, tuple):
+        if type(self._items) not in (list, tuple) or index >= len(self._items):
             return place  # to ask for an element may take long, or fail again
         text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
         return place if text is None else f"{place}, {_shortened(text)!r}"
