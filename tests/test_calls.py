@@ -86,6 +86,10 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ps.range(3).bucket_by_length(element_length_func=len, boundaries=[1], batch_sizes=[1, 1]),
         r"bucket_by_length\(\) has no argument element_length_func=\. Here it is length_fn=\. It takes .*",
     ),
+    "size of a part": (
+        lambda: ps.range(3).split(test_size=0.2),
+        r"split\(\) has no argument test_size=\. Write the parts: train, test = ds\.split\(0\.8, 0\.2\)\..*",
+    ),
     "function of batches": (
         lambda: ps.range(3).map(abs, batched=True),
         r"map\(\) has no argument batched=\. Write map\(fn\) after batch\(n\)\. It takes fn, element_spec\.",

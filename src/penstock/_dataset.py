@@ -577,6 +577,11 @@ class Dataset(NoArray):
                 "split(%s) makes parts of so many elements, and leaves out the other %d of %d. If these are per cent, "
                 "write split(%s).", ", ".join(map(str, parts)), count - 100, count, fractions,
             )  # fmt: skip
+        if len(parts) == 1 and isinstance(parts[0], float) and 0 < parts[0] < 1:
+            _log.warning(
+                "split(%g) makes one part, and leaves out the rest. For both, write split(%g, %g).",
+                parts[0], parts[0], 1 - parts[0],
+            )  # fmt: skip
         if groups is not None:
             return self._split_groups(parts, self._labels("split(groups=...)", groups), seed)
         scattering = scatters_overlaps(node)

@@ -263,7 +263,7 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         why = str(error)
         if "inhomogeneous shape" in why:
             why = (
-                "its parts are of several shapes (a list is one leaf, where a tuple has one for each part; what is of "
+                "its parts are of several shapes (return a tuple, (a, b), which has an array for each part; what is of "
                 "several lengths is padded, or returned one by one for padded_batch())"
             )
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None

@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "windows of short batches": (
         lambda: ps.range(5).batch(2).windows(2).element_spec,
         ValueError,
-        r"windows\(2\) stacks elements, .* with map\(\), or batch below with drop_remainder=True\.",
+        r"windows\(2\) stacks elements, .* with map\(\)\. Where elements are batches .* drop_remainder=True\.",
     ),
     "unbatch of scalars": (
         lambda: len(ps.range(5).unbatch()),
@@ -313,8 +313,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: its parts are of "
-            r"several shapes \(a list is one leaf, where a tuple has one for each part; what is of several lengths is "
-            r"padded, or returned one by one for padded_batch\(\)\) for element 0\. .*"
+            r"several shapes \(return a tuple, \(a, b\), which has an array for each part; what is of several lengths "
+            r"is padded, or returned one by one for padded_batch\(\)\) for element 0\. .*"
         ),
     ),
     "a mapping that is no dict": (  # as transformers' BatchEncoding, of which NumPy would take the names

@@ -178,6 +178,12 @@ def test_counts_that_look_like_per_cent_are_told(count, is_told, caplog):
     ) == is_told
 
 
+@pytest.mark.parametrize(("parts", "is_told"), [((0.75,), True), ((0.5, 0.25), False), ((3,), False)])
+def test_a_lone_fraction_is_told_to_be_one_part(parts, is_told, caplog):
+    assert len(ps.range(8).split(*parts)) == len(parts)
+    assert ("For both, write split(0.75, 0.25)." in caplog.text) == is_told
+
+
 def test_later_parts_lose_their_first_windows_and_the_log_says_how_many(caplog):
     caplog.set_level(logging.INFO, "penstock")
     train, test = ps.range(20).windows(4).split(10, 7)

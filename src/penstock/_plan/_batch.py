@@ -364,7 +364,12 @@ def remainders(node: Node) -> set[int]:
 
 
 def _short_batch_cure(leaf: ArraySpec) -> str:
-    return ", or batch below with drop_remainder=True" if leaf.is_bounded else ""
+    if not leaf.is_bounded:
+        return ""
+    return (
+        ". Where elements are batches already, leave this step out (of image_dataset_from_directory: batch_size=None), "
+        "or give the batch below drop_remainder=True"
+    )
 
 
 def _rows_of_last(node: Node) -> int | None:
