@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,12 +34,16 @@ Contender = Callable[[Element, int], Epoch]
 """Makes the epochs of a function of an element and a batch size."""
 
 
+def _stacked(element: Element, indices: Iterable[int]) -> Array:
+    return np.stack([element(index) for index in indices])
+
+
 def serial(element: Element, batch_size: int) -> Epoch:
     """One thread, and nothing between it and the consumer."""
 
     def epoch() -> Iterator[tuple[Array]]:
         for start in itertools.count(0, batch_size):
-            yield (np.stack([element(index) for index in range(start, start + batch_size)]),)
+            yield (_stacked(element, range(start, start + batch_size)),)
 
     return epoch
 
@@ -109,7 +113,7 @@ def keras(element: Element, batch_size: int, workers: int = 2) -> Epoch:
 
         def __getitem__(self, batch: int) -> tuple[Array]:
             start = batch * batch_size
-            return (np.stack([element(index) for index in range(start, start + batch_size)]),)
+            return (_stacked(element, range(start, start + batch_size)),)
 
     def epoch() -> Iterator[tuple[Array]]:
         adapter = PyDatasetAdapter(Batches())
@@ -181,10 +185,6 @@ def spdl(element: Element, batch_size: int, workers: int = 2) -> Epoch:
                 yield (batch,)
 
     return epoch
-
-
-def _stacked(element: Element, indices: list[int]) -> Array:
-    return np.stack([element(index) for index in indices])
 
 
 def bare_pair(element: Element, duration_s: float) -> Numbers:

@@ -41,8 +41,13 @@ _SAME: Final = {
 }
 """Other libraries' words for an argument, where the function has it."""
 _ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("num_parallel_calls", "num_proc", "concurrency"),
+        "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
+    ),
+    **dict.fromkeys(("test_size", "train_size"), "Write the parts: train, test = ds.split(0.8, 0.2)."),
+    **dict.fromkeys(("left_size", "right_size"), "Write the parts: left, right = ds.split(0.8, 0.2)."),
     "num_workers": "It is an option of what runs the dataset: loader(workers=4), to_torch(workers=4) and the like.",
-    "num_parallel_calls": "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
     "batch_size": "Write batch(n) before.",
     "drop_last": "Write batch(n, drop_remainder=True).",
     "buffer_size": (
@@ -59,13 +64,7 @@ _ELSEWHERE: Final = {
     "pin_memory": "It is an option of to_torch() alone.",
     "deterministic": "There is nothing to write: the order is always that of the dataset.",
     "pad_to_bucket_boundary": "Pad each element to the boundary in a map() before.",
-    "test_size": "Write the parts: train, test = ds.split(0.8, 0.2).",
-    "train_size": "Write the parts: train, test = ds.split(0.8, 0.2).",
-    "left_size": "Write the parts: left, right = ds.split(0.8, 0.2).",
-    "right_size": "Write the parts: left, right = ds.split(0.8, 0.2).",
-    "concurrency": "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
     "batched": "Write map(fn) after batch(n).",
-    "num_proc": "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
     "remove_columns": "What fn returns is the element: leave them out there.",
     "use_multiprocessing": "Write executor='processes', or nothing: it is chosen by itself.",
 }

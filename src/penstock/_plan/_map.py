@@ -246,7 +246,6 @@ class Map(OneToOne):
         if not self.traits.tolerates:
             return self._spec_of(reader.element(0, 0), 0)
         first: Exception | None = None
-        index = -1
         for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
             try:
                 return self._spec_of(read(), index)
