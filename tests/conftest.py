@@ -25,6 +25,8 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # A window would wait for somebody to close it.
 os.environ.setdefault("MPLBACKEND", "agg")
+# A shell without job control has what it starts in the background ignore Ctrl-C, and Python leaves it at that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

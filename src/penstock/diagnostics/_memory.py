@@ -80,10 +80,11 @@ def _memory_files_nbytes() -> int:
     """Bytes that lie in penstock's memory files, of those that this process has open; a microsecond or two each."""
     found: dict[int, int] = {}  # by inode, for a mapping may have a descriptor of its own
     with contextlib.suppress(OSError):
-        for entry in os.scandir(PROC / "self" / "fd"):
+        for name in os.listdir(PROC / "self" / "fd"):  # not scandir, which Ctrl-C would leave open
+            path = f"{PROC}/self/fd/{name}"
             with contextlib.suppress(OSError):  # it was closed meanwhile
-                if os.readlink(entry.path).startswith("/memfd:penstock"):
-                    status = os.stat(entry.path)
+                if os.readlink(path).startswith("/memfd:penstock"):
+                    status = os.stat(path)
                     found[status.st_ino] = status.st_blocks * 512
     return sum(found.values())
 
