@@ -153,6 +153,18 @@ class Spec:
         return self.structure.unflatten(self.leaves)
 
     @cached_property
+    def is_lone(self) -> bool:
+        """Whether an element is a single array, in no container."""
+        return self.structure.num_nodes == self.structure.num_leaves == 1
+
+    @cached_property
+    def free_ranks(self) -> tuple[int, ...]:
+        """For each leaf of which every axis may have any size how many axes it has; of others -1."""
+        return tuple(
+            len(leaf.shape) if leaf.max_shape is None and set(leaf.shape) == {None} else -1 for leaf in self.leaves
+        )
+
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of one element in a slot; leaves of unknown size count as nothing."""
         return sum(leaf.nbytes or 0 for leaf in self.leaves)

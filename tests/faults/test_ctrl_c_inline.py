@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -38,6 +39,9 @@ PLANS: dict[str, Callable[[], ps.Dataset]] = {
     "a generator without a rest": lambda: ps.from_generator(numbers, COUNT + 1),
     "a generator and a function": lambda: ps.from_generator(numbers, COUNT).map(doubled),
     "arrays that the consumer copies itself, and threads in turn": lambda: ps.range(COUNT + 1)[1:],
+    "a list that the consumer copies itself, and threads in turn": lambda: ps.from_source(
+        [np.int64(number) for number in range(1, COUNT + 1)]
+    ),
     "a filter": lambda: ps.range(2 * COUNT).filter(lambda x: x % 2),
 }
 

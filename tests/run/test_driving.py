@@ -116,11 +116,29 @@ def hands_change(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+def test_batches_of_unknown_size_are_tried_for_short_steps_alone() -> None:
+    for batch_nbytes, is_tried in ((None, False), (1 << 10, True)):
+        consumer = Simulated(use_s=(2 * SHORT_STEP_S, 0.0), wait_s=(SHORT_STEP_S, 0.0))
+        consumer.driving = Driving(SKIPPED_COUNT, batch_nbytes)
+        consumer.run(10_000)
+        assert (consumer.driven_count > 0) is is_tried
+    consumer = Simulated(use_s=(400e-6, 250e-6), wait_s=(100e-6, 150e-6))
+    consumer.driving = Driving(SKIPPED_COUNT, None)
+    consumer.run(2 * TRIAL)
+    assert consumer.driving.is_wanted
+    assert consumer.driving.go_count == 1
+
+
 TABLE = np.arange(60).reshape(20, 3)
+SENTENCES = [np.arange(length) for length in (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9)]
 PLANS: dict[str, Callable[[], ps.Dataset]] = {
     "a table": lambda: ps.from_arrays((TABLE[:, :2], TABLE[:, 2])).shuffle(seed=1).batch(3),
     "a range, cut and joined": lambda: ps.concatenate([ps.range(9)[::-1], ps.range(7)]).batch(2, drop_remainder=True),
     "windows": lambda: ps.from_arrays(TABLE).windows(4, shift=2).cast("float32").batch(2),
+    "sentences": lambda: (
+        ps.from_source(SENTENCES, element_spec=ps.ArraySpec((None,), "int64")).shuffle(seed=1).padded_batch(3)
+    ),
+    "elements of a list": lambda: ps.from_source([(row, {"name": f"row {i}"}) for i, row in enumerate(TABLE)]),
     "elements": lambda: ps.from_arrays({"x": TABLE, "name": np.array([f"row {i}" for i in range(20)])}),
 }
 
@@ -178,6 +196,24 @@ def test_the_consumer_fills_some_small_batches_in_one_go(
             assert len(filled) == (number // count + 1) * count, "an epoch of 12 batches is whole goes"
 
 
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+def test_an_element_that_does_not_fit_is_told_in_its_turn(
+    on_error: Literal["raise", "replace"], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
+    items = [*range(5), "five", *range(6, 12)]
+    with ps.from_source(items).batch(2).loader(on_error=on_error, quarantine=tmp_path / "bad") as loader:
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        if on_error == "raise":
+            with pytest.raises(ps.SpecError, match=r"^list\[5\], 'five' gave a str, but"):
+                next(batches)
+        else:
+            assert next(batches)[0] == 4
+            assert [batch.tolist() for batch in batches] == [[6, 7], [8, 9], [10, 11]]
+        assert loader.report().lanes[0].executor == "inline"
+
+
 @pytest.mark.parametrize("executor", ["auto", "inline"])
 def test_a_consumer_that_comes_on_another_thread_each_epoch_has_one_reader(
     executor: Literal["auto", "inline"], monkeypatch: pytest.MonkeyPatch
@@ -221,6 +257,19 @@ def has_a_say(loader: ps.Loader) -> bool:
         return loader._pipeline._driving is not None
 
 
+class ItemsOfTheUser:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class ArrayOfTheUser:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(1)
+
+
 def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> None:
     np.save(tmp_path / "table.npy", TABLE)
 
@@ -247,5 +296,12 @@ def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> N
     assert not has_a_say(table.map(half).batch(2).loader())
     assert not has_a_say(table.filter(lambda row: True).batch(2).loader("threads"))
     assert not has_a_say(ps.from_npy(tmp_path / "table.npy").batch(2).loader())
-    assert not has_a_say(ps.from_source(TABLE.tolist()).batch(2).loader())
+    assert has_a_say(ps.from_source(TABLE.tolist()).batch(2).loader())
+    assert has_a_say(ps.from_source([(row, str(row), 1, np.int64(2)) for row in TABLE]).batch(2).loader())
+    sentences = ps.from_source(SENTENCES, element_spec=ps.ArraySpec((None,), "int64"))
+    assert has_a_say(sentences.padded_batch(2).loader())
+    assert not has_a_say(ps.from_source(ItemsOfTheUser()).batch(2).loader())
+    assert not has_a_say(ps.from_source([np.int64(2), ArrayOfTheUser()]).batch(1).loader())
+    mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
+    assert not has_a_say(ps.from_source([mapped, mapped]).batch(2).loader())
     assert not has_a_say(ps.from_generator(lambda: iter(TABLE)).batch(2).loader("threads"))

@@ -465,7 +465,9 @@ def test_an_interrupt_while_a_batch_is_dropped_comes_with_the_next(executor: Any
         assert loader.report().copied == 0
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of /proc, where it strikes between `open` and `with`
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file:ResourceWarning"
+)  # of /proc, where it strikes between `open` and `with`
 def test_an_interrupt_is_delivered_while_next_waits() -> None:
     gate = Gate(3)
     with ps.range(8).map(gate).batch(1).loader("threads", workers=1) as loader:

@@ -34,18 +34,19 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
         MisfitError: Structure, shape or dtype are not those of the spec.
     """
     try:
-        leaves: list[Any] = spec.structure.flatten_up_to(value)
+        leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
     except ValueError:
         raise _other_structure(value) from None
     # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
     number = 0
+    ranks = spec.free_ranks
     for want in spec.leaves:
         leaf = leaves[number]
         is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
         if (
             not is_plain
             or leaf.dtype != want.dtype
-            or not (leaf.shape == want.shape or want.admits(leaf.shape, want.dtype))
+            or not (leaf.shape == want.shape or leaf.ndim == ranks[number] or want.admits(leaf.shape, want.dtype))
         ):
             if isinstance(leaf, (tuple, dict)):
                 raise _other_structure(value)

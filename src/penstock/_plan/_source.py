@@ -70,8 +70,8 @@ class Source(Openable, ABC):
     whole batch where that is small, and `workers="auto"` are more threads than there are CPUs."""
 
     is_in_memory: bool = False
-    """Whether its elements are copied from memory, by code that cannot fail or hang. A consumer in a hurry may then
-    read them itself."""
+    """Whether its elements are copied from memory, by code that cannot hang. A consumer in a hurry may then read them
+    itself."""
 
     may_hold_gil: bool = False
     """Whether it may hold the GIL while it reads, for all that anybody knows: a report then says what helps if so."""

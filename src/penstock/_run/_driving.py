@@ -5,9 +5,10 @@ Python takes from the consumer's in the middle of a step. Filling one takes long
 disk. But a batch of some hundred rows of a table in memory is filled within 100 us. There, the consumer had better do
 it itself; see design/0018-small-batches.md.
 
-Where it is tried: arrays in memory and no function, so that nothing can hang, and nothing of the user's runs on the
-consumer's thread; batches that one copies in a fraction of a millisecond; and where a step takes some milliseconds at
-most, or `next` a part of the time that counts, be it that nobody is done or that another thread has the GIL.
+Where it is tried: arrays in memory, or lists of them, and no function, so that nothing can hang, and nothing of the
+user's runs on the consumer's thread; batches that one copies in a fraction of a millisecond; and where a step takes
+some milliseconds at most, or `next` a part of the time that counts, be it that nobody is done or that another thread
+has the GIL. How large a batch of padded elements is, nobody knows ahead: there it is tried for short steps alone.
 
 It fills some in one go then: Python that runs once between two training steps comes from memory, three times as slow as
 when it is repeated at once.
@@ -40,11 +41,12 @@ class Driving:
 
     Args:
         skipped_count: Batches after a change that say nothing, for they were filled before it.
-        batch_nbytes: What a batch has.
+        batch_nbytes: What a batch has; None where each has its own, and may be large.
     """
 
-    def __init__(self, skipped_count: int, batch_nbytes: int) -> None:
-        self.go_count = max(1, min(GO_COUNT, MOST_NBYTES // max(1, batch_nbytes)))
+    def __init__(self, skipped_count: int, batch_nbytes: int | None) -> None:
+        self._is_bounded = batch_nbytes is not None
+        self.go_count = 1 if batch_nbytes is None else max(1, min(GO_COUNT, MOST_NBYTES // max(1, batch_nbytes)))
         """So many batches the consumer fills in one go, where there are slots for them."""
         self.is_wanted = False
         """Whether the consumer is to fill batches itself."""
@@ -87,4 +89,6 @@ class Driving:
         self.is_wanted = self._trials.is_other
 
     def _may_gain(self, batch_count: int) -> bool:
-        return self._wait_s > LEAST_SHARE * self._window_s or self._window_s < SHORT_STEP_S * batch_count
+        if self._window_s < SHORT_STEP_S * batch_count:
+            return True
+        return self._is_bounded and self._wait_s > LEAST_SHARE * self._window_s

@@ -107,7 +107,8 @@ class Pipeline:
         may_drive: bool = False,
     ) -> None:
         self._program = program
-        self._driving = Driving(slot_count + 2, program.spec.nbytes) if may_drive else None
+        batch_nbytes = program.spec.nbytes if program.spec.is_bounded else None
+        self._driving = Driving(slot_count + 2, batch_nbytes) if may_drive else None
         self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._is_guarded = quarantine is not None and is_guarded(program)

@@ -33,6 +33,10 @@ _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 # Characters of a text that a message shows; of a longer one its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
 
+# Elements of a list that tell what all of them are, about so many; and what runs no code of a user's.
+_LOOKED_AT: Final = 64
+_PLAIN: Final = frozenset({np.ndarray, bool, int, float, complex, str, bytes})
+
 
 @final
 class ArraySource(Source):
@@ -153,6 +157,14 @@ class SequenceSource(Source):
     def __str__(self) -> str:
         return type(self._items).__name__
 
+    @property
+    def is_in_memory(self) -> bool:  # type: ignore[override]  # looked up when it is asked for
+        """Whether it is a list of arrays, numbers and text, which run no code of a user's; some of them tell."""
+        if type(self._items) not in (list, tuple):
+            return False
+        some = self._items[:: max(1, len(self._items) // _LOOKED_AT)]
+        return all(_is_plain(leaf) for item in some for leaf in _tree.flatten(item)[0])
+
     def describe(self, index: int) -> str:
         """The object's type and the index; of a list, the element's text too, most often the name of a file."""
         place = f"{self}[{index}]"
@@ -182,17 +194,20 @@ class SequenceSource(Source):
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Reads elements one by one, or in one call where the object offers it."""
         spec = self._known_spec()
-        numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
-        places = [(number, array, array.dtype.hasobject) for number, array in enumerate(arrays)]
-        for row, (index, item) in enumerate(zip(numbers, self._get(numbers), strict=True)):
+        numbers, elements = indices.tolist(), []
+        for index, item in zip(numbers, self._get(numbers), strict=True):
             try:
-                leaves = conformed(spec, item)
+                elements.append(conformed(spec, item))
             except MisfitError as found:
                 raise self._misfit(found, index) from None
-            for number, array, is_object in places:
-                leaf = leaves[number]
-                # Of any size: an array of its own, for what the object gave may be its own memory.
-                array[row] = leaf.copy() if is_object and isinstance(leaf, np.ndarray) else leaf
+        for array, column in zip(_tree.flatten_like(spec.structure, out), zip(*elements, strict=True), strict=False):
+            leaves: Sequence[Any] = column
+            if (
+                array.dtype.hasobject
+            ):  # of any size: arrays of their own, for what the object gave may be its own memory
+                leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
+            for row, leaf in enumerate(leaves):
+                array[row] = leaf
 
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(f"{self.describe(index)} gave {found}{text_of(self._spec, is_declared=self._is_declared)}")
@@ -208,6 +223,13 @@ class SequenceSource(Source):
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
+
+
+def _is_plain(leaf: object) -> bool:
+    """Whether to take it as an array runs no code of a user's; of a list the first of its items tells."""
+    if type(leaf) is list:
+        return all(map(_is_plain, leaf[:1]))
+    return type(leaf) in _PLAIN or isinstance(leaf, np.generic)
 
 
 def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
