@@ -355,6 +355,25 @@ def test_workers_that_another_loader_asked_for_are_counted_where_they_share_the_
     assert "(processes, 2 workers)" in said.sentence
 
 
+def held(step_ms: float, *, may_hold_gil: bool = True) -> ps.Report:
+    """Of threads whose slowest step takes most of a batch, in a plan that runs Python of the user's."""
+    step = StepTime("step", 1, 160, step_ms / 100, may_hold_gil=may_hold_gil)
+    on_threads = Lane("batch(16)", 2, False, 10, step_ms / 90, step_ms / 90, (step,))
+    return replace(report(on_threads, use_ms=0.1, wait_ms=step_ms), executor="threads", may_hold_gil=True)
+
+
+def test_inline_is_advised_for_batches_that_are_filled_as_fast_as_they_are_handed_over() -> None:
+    inline = "executor='inline' may be faster"
+    assert inline in held(0.5).limit
+    assert inline not in held(5).limit
+    assert inline not in replace(held(0.5), may_hold_gil=False).limit
+
+
+def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
+    assert "; more threads help if it lets go of the GIL" in held(50).limit
+    assert "GIL" not in held(50, may_hold_gil=False).limit
+
+
 def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:
     class Items:
         def __len__(self) -> int:

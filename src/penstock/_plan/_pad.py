@@ -214,7 +214,8 @@ class PaddedBatch(Node):
             box, reads = source.scratch(count), Gather()
             source.fill(epoch, members, box, reads)
             reads.run()
-            out.put(row, self.padding.stack(self.label, source.spec, box.columns(count), index * self.size))
+            stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
+            out.put(row, stacked, are_new=True)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Stacks elements of a stream as they come."""

@@ -101,8 +101,14 @@ class Rows:
             self._parts = Rows([array[0] for array in self.arrays], slice(0, None), (None,) * len(self.arrays))
         return self._parts
 
-    def put(self, row: int, leaves: Sequence[Any]) -> None:
-        """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays."""
+    def put(self, row: int, leaves: Sequence[Any], *, are_new: bool = False) -> None:
+        """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays.
+
+        Args:
+            row: Where.
+            leaves: What.
+            are_new: Whether nobody else has them, so that arrays of any size need not be copied.
+        """
         if self._plain():
             number = 0  # counted by hand: for an element of two leaves, `zip` takes longer than writing them
             for places in self.arrays:
@@ -113,7 +119,7 @@ class Rows:
             if extent is not None:
                 extent[row] = len(leaf)
                 places[row, : len(leaf)] = leaf
-            elif places.dtype.hasobject and isinstance(leaf, np.ndarray):
+            elif places.dtype.hasobject and isinstance(leaf, np.ndarray) and not are_new:
                 places[row] = leaf.copy()  # an array of its own: what was given may be used again
             else:
                 places[row] = leaf

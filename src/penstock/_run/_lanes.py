@@ -41,7 +41,7 @@ def lane_of(
     """
     noted = Noted.of(times)
     steps = tuple(
-        StepTime(each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each))
+        StepTime(each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each), each.may_hold_gil)
         for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
         if count
     )

@@ -30,6 +30,8 @@ class StepTime:
     """Of each element that it gave, by its spec; None where elements differ in size."""
     unit: str = "element"
     """What it gave: `batch` where that is what its elements are."""
+    may_hold_gil: bool = False
+    """Whether it runs Python of the user's, of which nobody knows whether threads can run it side by side."""
 
     @property
     def element_s(self) -> float:

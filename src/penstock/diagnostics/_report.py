@@ -22,6 +22,8 @@ FULL_SHARE = 2 / 3
 """CPUs that are used for a smaller share of the time are not what a pipeline is as fast as."""
 LARGE_SHARE = 1 / 3
 """A single step of the consumer that takes a larger share of the time is said."""
+HANDING_OVER_S: Final = 1e-3
+"""A batch that is filled in less by code that holds the GIL takes as long to be handed from thread to thread."""
 MOST_WORKERS = 64
 """So many workers more are thought of."""
 LEAST_OTHERS: Final = 0.1
@@ -360,8 +362,14 @@ class Report:
             return "; your program fills such small batches itself, for to hand them over takes longer"
         if any(lane.takes_turns for lane in self.lanes):
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
-        if self.may_hold_gil:
-            return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
+        if self.may_hold_gil and self.slowest is not None:
+            lane, step = self.slowest
+            if lane.wall_s < HANDING_OVER_S * lane.batches:
+                return (
+                    "; to hand such batches over takes about as long as to fill them, executor='inline' may be faster"
+                )
+            if step is None or step.may_hold_gil:
+                return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
         least_s = self._least_batch_s
         best_s = max(least_s, self._batch_s(now + MOST_WORKERS))
         helps = 1.1 * best_s <= self._batch_s(now)
