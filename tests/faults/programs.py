@@ -14,6 +14,8 @@ from tests.leftovers import not_of_others, shared_names
 DEADLINE_S = 30.0
 """How long anybody waits for what must come, on a busy machine."""
 
+WARNINGS = ("-W", "error", "-W", "ignore:unclosed file:ResourceWarning")
+"""Where a signal strikes between `open` and `with`, in Python's own code, the file is closed when it is dropped."""
 
 _OF_OTHERS = ("torchinductor_",)
 """Temporary files that libraries keep."""
@@ -43,7 +45,7 @@ class Program:
         self._directory = directory
         self._shared_before = shared_names()
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-W", "error", "-X", "faulthandler", *options, script, *arguments],
+            [*prefix, sys.executable, *WARNINGS, "-X", "faulthandler", *options, script, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -334,7 +334,7 @@ def test_an_iteration_without_a_loader_that_is_dropped_ends_the_generator() -> N
     assert watched.times(BEGUN) == watched.times(ENDED) == 3
 
 
-# One that strikes between `open` and `with`, in Python's own code, leaves it to the collector to close that file.
+# Where it strikes between `open` and `with`, in Python's own code, the file is closed when it is dropped.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 @pytest.mark.parametrize("where", ["generator", "function"])
