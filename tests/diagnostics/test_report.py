@@ -388,6 +388,21 @@ def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_li
         assert "; more threads help if it lets go of the GIL, executor='processes' also if" in loader.report().limit
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(4, 4), (100, 1)])
+def test_the_columns_of_a_wide_table_are_one_line(columns: int, lines: int) -> None:
+    names = [f"column {number}" for number in range(columns)]
+    table = {"label": np.arange(64), **dict.fromkeys(names, np.zeros(64, np.float32))}
+    with ps.from_arrays(table).batch(8).loader("inline") as loader:
+        assert sum(len(batch["label"]) for batch in loader) == 64
+        said = str(loader.report()).splitlines()
+    found = [line for line in said if "from_arrays(array of (64,) float32)" in line]
+    assert len(found) == lines
+    if lines == 1:
+        assert found[0].lstrip().startswith("100 times from_arrays(array of (64,) float32)")
+        assert "6,400 elements" in found[0]
+    assert sum("from_arrays(array of (64,) int64)" in line for line in said) == 1
+
+
 def test_copying_large_elements_into_batches_is_named() -> None:
     large = np.ones((8 << 20,), np.uint8)
     with ps.range(48).map(lambda _: large).batch(4).loader("threads", workers=1) as loader:

@@ -24,6 +24,8 @@ LARGE_SHARE = 1 / 3
 """A single step of the consumer that takes a larger share of the time is said."""
 HANDING_OVER_S: Final = 1e-3
 """A batch that is filled in less by code that holds the GIL takes as long to be handed from thread to thread."""
+MOST_ALIKE: Final = 4
+"""So many steps that are alike have a line each."""
 MOST_WORKERS = 64
 """So many workers more are thought of."""
 LEAST_OTHERS: Final = 0.1
@@ -518,7 +520,7 @@ class Report:
 
     def _rows(self, lane: Lane) -> Iterator[tuple[str, str, str, str, str, str]]:
         """What the table says of the steps that some workers run: name, count, unit, bytes, time, share."""
-        for step in sorted(lane.steps, key=lambda step: -step.number):
+        for step in _joined(sorted(lane.steps, key=lambda step: -step.number)):
             part = share(step.seconds, lane.wall_s)
             count = f"{step.elements:,}"
             yield step.step, count, many(step.unit), size(step.nbytes), ms(step.element_s), part
@@ -526,6 +528,20 @@ class Report:
             label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
             elements, part = self.elements_of(lane), share(lane.rest_s, lane.wall_s)
             yield label, f"{round(elements):,}", many(self.unit_of(lane)), "", ms(lane.rest_s / elements), part
+
+
+def _joined(steps: list[StepTime]) -> Iterator[StepTime]:
+    """Steps, where many are alike, as the columns of a table are, one for all of them."""
+    alike: dict[tuple[str, str, int | None], list[StepTime]] = {}
+    for step in steps:
+        alike.setdefault((step.step, step.unit, step.element_nbytes), []).append(step)
+    for step in steps:
+        group = alike[step.step, step.unit, step.element_nbytes]
+        if len(group) <= MOST_ALIKE:
+            yield step
+        elif step is group[0]:
+            elements, seconds = sum(each.elements for each in group), sum(each.seconds for each in group)
+            yield replace(step, step=f"{len(group)} times {step.step}", elements=elements, seconds=seconds)
 
 
 def _workers(count: int) -> str:
