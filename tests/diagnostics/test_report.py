@@ -358,7 +358,7 @@ def test_workers_that_another_loader_asked_for_are_counted_where_they_share_the_
 def held(step_ms: float, *, may_hold_gil: bool = True) -> ps.Report:
     """Of threads whose slowest step takes most of a batch, in a plan that runs Python of the user's."""
     step = StepTime("step", 1, 160, step_ms / 100, may_hold_gil=may_hold_gil)
-    on_threads = Lane("batch(16)", 2, False, 10, step_ms / 90, step_ms / 90, (step,))
+    on_threads = Lane("batch(16)", 2, False, 10, step_ms / 90, step_ms / 150, (step,))
     return replace(report(on_threads, use_ms=0.1, wait_ms=step_ms), executor="threads", may_hold_gil=True)
 
 
@@ -372,6 +372,35 @@ def test_inline_is_advised_for_batches_that_are_filled_as_fast_as_they_are_hande
 def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
     assert "; more threads help if it lets go of the GIL" in held(50).limit
     assert "GIL" not in held(50, may_hold_gil=False).limit
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "cpus", "workers", "text"),
+    [
+        (
+            50,
+            2.0,
+            2,
+            "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes'",
+        ),
+        (25, 8.0, 4, "; its threads use one CPU together"),
+        (96, 2.0, 2, "; more workers would not help, for all 2 CPUs are busy"),
+        (50, 1.0, 2, "; more threads help if it lets go of the GIL, executor='processes' also if it does not"),
+        (50, None, 2, "; more threads help if it lets go of the GIL"),
+        (70, 2.0, 2, "; more threads help if it lets go of the GIL"),
+        (20, 2.0, 2, "; more threads help if it lets go of the GIL"),
+        (100, 2.0, 1, "; more threads help if it lets go of the GIL"),
+    ],
+)
+def test_what_threads_take_of_the_cpus_tells_whether_they_wait_for_the_gil(
+    cpu_ms: float, cpus: float | None, workers: int, text: str
+) -> None:
+    # Each of ten batches takes 100 ms, and each of the workers computes for so long meanwhile.
+    step = StepTime("step", 1, 160, workers * 1.0, may_hold_gil=True)
+    on_threads = Lane("batch(16)", workers, False, 10, workers * 1.0, workers * cpu_ms / 100, (step,))
+    said = report(on_threads, use_ms=1, wait_ms=99, workers=workers, cpu_count=max(2, workers))
+    said = replace(said, executor="threads", may_hold_gil=True, cpus=cpus, cpu_s=workers * cpu_ms / 100)
+    assert text in said.limit
 
 
 def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:

@@ -24,6 +24,12 @@ LARGE_SHARE = 1 / 3
 """A single step of the consumer that takes a larger share of the time is said."""
 HANDING_OVER_S: Final = 1e-3
 """A batch that is filled in less by code that holds the GIL takes as long to be handed from thread to thread."""
+SIDE_BY_SIDE_SHARE: Final = 0.8
+"""Threads that compute for a larger share of the time that they have work do not wait for each other."""
+ONE_CPU: Final = (0.8, 1.2)
+"""What threads that hold the GIL in turn use together; those that wait for a disk use less, as a rule."""
+TWO_CPUS: Final = 1.6
+"""A program that had fewer CPUs says nothing about its threads."""
 MOST_ALIKE: Final = 4
 """So many steps that are alike have a line each."""
 MOST_WORKERS = 64
@@ -370,7 +376,12 @@ class Report:
                 return (
                     "; to hand such batches over takes about as long as to fill them, executor='inline' may be faster"
                 )
-            if step is None or step.may_hold_gil:
+            if (step is None or step.may_hold_gil) and not self._is_side_by_side(lane):
+                if self._is_one_at_a_time(lane):
+                    return (
+                        "; its threads use one CPU together, as Python does that holds the GIL: then executor="
+                        "'processes' helps, and more threads do not"
+                    )
                 return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
         least_s = self._least_batch_s
         best_s = max(least_s, self._batch_s(now + MOST_WORKERS))
@@ -384,6 +395,19 @@ class Report:
             if helps and 0.9 * batch_s <= best_s:
                 return f"; {name} would give {self.elements_per_batch / batch_s:,.0f} {many(self.unit)}/s"
         return f"; more workers would not help, for {self._why_not_more}"
+
+    def _is_side_by_side(self, lane: Lane) -> bool:
+        """Whether several threads compute all the time that they have work, and so do not wait for the GIL."""
+        shares = self.shares(lane)
+        return shares is not None and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
+
+    def _is_one_at_a_time(self, lane: Lane) -> bool:
+        """Whether several threads use one CPU together, where more were to be had."""
+        shares = self.shares(lane)
+        if shares is None or lane.at_once < 2 or (self.cpus or 0.0) < TWO_CPUS:
+            return False
+        least, most = ONE_CPU
+        return least <= lane.at_once * shares.computing <= most and shares.computing < SIDE_BY_SIDE_SHARE
 
     @property
     def _least_batch_s(self) -> float:
