@@ -428,9 +428,11 @@ class Pool:
             )
             return
         names, seconds, nbytes = message.payload
+        imports = f"A function makes each worker import {' and '.join(names)}"
         plan.note(
-            f"A function makes each worker import {' and '.join(names)}, which took {seconds:.1f} s and {mib(nbytes)} "
-            "in one. Import what it needs from there inside of it, or do without.",
+            f"{imports}, which took {seconds:.1f} s and {mib(nbytes)} in one. Import what it needs from there inside "
+            "of it, or do without.",
+            topic=imports,
             is_warning=True,
         )
 

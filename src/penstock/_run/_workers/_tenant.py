@@ -113,9 +113,10 @@ class Plan:
             path=tuple(path for path in sys.path if type(path) is str),
         )
 
-    def note(self, text: str, *, is_warning: bool = False) -> None:
-        """Keeps what happened to the workers, for the report, and logs it."""
-        if text not in self._tenant.incidents:
+    def note(self, text: str, *, topic: str = "", is_warning: bool = False) -> None:
+        """Keeps what happened to the workers, for the report, and logs it; of a topic, or a text, only once."""
+        if (topic or text) not in self._tenant.topics:
+            self._tenant.topics.add(topic or text)
             self._tenant.incidents.append(text)
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
@@ -141,6 +142,8 @@ class Tenant:
         """Set when nothing of this tenant runs any more; and, if it was the last, no worker either."""
         self.plans: list[Plan] = []
         self.incidents = incidents
+        self.topics: set[str] = set()
+        """What they are about."""
         self._has_left = False
         self._pid = os.getpid()
 
