@@ -194,6 +194,16 @@ def test_unbatch_takes_what_has_an_unknown_number_of_rows_apart_in_a_stream(exec
         assert [x[:, 0].tolist() for x in loader] == [[2, 2, 3, 3, 3]]
 
 
+@pytest.mark.parametrize(("count", "drop", "length"), [(20, False, 20), (22, True, 20), (22, False, None)])
+def test_unbatch_knows_the_length_of_a_stream_whose_batches_are_all_as_large(count, drop, length):
+    numbers = ps.from_generator(range, count, length=count)
+    ds = numbers.batch(4, drop_remainder=drop).unbatch()
+    assert ds.length == length
+    assert [int(x) for x in ds] == list(range(length or count))
+    with ds.batch(8).loader("inline") as loader:
+        assert sum(map(len, loader)) == (length or count)
+
+
 def test_unbatch_of_unknown_numbers_of_rows_says_how_to_have_random_access():
     ds = ps.range(3).map(lambda i: np.zeros((i, 2)), element_spec=ps.ArraySpec((None, 2), "float64"))
     with pytest.raises(ps.SpecError, match=r"how many rows each element has.*\(None, 2\) float64.*use flat_map"):

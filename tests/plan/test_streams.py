@@ -646,3 +646,38 @@ def test_a_shard_of_full_batches_of_unknown_length_is_allowed() -> None:
 def test_an_error_in_the_middle_of_an_iteration_leaves_what_came_before() -> None:
     taken = list(itertools.islice(ps.from_generator(gives_something_else), 1))
     assert taken == [1]
+
+
+# Where an element came from, in messages.
+
+
+@pytest.mark.parametrize("length", [None, 20])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda each: each.shuffle(seed=1, window=5),
+        lambda each: each.repeat(2),
+        lambda each: ps.concatenate([each, each]),
+        lambda each: ps.interleave([each, each]),
+        lambda each: ps.interleave([each, each, each], cycle_length=2, block_length=2),
+        lambda each: ps.mix([each, each], [1, 1]),
+        lambda each: each.filter(lambda x: x != 3),
+        lambda each: each.windows(2).map(lambda pair: pair[0]),
+        lambda each: each.batch(4).unbatch(),
+    ],
+    ids=["window", "repeat", "concatenate", "interleave", "cycle", "mix", "filter", "windows", "unbatch"],
+)
+def test_an_error_behind_a_step_of_a_stream_is_the_same_wherever_it_is_met(step: Any, length: int | None) -> None:
+    def fragile(x: Any) -> Any:
+        if x == 13:
+            raise ValueError("no 13")
+        return x
+
+    dataset = step(numbers(20, length=length)).map(fragile)
+    with pytest.raises(ps.ElementError) as iterated:
+        list(dataset)
+    with dataset.batch(2).loader("inline") as loader, pytest.raises(ps.ElementError) as loaded:
+        list(loader)
+    assert str(iterated.value) == str(loaded.value)
+    assert str(iterated.value).endswith(": ValueError: no 13")
+    assert isinstance(iterated.value.__cause__, ValueError)

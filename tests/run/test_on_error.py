@@ -272,6 +272,19 @@ def test_more_than_max_errors_is_an_error(load: Any, most: Any, fails: bool, tmp
     assert lines(tmp_path)
 
 
+def test_an_element_of_a_stream_that_is_kept_counts_once_and_is_named(load: Any, tmp_path: Path) -> None:
+    kept = ps.from_generator(numbers).materialize(tmp_path / "kept", executor="inline")
+    loader = load(kept.shuffle(seed=1).map(decode).batch(4), on_error="skip", max_errors=len(BAD))
+    for _ in range(3):
+        assert sum(map(len, loader)) == 25
+    assert loader.report().set_aside == len(BAD)
+    assert elements_of(lines(tmp_path)) == sorted(BAD)
+    for record in lines(tmp_path):
+        ((verb, index, text),) = record["sources"]
+        assert (verb, text) == ("cache", f"element {index} of cache(kept)")
+        assert f"made of {text}: ValueError: broken {index}" in record["message"]
+
+
 def test_options_without_a_meaning_are_refused(tmp_path: Path) -> None:
     dataset = ps.range(4).batch(2)
     for options, error, text in [

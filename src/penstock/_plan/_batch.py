@@ -203,7 +203,7 @@ class Unbatch(Node):
             )
         remainder = 0
         if self.source.access == "stream":
-            return 0, 0  # of which nothing is counted: parts are taken as they come
+            return max(sizes, default=0), 0  # no short one is looked for: parts are taken as they come
         if not sizes:
             raise SpecError(
                 "unbatch() needs to know how many rows each element has, so as to number its parts, but here that "

@@ -261,8 +261,8 @@ class Inlet(Node):
 
     @property
     def verb(self) -> str:
-        """That it is one."""
-        return "inlet"
+        """That of the step that it stands for."""
+        return self.stands_for.partition("(")[0]
 
     @property
     def label(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import SpecError
+from penstock._plan._node import OneToOne
 
 if TYPE_CHECKING:
     from penstock._plan._node import Length, Node
@@ -142,12 +143,16 @@ def origins(node: "Node", epoch: int, index: int) -> str:
     """Says from which elements of which sources an element is made, as `, made of ds.npy[777]`."""
     if not node.inputs and node.access == "stream":
         return ""  # that has been said
-    found = [text for _, _, text in sources_of(node, epoch, index)]
+    itself = f"element {index} of {node.label}"
+    found = [text for _, _, text in sources_of(node, epoch, index) if text != itself]
     return f", made of {', '.join(found)}" if found else ""
 
 
 def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str]]:
     """From which elements of which sources an element is made, the first few.
+
+    What nobody can look behind stands for a source: a cache that is read in place of what is before it, and a step of
+    a stream of which only reading it shows what an element is made of.
 
     Returns:
         For each the constructor, the element's index there, and that in the user's terms: `ds.npy[777]`.
@@ -159,6 +164,9 @@ def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str
         data = getattr(here, "data", None)
         if data is not None:
             found.append((here.verb, place, data.describe(place)))
+            continue
+        if not here.inputs or (here.access == "stream" and not (here.is_parallel or isinstance(here, OneToOne))):
+            found.append((here.verb, place, f"element {place} of {here.label}"))
             continue
         needs = list(here.demand(era, np.array([place], np.int64)))
         for need in reversed(needs):
