@@ -321,8 +321,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"The last batch has 1 elements?, which 2 shards cannot share evenly\. Use a batch size that 2 "
-            r"divides and "
-            r"drop_remainder=True\."
+            r"divides and drop_remainder=True\. To measure on each element once, share out elements: "
+            r"dataset\.shard\(index, 2\), before batch\(\) and in place of shard=\."
         ),
     ),
     "nothing to load": (

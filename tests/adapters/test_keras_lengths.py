@@ -135,6 +135,32 @@ def test_the_rest_of_an_epoch_of_buckets_is_trained_on_after_set_state():
     assert places[0] == (0, 3)
 
 
+@pytest.mark.parametrize("form", ["bucket_by_length", "filter"])
+def test_a_state_of_the_end_of_an_epoch_goes_on_with_the_next_one_or_says_how(form):
+    import keras
+
+    forms = FORMS | {"filter": lambda ds: ds.filter(lambda e: True).padded_batch(4)}  # whose states have a cursor
+    ds = forms[form](sentences())
+    whole, half = delivered(ds, 2), len(delivered(ds))
+    with ds.loader("inline") as loader:
+        state = [loader.get_state() for _ in loader][-1]
+    assert (state["epoch"], state["position"]) == (0, half)
+    adapter = ds.to_keras()
+    adapter.loader.set_state(state)
+    initial_epoch = 0
+    if keras.backend.backend() == "jax":
+        with pytest.raises(ps.StateError, match=r"'epoch': 1, 'position': 0.*fit\(initial_epoch=1\)"):
+            recorder().fit(adapter, epochs=2, verbose=0)
+        state = {**state, "epoch": 1, "position": 0}
+        state.pop("cursor", None)
+        adapter.loader.set_state(state)
+        initial_epoch = 1
+    model = recorder()
+    model.fit(adapter, initial_epoch=initial_epoch, epochs=2, verbose=0)
+    assert_same(arrays(model.trained), [x for x, _ in whole[half:]])
+    assert at(adapter) == (2, 0)
+
+
 def make_batch(number):
     """3 rows, and 2 in the last batch."""
     rows = 3 if number < 4 else 2

@@ -302,7 +302,7 @@ def test_replaced_file_is_an_error(path: Path, opened_before: bool) -> None:
         taken(rows, [1])
     np.save(path.with_name("new.npy"), numbered((10, 10)))
     os.replace(path.with_name("new.npy"), path)
-    message = rf"ds\.npy\[7\] .* was replaced .*inode {rows.handle.st_ino} then, \d+ now.* write them in place"
+    message = rf"ds\.npy\[7\] .* was replaced .*inode {rows.handle.st_ino} then, \d+ now.* Make the dataset again"
     with pytest.raises(SourceError, match=message):
         taken(rows, [7, 1])
 

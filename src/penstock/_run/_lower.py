@@ -246,9 +246,15 @@ class Program:
         short = remainders(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else set()
         for rows, which in ((size, "A batch"), *((rows, "The last batch") for rows in sorted(short))):
             if rows % count:
+                cure = ""
+                if which != "A batch":
+                    cure = (
+                        " and drop_remainder=True. To measure on each element once, share out elements: "
+                        f"dataset.shard(index, {count}), before batch() and in place of shard="
+                    )
                 raise ArgumentError(
                     f"{which} has {rows} elements, which {count} shards cannot share evenly. Use a batch size "
-                    f"that {count} divides{' and drop_remainder=True' if which != 'A batch' else ''}."
+                    f"that {count} divides{cure}."
                 )
 
     def at(self, length: int) -> Node:

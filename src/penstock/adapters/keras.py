@@ -31,7 +31,7 @@ import numpy.typing as npt
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
+from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock._loader import Loader, LoaderOptions
 from penstock._memory._slot import ALIGNMENT_NBYTES
 from penstock._plan._batch import remainders
@@ -230,6 +230,8 @@ class _Pass(Iterator[Tree]):
         self._for_trainer = for_trainer
         self._rows = _batch_size(spec)
         self._epoch: Iterator[Tree] | None = None
+        self._begun_at: tuple[int, int] | None = None
+        """Epoch and batch where it began; None when something was drawn."""
 
     def __next__(self) -> Tree:
         if self._epoch is None:
@@ -237,11 +239,13 @@ class _Pass(Iterator[Tree]):
                 return self._made(self._leaves(self._blank()))
             if self._runs_on:
                 self._loader._stay()
+            self._begun_at = self._loader._start()
             self._epoch = iter(self._loader)
         try:
             batch = self._drawn(self._epoch)
         except StopIteration:
             if not self._runs_on:
+                self._require_some_rest()
                 if self._for_trainer and self._loader.length is None:
                     self._end_for_tensorflow()
                 raise
@@ -250,10 +254,25 @@ class _Pass(Iterator[Tree]):
         except Exception as error:
             _tell_cause(error)
             raise
+        self._begun_at = None
         leaves = self._leaves(batch)
         if len(leaves[0]) != self._rows:  # full ones were looked at before the first
             _require_divisible((len(leaves[0]),))
         return self._made(leaves)
+
+    def _require_some_rest(self) -> None:
+        """Refuses to go on behind the last batch of an epoch, where Keras would fail on a name that it has not set.
+
+        A state of that place is had where nobody knew yet that no batch would follow.
+        """
+        epoch, position = self._begun_at or (0, 0)
+        if position and keras.backend.backend() == "jax":
+            raise StateError(
+                f"The state that was set is of the end of epoch {epoch}: nothing is left of it after {position:,} "
+                "batches, and Keras on JAX cannot train on nothing. Load the model again, and begin with the next "
+                f"epoch: set_state({{**state, 'epoch': {epoch + 1}, 'position': 0}}), without 'cursor' if the state "
+                f"has it, and fit(initial_epoch={epoch + 1})."
+            ) from None
 
     def _end_for_tensorflow(self) -> None:
         """Ends an epoch of unknown length as an iterator of tf.data does: Keras's trainer looks for that alone."""

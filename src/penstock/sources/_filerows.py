@@ -446,8 +446,9 @@ class FileRows:
             raise SourceError(
                 f"{handle.describe(element)} cannot be read: {handle.path} was replaced by another file "
                 f"since the dataset was made (inode {handle.st_ino} then, {status.st_ino} now), and a run "
-                f"must not mix two. Make the dataset again; to change data under a running dataset, write "
-                f"them in place."
+                f"must not mix two. Make the dataset again, and a loader that goes on where this one is, by "
+                f"set_state(). What is written in place instead reaches batches that are not made yet; the first of "
+                f"the next epoch may be made already."
             )
         return file
 
