@@ -74,7 +74,8 @@ class _Rewriting:
         if isinstance(node, Cache) and any(isinstance(each, Map) for each in walk(node)):
             raise ArgumentError(
                 f"on_error={self._on_error!r} would leave out elements before {node.label}, which keeps an epoch of a "
-                "stream for all epochs and runs to come. Put what may fail after cache(), or use on_error='raise'."
+                "stream for all epochs and runs to come. Put what may fail after cache(), or leave it out yourself: "
+                "flat_map() with a function that gives [element], or [] where it fails."
             )
         if _is_border(node):
             return node
