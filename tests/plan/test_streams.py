@@ -681,3 +681,13 @@ def test_an_error_behind_a_step_of_a_stream_is_the_same_wherever_it_is_met(step:
     assert str(iterated.value) == str(loaded.value)
     assert str(iterated.value).endswith(": ValueError: no 13")
     assert isinstance(iterated.value.__cause__, ValueError)
+
+
+def test_functions_one_after_the_other_that_all_fail_are_told_by_the_first() -> None:
+    def broken(x: Any) -> Any:
+        raise ValueError("all wrong")
+
+    dataset = numbers(50).map(broken).map(lambda x: x).batch(8)
+    with pytest.raises(ps.ElementError, match=r"map\(broken\) .* ValueError: all wrong") as caught:
+        dataset.loader("inline", on_error="skip")
+    assert "so did all of the first" in caught.value.__notes__[0]

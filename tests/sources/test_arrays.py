@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import tracemalloc
 from pathlib import PurePosixPath
 
@@ -268,6 +269,21 @@ def test_rows_of_different_lengths_are_told_how_to_be_read():
         ps.from_arrays({"x": items})
     ragged = ps.from_source(items, element_spec=RAGGED)
     assert ragged.padded_batch(2)[0].tolist() == [[1, 0], [2, 3]]
+
+
+def test_files_of_a_list_are_told_to_be_put_one_after_the_other(tmp_path, caplog):
+    for name, count in (("a", 3), ("b", 3), ("c", 5)):
+        np.arange(count, dtype="uint16").tofile(tmp_path / name)
+    a, b, c = (np.memmap(tmp_path / name, "uint16", "r") for name in "abc")
+    cure = "concatenate([from_arrays(array) for array in arrays])."
+    with pytest.raises(ps.ArgumentTypeError, match=re.escape(cure) + "$"):
+        ps.from_arrays([a, c])
+    assert not caplog.records
+    assert ps.from_arrays([a, b]).element_spec == ps.ArraySpec((3,), "uint16")
+    (record,) = caplog.records
+    assert "read a list of memmaps into memory, 12 bytes, as one array of shape (2, 3)" in record.message
+    assert record.message.endswith(cure)
+    assert len(ps.concatenate([ps.from_arrays(array) for array in (a, b, c)])) == 11
 
 
 def test_sequence_that_fails_is_told_with_the_cause():

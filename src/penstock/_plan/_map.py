@@ -254,6 +254,7 @@ class Map(OneToOne):
                     raise
                 first = first or error
         if first is None:
+            self.source.spec  # noqa: B018  # which is an error that says why, if all elements failed before this step
             raise SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
         if index:
             first.add_note(

@@ -1,5 +1,6 @@
 """Things in memory as a source: NumPy arrays, and objects that are indexed like a list."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -22,10 +23,14 @@ from penstock._plan._source import Read, Source
 from penstock._spec import ArraySpec, Spec, loses_masks, loses_zeros
 from penstock._tree import Tree
 
+_log = logging.getLogger("penstock")
+
 _RAGGED: Final = (
     " If axes differ from element to element, say so with None, in a tree like the element: "
     "from_source(items, element_spec=penstock.ArraySpec((None,), dtype))."
 )
+
+_IN_TURN: Final = "concatenate([from_arrays(array) for array in arrays])"
 
 # Without fillna(), pandas 3 gives every text of a column that lacks one as its first character.
 _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
@@ -250,10 +255,20 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths; tensors that are elsewhere
         cure = _RAGGED if isinstance(leaf, (list, tuple)) else " Give what numpy.asarray() takes."
+        if isinstance(leaf, list) and isinstance(leaf[0], np.ndarray):
+            cure += f" Rows of one array after the other's: {_IN_TURN}."
         raise ArgumentTypeError(
             f"from_arrays() got {type_of(leaf)} that makes no array at {place or 'the top'}: "
             f"{str(error).rstrip('.')}.{cure}"
         ) from error
+    if isinstance(leaf, list) and leaf and isinstance(leaf[0], np.memmap):
+        _log.warning(
+            "from_arrays() has read a list of memmaps into memory, %s bytes, as one array of shape %s, whose elements "
+            "are whole memmaps. Their rows one after the other, read when they are needed: %s.",
+            f"{array.nbytes:,}",
+            array.shape,
+            _IN_TURN,
+        )
     if loses_zeros(leaf, array):
         raise ArgumentTypeError(
             f"from_arrays() got {type_of(leaf)} at {place or 'the top'} with text or bytes that end in a zero, and "
