@@ -119,7 +119,9 @@ def text_of(spec: Spec | None, *, is_declared: bool) -> str:
     if spec is None:
         return f". {_ALIKE}."
     has_text = any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves)
-    cure = ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')" if has_text else ""
+    cure = "" if spec.is_lone else " for that leaf, in a tree like the element"
+    if has_text:
+        cure += ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')"
     found = "declared" if is_declared else "found on element 0"
     return f", but its element_spec is {spec} (as {found}). {_ALIKE}{cure}."
 
