@@ -43,6 +43,47 @@ def test_a_function_may_return_anything_that_can_be_iterated() -> None:
         assert lists(ps.from_generator(made)) == [0, 1]
 
 
+RECORD = ps.ArraySpec((), [("number", "i4"), ("weight", "f4")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda records: records,
+        lambda records: records.batch(3).unbatch(),
+        lambda records: records.shuffle(seed=1, window=4),
+        lambda records: records.windows(2, shift=2).unbatch(),
+        lambda records: records.flat_map(lambda record: [record]),
+    ],
+    ids=["elements", "batch", "shuffle", "windows", "flat_map"],
+)
+@pytest.mark.parametrize("executor", [None, "inline", "threads"])
+def test_records_that_a_generator_writes_into_one_array_are_not_the_last(make: Any, executor: Any) -> None:
+    def written() -> Iterator[Any]:
+        place = np.zeros(1, RECORD.dtype)
+        for number in range(6):
+            place["number"] = number
+            yield place[0]  # a view, as no other scalar of NumPy is
+
+    dataset = make(ps.from_generator(written, element_spec=RECORD))
+    found = list(dataset) if executor is None else list(dataset.loader(executor))
+    assert sorted(int(record["number"]) for record in found) == [*range(6)]
+
+
+def test_a_function_may_change_the_records_of_a_generator() -> None:
+    def double(record: Any) -> Any:
+        record["number"] *= 2
+        return record
+
+    table = np.array([(1, 0), (2, 0)], RECORD.dtype)
+    doubled = ps.from_generator(lambda: iter(table), element_spec=RECORD).map(double)
+    for _ in range(2):
+        assert [int(record["number"]) for record in doubled] == [2, 4]
+    for record in ps.from_generator(lambda: iter(table), element_spec=RECORD):
+        record["number"] = 7
+    assert table["number"].tolist() == [1, 2]
+
+
 def test_lines_of_a_file_are_text(tmp_path: Any) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("one\n\nthrée\n")

@@ -512,6 +512,8 @@ class Reader:
 
 def copied(leaf: Any) -> Any:
     """A leaf in memory of its own; one without axes as a NumPy scalar, as everywhere."""
+    if isinstance(leaf, np.void):
+        return leaf.copy()  # a record is a view of the array that it was taken from, as no other scalar is
     if not isinstance(leaf, np.ndarray):
         return leaf
     return leaf.copy() if leaf.ndim else leaf.copy()[()]
