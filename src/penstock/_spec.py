@@ -264,7 +264,7 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         return value
     if hasattr(value, "keys") and not hasattr(value, "__array__"):  # a tokenizer's result, an archive of np.load
         raise SpecError(f"{type_of(value)}, which has arrays by name (return dict(it), or one of them)")
-    if _is_masked(value):
+    if is_masked(value):
         raise SpecError(f"a masked array{_NO_MASKS}")
     try:
         array = np.asarray(value)
@@ -296,11 +296,15 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
 
 def loses_masks(value: object, array: npt.NDArray[Any]) -> bool:
     """Whether a list has arrays of which something is masked, which an array that was made of it does not keep."""
-    return isinstance(value, list) and array.ndim > 1 and any(map(_is_masked, value))
+    return isinstance(value, list) and array.ndim > 1 and any(map(is_masked, value))
 
 
-def _is_masked(value: object) -> bool:
-    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
+def is_masked(value: object) -> bool:
+    """Whether it is an array of which something is masked; of records, a field."""
+    if not isinstance(value, np.ma.MaskedArray):
+        return False
+    mask = np.ma.getmask(value)
+    return b"\1" in mask.tobytes() if mask.dtype.names else bool(mask.any())
 
 
 def loses_zeros(value: object, array: npt.NDArray[Any]) -> bool:

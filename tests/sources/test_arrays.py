@@ -1,3 +1,4 @@
+import enum
 import json
 import pickle
 import re
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._plan._reader import CHUNK_NBYTES
 from penstock._plan._source import Read
 from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource
@@ -318,6 +320,10 @@ def test_sequence_that_fails_is_told_with_the_cause():
             r"dtype StringDType\(\)\)\. .*: np\.array\(array\.tolist\(\)\)",
         ),
         (np.ma.array([1, 2], mask=[False, True]), r"got a masked array at \['x'\], .* array\.filled\(0\)"),
+        (
+            np.ma.array([(1, 2)], [("a", "i4"), ("b", "i4")], mask=[(False, True)]),
+            r"got a masked array at \['x'\], .* array\.filled\(0\)",
+        ),
     ],
 )
 def test_what_is_no_array_is_refused_with_the_cure(leaf, text):
@@ -327,6 +333,8 @@ def test_what_is_no_array_is_refused_with_the_cure(leaf, text):
 
 def test_masked_array_without_masked_items_is_an_array():
     assert list(ps.from_arrays(np.ma.array([1, 2]))) == [1, 2]
+    records = np.ma.zeros(2, [("a", "i4"), ("b", "i4", 2)])
+    assert [len(x) for x in (list(ps.from_arrays(records)), list(ps.from_source([records, records])))] == [2, 2]
 
 
 def test_what_has_arrays_by_name_is_refused_with_the_cure(tmp_path):
@@ -342,6 +350,34 @@ def test_what_has_arrays_by_name_is_refused_with_the_cure(tmp_path):
 def test_a_column_of_pandas_is_a_sequence():
     series = type("Series", (list,), {"iloc": None})  # which has rows by number, and no columns
     assert list(ps.from_source(series([3, 4]))) == [3, 4]
+
+
+class _Picture:
+    """What is decoded when it is made an array, as a lazy image is."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones((128, 128), "u1")
+
+
+class _Pictures:
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        return np.ones((128, 128), "u1")
+
+
+@pytest.mark.parametrize("items", [[_Picture()] * 512, _Pictures()], ids=["list", "object"])
+def test_what_a_list_or_an_object_gives_is_in_its_place_before_the_rest_is_asked_for(items):
+    source, out = SequenceSource(items), np.zeros((512, 128, 128), "u1")
+    assert source.element_spec == ps.ArraySpec((128, 128), "u1")
+    tracemalloc.start()
+    try:
+        source.read_into(np.arange(512), out)
+        assert tracemalloc.get_traced_memory()[1] < 3 * CHUNK_NBYTES < out.nbytes
+    finally:
+        tracemalloc.stop()
+    assert out.all()
 
 
 def test_a_row_of_text_is_named_with_what_it_says():
@@ -366,6 +402,8 @@ def test_an_element_of_a_list_that_fails_is_told_by_its_text():
         (["a.npy", "b.npy"], "list[1], 'b.npy'"),
         ((("a.npy", 1), ("b.npy", 2)), "tuple[1], 'b.npy'"),
         (["a", "b" * 200], "list[1], '" + "b" * 20 + "..." + "b" * 97 + "'"),
+        (list(np.array(["a", "b"])), "list[1], 'b'"),
+        (list(enum.Enum("Name", {"A": "a", "B": "b"}, type=str)), "list[1], 'b'"),
     ):
         with pytest.raises(ps.ElementError) as caught:
             list(ps.from_source(items).map(load))

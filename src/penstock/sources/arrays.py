@@ -18,9 +18,10 @@ from penstock._errors import (
     words_of,
 )
 from penstock._plan._conform import MisfitError, conformed, observed, text_of
-from penstock._plan._node import Indices
+from penstock._plan._node import Indices, Leaves
+from penstock._plan._reader import chunk_count, pieces
 from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, loses_masks, loses_zeros
+from penstock._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock._tree import Tree
 
 _log = logging.getLogger("penstock")
@@ -37,6 +38,9 @@ _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 
 # Characters of a text that a message shows; of a longer one its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
+
+# So many elements of an object wait at most until they are written where they belong: they may be as large as a batch.
+_AT_ONCE: Final = 64
 
 # Elements of a list that tell what all of them are, about so many; and what runs no code of a user's.
 _LOOKED_AT: Final = 64
@@ -176,7 +180,7 @@ class SequenceSource(Source):
         if type(self._items) not in (list, tuple) or index >= len(self._items):
             return place  # to ask for an element may take long, or fail again
         text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
-        return place if text is None else f"{place}, {_shortened(text)!r}"
+        return place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"  # an enumeration's, NumPy's
 
     @property
     def element_spec(self) -> Tree:
@@ -197,22 +201,27 @@ class SequenceSource(Source):
         return self._spec
 
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads elements one by one, or in one call where the object offers it."""
+        """Reads some elements at a time, one by one, or all in one call where the object offers it."""
         spec = self._known_spec()
-        numbers, elements = indices.tolist(), []
+        numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
+        step = len(numbers) if hasattr(self._items, "__getitems__") else min(_AT_ONCE, chunk_count(spec))
+        for start, stop in pieces(len(numbers), max(1, step)):
+            for array, column in zip(arrays, zip(*self._elements(numbers[start:stop], spec), strict=True), strict=True):
+                leaves: Sequence[Any] = column
+                if array.dtype.hasobject:
+                    # Of any size: arrays of their own, for what the object gave may be its own memory.
+                    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
+                for row, leaf in enumerate(leaves, start):
+                    array[row] = leaf
+
+    def _elements(self, numbers: list[int], spec: Spec) -> list[Leaves]:
+        elements = []
         for index, item in zip(numbers, self._get(numbers), strict=True):
             try:
                 elements.append(conformed(spec, item))
             except MisfitError as found:
                 raise self._misfit(found, index) from None
-        for array, column in zip(_tree.flatten_like(spec.structure, out), zip(*elements, strict=True), strict=False):
-            leaves: Sequence[Any] = column
-            if (
-                array.dtype.hasobject
-            ):  # of any size: arrays of their own, for what the object gave may be its own memory
-                leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
-            for row, leaf in enumerate(leaves):
-                array[row] = leaf
+        return elements
 
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(f"{self.describe(index)} gave {found}{text_of(self._spec, is_declared=self._is_declared)}")
@@ -274,7 +283,7 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             f"from_arrays() got {type_of(leaf)} at {place or 'the top'} with text or bytes that end in a zero, and "
             "arrays of NumPy drop zeros at the end. from_source() takes the list as it is."
         )
-    if np.ma.is_masked(array) or loses_masks(leaf, array):
+    if is_masked(array) or loses_masks(leaf, array):
         raise ArgumentTypeError(
             f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: what is masked would "
             "be delivered as it lies in memory. Fill it, array.filled(0), and give the mask, array.mask, as a leaf of "
