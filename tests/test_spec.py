@@ -16,8 +16,8 @@ def test_axes_of_a_dtype_are_the_last_of_the_shape():
 
 
 def test_sizes_become_integers_of_python_and_are_such():
-    spec = ps.ArraySpec((np.int64(2), None), "uint8", (np.int64(2), np.uint8(3)))
-    assert repr(spec) == "ArraySpec((2, None), uint8)"
+    spec = ps.ArraySpec((None, np.int64(2)), "uint8", (np.uint8(3), np.int64(2)))
+    assert repr(spec) == "ArraySpec((None, 2), uint8)"
     assert {type(size) for size in spec.max_shape} == {int}
     with pytest.raises(TypeError, match=r"^ArraySpec\(3, \.\.\.\): a shape is a tuple of integers, such as \(28, 28\)"):
         ps.ArraySpec(3, "uint8")
@@ -38,6 +38,34 @@ def test_nbytes_is_that_of_the_largest():
 def test_largest_shape_is_no_part_of_equality():
     assert ps.ArraySpec((None,), "i4", max_shape=(3,)) == ps.ArraySpec((None,), "i4")
     assert hash(ps.ArraySpec((None,), "i4", max_shape=(3,))) == hash(ps.ArraySpec((None,), "i4"))
+
+
+@pytest.mark.parametrize("largest", [(3,), (3, 3), (None, 2), (3, 2, 1)])
+def test_largest_shape_is_one_that_there_can_be(largest):
+    with pytest.raises(ValueError, match=r"the largest shape has a size for each axis, and the same where that is not"):
+        ps.ArraySpec((None, 2), "i4", max_shape=largest)
+
+
+OF_A_LARGEST_SIZE = {
+    "first": ((None,), (5,), lambda i: np.arange(i % 5)),
+    "last": ((2, None), (2, 5), lambda i: np.arange(i % 5 * 2).reshape(2, -1)),
+    "all": ((None, None), (3, 5), lambda i: np.ones((i % 3, i % 5), int)),
+}
+
+
+@pytest.mark.parametrize("axes", OF_A_LARGEST_SIZE)
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_largest_shape_changes_nothing_in_elements(axes, executor):
+    shape, largest, make = OF_A_LARGEST_SIZE[axes]
+    spec = ps.ArraySpec(shape, "int64", max_shape=largest)
+    for dataset in (
+        ps.from_source([make(i) for i in range(8)], element_spec=spec),
+        ps.range(8).map(make, element_spec=spec),
+        ps.from_generator(lambda: map(make, range(8)), element_spec=spec),
+    ):
+        for found in (dataset, dataset.loader(executor)):
+            for element, number in zip(found, range(8), strict=True):
+                np.testing.assert_array_equal(element, make(number), strict=True)
 
 
 @pytest.mark.parametrize(

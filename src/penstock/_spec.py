@@ -40,7 +40,8 @@ class ArraySpec:
     dtype: np.dtype[Any]
     """The NumPy dtype; anything that `np.dtype` takes is accepted. Axes of its own become the last of `shape`."""
     max_shape: tuple[int, ...] | None = field(default=None, compare=False)
-    """The largest shape there can be. Known for batches, unknown for ragged leaves; not part of equality."""
+    """The largest shape there can be; not part of equality. Known for batches, unknown for ragged leaves: those of
+    which another axis than the first varies, or of which nobody said it."""
 
     if TYPE_CHECKING:
 
@@ -62,9 +63,20 @@ class ArraySpec:
                 'bytes: np.dtype("U20") is text of up to 20 characters, np.dtype("U") of any number.'
             )
         if self.max_shape is not None:
-            object.__setattr__(self, "max_shape", _sizes(self.max_shape))
+            object.__setattr__(self, "max_shape", self._bounds(_sizes(self.max_shape)))
         elif None not in self.shape:
             object.__setattr__(self, "max_shape", self.shape)
+
+    def _bounds(self, sizes: Shape) -> Shape | None:
+        """The largest shape; None where another axis than the first may be shorter, for which a place has no words."""
+        if len(sizes) != len(self.shape) or any(
+            most is None or size not in (None, most) for size, most in zip(self.shape, sizes, strict=True)
+        ):
+            raise ArgumentError(
+                f"ArraySpec({self.shape}, ..., max_shape={sizes}): the largest shape has a size for each axis, and the "
+                "same where that is not None."
+            )
+        return None if None in self.shape[1:] else sizes
 
     @property
     def nbytes(self) -> int | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock import _tree
 from penstock._errors import SourceError, type_of
 from penstock._plan._node import Demand, Indices, Node
-from penstock._spec import Spec
+from penstock._spec import ArraySpec, Spec
 from penstock._tree import Tree
 
 if TYPE_CHECKING:
@@ -319,7 +319,10 @@ class SourceNode(Node):
         return self.spec
 
     def _find_spec(self) -> Spec:
-        return Spec.of(self.data.element_spec)
+        spec = Spec.of(self.data.element_spec)
+        # A source does not say how much of a place it used: what varies is ragged, also where the largest is known.
+        leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
+        return Spec(tuple(leaves), spec.structure)
 
     @property
     def opens(self) -> Source:
