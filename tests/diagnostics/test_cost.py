@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import penstock as ps
 from penstock._plan import _map, _times
 from penstock._plan._times import FIRST_COUNT, SAMPLED_EVERY_S, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
 from penstock._run import _lower
+from penstock.diagnostics import _memory
 from penstock.diagnostics._lanes import StepTime
 
 COUNT = 1024
@@ -149,6 +151,31 @@ def test_of_short_units_one_is_looked_at_every_few_milliseconds(
     assert reads == pytest.approx(2 * looks, rel=0.1, abs=4)
     assert (found.rows, found.steps) == (4 * count, ((4 * count, pytest.approx(40e-3, rel=1e-3)),))
     assert (found.wall_s, found.cpu_s) == (pytest.approx(80e-3, rel=1e-3), pytest.approx(40e-3, rel=1e-3))
+
+
+def test_the_longer_it_goes_on_the_fewer_short_units_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit, (least_s, most_s) = Unit(1e-4, 0.5e-4), SAMPLED_EVERY_S
+    looks = [run(monkeypatch, [unit] * count)[0] / 2 for count in (10_000, 40_000, 50_000)]
+    assert least_s < 1.0 / looks[0] < most_s
+    assert 1.0 / (looks[2] - looks[1]) == pytest.approx(most_s, rel=0.05)
+
+
+def test_memory_is_looked_at_between_batches_where_that_was_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, looks = _memory.memory_now(), 0
+
+    def memory_now(_: object) -> _memory.Memory:
+        nonlocal looks
+        looks += 1
+        return replace(base, private_nbytes=base.private_nbytes + looks)
+
+    for interval_s, look_count in ((0.0, 4), (1e6, 1)):
+        monkeypatch.setattr(_memory, "INTERVAL_S", interval_s)
+        with ps.range(4).loader("inline") as loader:
+            loader._peak.reserved_nbytes, looks = base.nbytes, 0
+            with monkeypatch.context() as patch:
+                patch.setattr(_memory, "memory_now", memory_now)
+                assert [int(number) for number in loader] == [0, 1, 2, 3]
+            assert looks == loader._peak.nbytes == look_count
 
 
 def test_of_long_units_and_those_after_them_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:

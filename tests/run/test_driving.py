@@ -196,6 +196,16 @@ def test_the_consumer_fills_some_small_batches_in_one_go(
             assert len(filled) == (number // count + 1) * count, "an epoch of 12 batches is whole goes"
 
 
+def test_batches_of_unknown_size_are_filled_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
+    filled: list[int] = []
+    run = Pipeline.run
+    monkeypatch.setattr(Pipeline, "run", lambda self, unit: (filled.append(unit.index), run(self, unit)))
+    with PLANS["sentences"]().loader(prefetch=6) as loader:
+        for number, _ in enumerate(loader):
+            assert filled == list(range(number + 1))
+
+
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
 def test_an_element_that_does_not_fit_is_told_in_its_turn(
     on_error: Literal["raise", "replace"], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -266,8 +276,11 @@ class ItemsOfTheUser:
 
 
 class ArrayOfTheUser:
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(1)
+        return np.ones(self.shape, np.int64)
 
 
 def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> None:
@@ -302,6 +315,7 @@ def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> N
     assert has_a_say(sentences.padded_batch(2).loader())
     assert not has_a_say(ps.from_source(ItemsOfTheUser()).batch(2).loader())
     assert not has_a_say(ps.from_source([np.int64(2), ArrayOfTheUser()]).batch(1).loader())
+    assert not has_a_say(ps.from_source([[ArrayOfTheUser(2)], [ArrayOfTheUser(2)]]).batch(1).loader())
     mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
     assert not has_a_say(ps.from_source([mapped, mapped]).batch(2).loader())
     assert not has_a_say(ps.from_generator(lambda: iter(TABLE)).batch(2).loader("threads"))
