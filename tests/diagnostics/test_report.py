@@ -369,6 +369,20 @@ def test_inline_is_advised_for_batches_that_are_filled_as_fast_as_they_are_hande
     assert inline not in replace(held(0.5), may_hold_gil=False).limit
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "may_hold_gil", "are_promised"), [(0.5, True, False), (0.5, False, True), (5, True, True)]
+)
+def test_inline_workers_are_not_promised_to_fill_batches_that_are_filled_as_fast_as_they_are_handed_over(
+    step_ms, may_hold_gil, are_promised
+):
+    inline = replace(held(step_ms, may_hold_gil=may_hold_gil), executor="inline", workers=0, may_hold_gil=False)
+    assert inline.limit.startswith("step is the limit")
+    assert ("workers would give" in inline.limit) is are_promised
+    assert (
+        inline.limit.endswith("inline; for workers to hand such batches over would take about as long")
+    ) is not are_promised
+
+
 def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
     assert "; more threads help if it lets go of the GIL" in held(50).limit
     assert "GIL" not in held(50, may_hold_gil=False).limit

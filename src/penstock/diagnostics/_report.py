@@ -370,19 +370,8 @@ class Report:
             return "; your program fills such small batches itself, for to hand them over takes longer"
         if any(lane.takes_turns for lane in self.lanes):
             return "; threads take turns at it, so more of them would not help, but executor='processes' may"
-        if self.may_hold_gil and self.slowest is not None:
-            lane, step = self.slowest
-            if lane.wall_s < HANDING_OVER_S * lane.batches:
-                return (
-                    "; to hand such batches over takes about as long as to fill them, executor='inline' may be faster"
-                )
-            if (step is None or step.may_hold_gil) and not self._is_side_by_side(lane):
-                if self._is_one_at_a_time(lane):
-                    return (
-                        "; its threads use one CPU together, as Python does that holds the GIL: then executor="
-                        "'processes' helps, and more threads do not"
-                    )
-                return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
+        if self.slowest is not None and (cure := self._cure_of_python(*self.slowest)):
+            return cure
         least_s = self._least_batch_s
         best_s = max(least_s, self._batch_s(now + MOST_WORKERS))
         helps = 1.1 * best_s <= self._batch_s(now)
@@ -395,6 +384,24 @@ class Report:
             if helps and 0.9 * batch_s <= best_s:
                 return f"; {name} would give {self.elements_per_batch / batch_s:,.0f} {many(self.unit)}/s"
         return f"; more workers would not help, for {self._why_not_more}"
+
+    def _cure_of_python(self, lane: Lane, step: StepTime | None) -> str:
+        """What helps where Python of the user's may hold the GIL; nothing if that is not what takes the time."""
+        is_short = lane.wall_s < HANDING_OVER_S * lane.batches
+        if is_short and not self.workers and any(each.may_hold_gil for each in lane.steps):
+            return "; for workers to hand such batches over would take about as long"
+        if not self.may_hold_gil:
+            return ""
+        if is_short:
+            return "; to hand such batches over takes about as long as to fill them, executor='inline' may be faster"
+        if (step is not None and not step.may_hold_gil) or self._is_side_by_side(lane):
+            return ""
+        if self._is_one_at_a_time(lane):
+            return (
+                "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes' helps, "
+                "and more threads do not"
+            )
+        return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
 
     def _is_side_by_side(self, lane: Lane) -> bool:
         """Whether several threads compute all the time that they have work, and so do not wait for the GIL."""
