@@ -253,6 +253,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"executor=4 is not known\. .*For so many workers: workers=4\.",
     ),
+    "no workers as executor": (
+        lambda: ps.range(3).loader(-1),
+        ValueError,
+        r"executor=-1 is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
+    ),
     "workers": (
         lambda: ps.range(3).loader(workers=0),
         ValueError,

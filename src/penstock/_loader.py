@@ -74,7 +74,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "inline", "threads", "processes"):
-            cure = f" For so many workers: workers={self.executor}." if as_int(self.executor) else ""
+            cure = f" For so many workers: workers={self.executor}." if (as_int(self.executor) or 0) > 0 else ""
             raise ArgumentError(
                 f"executor={self.executor!r} is not known. Use 'auto', 'threads', 'processes', or 'inline' "
                 f"(no workers).{cure}"

@@ -116,6 +116,19 @@ def test_budget_is_its_items() -> None:
     assert math.isclose(items.ring_nbytes, 300)
 
 
+def test_a_limit_that_is_too_small_for_elements_of_any_size_is_told_what_takes_it() -> None:
+    """They have no slots, so that no smaller prefetch fits."""
+    sentences = ps.from_source([np.arange(3), np.arange(5)], element_spec=ps.ArraySpec((None,), "int64"))
+    with pytest.raises(
+        ps.MemoryLimitError, match=r"4 MiB of it is blocks of shuffled positions\. .*: raise the limit\.$"
+    ):
+        sentences.shuffle(seed=1).padded_batch(2).loader(memory_limit=2**20)
+    with pytest.raises(
+        ps.MemoryLimitError, match=r"93 MiB of it is what 1 worker process takes\. Use executor='threads'"
+    ):
+        sentences.padded_batch(2).loader("processes", workers=1, memory_limit=2**20)
+
+
 def test_worker_processes_count_where_there_are_some() -> None:
     dataset = ps.range(100).map(lambda x: x).batch(4)
     limit = 150 << 20

@@ -84,6 +84,7 @@ class Budget:
         ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
         decoded = "what sources keep in memory, such as decoded row groups of Parquet"
         waiting = "elements of a stream that wait, and what steps hold that see them in order"
+        blocks = "blocks of shuffled positions"
         items = {
             ring: self.ring_nbytes,
             "scratch memory of the workers": self.scratch_nbytes,
@@ -94,17 +95,22 @@ class Budget:
             f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
         }
         largest = max(items, key=lambda name: items[name])
-        fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
-        prefetch = f"a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
+        if not items[largest]:  # of all others something can be said to make them smaller
+            largest, items[blocks] = blocks, self.order_nbytes
+        prefetch = ""
+        if self.slot_nbytes:  # elements of any size are in no slot
+            fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
+            prefetch = f", or a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
         cures = {
-            "scratch memory of the workers": f"Use fewer workers, or {prefetch}",
+            blocks: "They are as large for any number of elements: raise the limit",
+            "scratch memory of the workers": f"Use fewer workers{prefetch}",
             "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
-            waiting: f"Use a smaller window or batch, or {prefetch}",
+            waiting: f"Use a smaller window or batch{prefetch}",
             "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
             decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
             "(columns=[...])" + (", or use fewer worker processes: each keeps its own" if process_count > 1 else ""),
         }
-        cure = cures.get(largest, f"Use a smaller batch, or {prefetch}")
+        cure = cures.get(largest, f"Use a smaller batch{prefetch}")
         if items[largest] == overhead:
             fewer = ", or fewer workers" if process_count > 1 else ""
             cure = (
