@@ -380,6 +380,18 @@ def test_what_a_list_or_an_object_gives_is_in_its_place_before_the_rest_is_asked
     assert out.all()
 
 
+def test_an_object_that_gives_another_number_of_elements_than_it_was_asked_for_is_told():
+    class Columns(list):
+        def __getitems__(self, indices):
+            return [self[index] for index in indices], [0 for _ in indices]
+
+    with pytest.raises(
+        ps.ElementError,
+        match=r"^Columns failed on elements \[0, 1, 2\]: ValueError: __getitems__\(\) gave 2 elements for 3 indices",
+    ):
+        list(ps.from_source(Columns([1, 2, 3]), element_spec=ps.ArraySpec((), "int64")).batch(3).loader("threads"))
+
+
 def test_a_row_of_text_is_named_with_what_it_says():
     def decode(path):
         raise ValueError("no image")

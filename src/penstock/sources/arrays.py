@@ -229,7 +229,10 @@ class SequenceSource(Source):
     def _get(self, indices: list[int]) -> Sequence[Any]:
         try:
             if hasattr(self._items, "__getitems__"):
-                return self._items.__getitems__(indices)  # type: ignore[no-any-return]
+                items = list(self._items.__getitems__(indices))
+                if len(items) != len(indices):
+                    raise ValueError(f"__getitems__() gave {len(items)} elements for {len(indices)} indices")
+                return items
             return [self._items[index] for index in indices]
         except BaseException as error:
             if is_untouched(error):
