@@ -315,6 +315,8 @@ def test_it_is_tried_only_where_arrays_in_memory_are_copied(tmp_path: Path) -> N
     assert has_a_say(sentences.padded_batch(2).loader())
     assert not has_a_say(ps.from_source(ItemsOfTheUser()).batch(2).loader())
     assert not has_a_say(ps.from_source([np.int64(2), ArrayOfTheUser()]).batch(1).loader())
+    alternating = [np.int64(2), ArrayOfTheUser()] * 500
+    assert not has_a_say(ps.from_source(alternating).batch(1).loader())
     assert not has_a_say(ps.from_source([[ArrayOfTheUser(2)], [ArrayOfTheUser(2)]]).batch(1).loader())
     mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
     assert not has_a_say(ps.from_source([mapped, mapped]).batch(2).loader())

@@ -398,8 +398,8 @@ class Report:
             return ""
         if self._is_one_at_a_time(lane):
             return (
-                "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes' helps, "
-                "and more threads do not"
+                "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes' "
+                "helps, and more threads do not"
             )
         return "; more threads help if it lets go of the GIL, executor='processes' also if it does not"
 

@@ -44,6 +44,7 @@ _AT_ONCE: Final = 64
 
 # Elements of a list that tell what all of them are, about so many; and what runs no code of a user's.
 _LOOKED_AT: Final = 64
+_GOLDEN: Final = 0x9E3779B1  # odd, and near the golden ratio of 2**32, so that its multiples lie everywhere
 _PLAIN: Final = frozenset({np.ndarray, bool, int, float, complex, str, bytes})
 
 
@@ -171,8 +172,9 @@ class SequenceSource(Source):
         """Whether it is a list of arrays, numbers and text, which run no code of a user's; some of them tell."""
         if type(self._items) not in (list, tuple):
             return False
-        some = self._items[:: max(1, len(self._items) // _LOOKED_AT)]
-        return all(_is_plain(leaf) for item in some for leaf in _tree.flatten(item)[0])
+        # Not at even distances, for kinds of elements may alternate.
+        some = {number * _GOLDEN % len(self) for number in range(min(_LOOKED_AT, len(self)))}
+        return all(_is_plain(leaf) for index in some for leaf in _tree.flatten(self._items[index])[0])
 
     def describe(self, index: int) -> str:
         """The object's type and the index; of a list, the element's text too, most often the name of a file."""
