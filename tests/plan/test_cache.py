@@ -673,11 +673,25 @@ def test_a_run_resumes_whatever_is_kept(tmp_path: Path) -> None:
     assert_resumes_exactly(stream, executors=[("inline", 1), ("threads", 2)], limit=6)
 
 
-def test_a_dataset_with_a_cache_travels_in_a_function() -> None:
-    lookup = ps.range(10).map(lambda x: x * 3).cache()
-    assert numbers(ps.range(10).map(lambda i: lookup[int(i)]).batch(5), executor="processes", workers=2) == [
-        *range(0, 30, 3)
-    ]
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_dataset_with_a_cache_that_a_function_reads_is_kept(executor: Any, where: dict[str, Any]) -> None:
+    source = CountingSource(RangeSource(10))
+    lookup = ps.from_source(source).map(lambda x: x * 3).cache(**where)  # what it gives is unknown when it travels
+    ds = ps.range(60).map(lambda i: lookup[int(i) % 10]).batch(5)
+    with ds.loader(executor=executor, workers=1) as loader:
+        for _ in range(2):
+            assert [int(x) for batch in loader for x in batch] == [*range(0, 30, 3)] * 6
+    reads = source.reads
+    assert reads.pop(0) <= 3  # and once or twice more, to see what the function returns
+    assert set(reads.values()) == {1}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_cache_that_a_function_reads_and_that_cannot_be_says_so_on_every_executor(executor: Any) -> None:
+    lookup = ps.range(4).map(ragged, element_spec=RAGGED).cache()
+    ds = ps.range(4).map(lambda i: lookup[int(i)][0].sum(), element_spec=ps.ArraySpec((), "int64"))
+    with pytest.raises(ps.PenstockError, match=r"cache\(\) in memory needs limit="):
+        numbers(ds, executor=executor)
 
 
 def test_a_cache_in_memory_ends_with_its_dataset(leaves_nothing_behind: None) -> None:

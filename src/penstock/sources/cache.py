@@ -66,10 +66,13 @@ class _Store(CacheHandle):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Before element 0 has been run, perhaps in the very worker that this travels to, there are no files.
-        with suppress(PenstockError, OSError):  # who opens it here is told
+        failed: Exception | None = None
+        try:
             if self._files is None and self._before.known_spec is not None:
                 self.files()
-        return _Arrived, (self._files,)
+        except (PenstockError, OSError) as error:  # who opens it is told, here and there
+            failed = error
+        return _Arrived, (self._files, failed)
 
     def scratch_nbytes(self, spec: Spec, length: Length) -> int:
         state = (self._length() or 0) * (1 if mark_nbytes(spec) == 8 else 17)
@@ -187,10 +190,13 @@ class CacheMemory(_Store):
 class _Arrived(CacheHandle):
     """A cache in another process than the one that made it."""
 
-    def __init__(self, files: CacheFiles | None) -> None:
+    def __init__(self, files: CacheFiles | None, failed: Exception | None) -> None:
         self._files = files
+        self._failed = failed
 
     def open(self) -> OpenCache:
+        if self._failed is not None:
+            raise self._failed
         return _Nothing() if self._files is None else OpenCacheFiles(self._files)
 
     def scratch_nbytes(self, spec: Spec, length: Length) -> int:
