@@ -7,6 +7,7 @@ Texts about splits, functions and specs stand in `tests/plan/test_messages.py`, 
 import builtins
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ps.from_arrays(5),
         TypeError,
         r"from_arrays\(\) got the single value 5 at the top\. Every leaf needs a first axis that counts elements\.",
+    ),
+    "path for an array": (
+        lambda: ps.from_arrays({"x": Path("x.npy")}),
+        TypeError,
+        r"from_arrays\(\) got 'x\.npy' at \['x'\], and takes arrays, not the names of files\. .*",
     ),
     "path": (
         lambda: ps.from_npy({"x": 5}),

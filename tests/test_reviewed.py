@@ -79,7 +79,7 @@ def test_an_element_that_refuses_to_be_an_array_is_named():
 
 def test_indices_that_are_no_integers_are_refused():
     ds, numbers = ps.range(10), np.array([7, 2])
-    cure = r"penstock\.from_arrays\(numbers\)\.map\(lambda i: dataset\[i\]\)\.$"
+    cure = r"penstock\.from_arrays\(numbers\)\.map\(lambda i: dataset\[i\], element_spec=dataset\.element_spec\)\.$"
     with pytest.raises(ps.ArgumentTypeError, match=rf"indexed by an integer or a slice, not by an ndarray\. .* {cure}"):
         ds[numbers]
     assert [int(x) for x in ps.from_arrays(numbers).map(lambda i: ds[i])] == [7, 2]

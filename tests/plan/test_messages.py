@@ -179,12 +179,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "cast to no dtype": (
         lambda: ps.range(3).cast("float33"),
         TypeError,
-        r"cast\(\) needs dtypes such as 'float32', got 'float33'\.",
+        r"cast\(\) needs dtypes such as 'float32', got 'float33'\.$",
     ),
     "cast by another tree": (
         lambda: frames().cast({"x": "float32"}).element_spec,
         ValueError,
-        r"cast\(\{'x': 'float32'\}\) names dtypes by another structure than that of the element, \(3, 2\) float64\.",
+        (
+            r"cast\(\{'x': 'float32'\}\) names dtypes by another structure than that of the element, "
+            r"\(3, 2\) float64\. Name every leaf, with None for one to keep, or give one dtype for all\."
+        ),
     ),
     "concatenate of other shapes": (
         lambda: ps.concatenate([frames(), frames().map(np.sum)]).element_spec,
@@ -262,7 +265,24 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"map\(growing\) at test_messages\.py:\d+ returned an array of \(2,\) float64 for element 1, but "
             r"its element_spec is "
             r"\(1,\) float64 \(as found on element 0\)\. Every element of a dataset has one structure, shape "
-            r"and dtype: give each the same, or say which axis differs: element_spec=ArraySpec\(\(None,\), dtype\)\."
+            r"and dtype: give each the same, or say which axis differs: "
+            r"element_spec=ArraySpec\(\(None,\), 'float64'\)\."
+        ),
+    ),
+    "other shape of one of several leaves": (
+        lambda: list(ps.range(5).map(lambda i: {"id": i, "boxes": np.zeros((i + 1, 4), "float32")})),
+        ValueError,
+        (
+            r".* returned an array of \(2, 4\) float32 in \['boxes'\] for element 1, .* say which axis differs: "
+            r"element_spec=, like the element, with ArraySpec\(\(None, 4\), 'float32'\) at \['boxes'\]\."
+        ),
+    ),
+    "nothing of no axes": (
+        lambda: list(ps.range(5).map(lambda i: np.array([]), element_spec=ps.ArraySpec((None, 4), "float64"))),
+        ValueError,
+        (
+            r".* returned an array of \(0,\) float64 \(where nothing is, np\.zeros\(\(0, 4\), 'float64'\) has its "
+            r"axes\) for element 0, .*"
         ),
     ),
     "other shape of one of several leaves": (

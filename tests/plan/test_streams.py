@@ -257,6 +257,9 @@ def test_an_empty_list_is_of_the_dtype_that_was_declared(executor: Any) -> None:
         assert [element["boxes"].tolist() for element in elements] == [[1, 1], [], [1, 1], []]
         assert {element["boxes"].dtype for element in elements} == {np.dtype("int32")}
         assert [element["words"].tolist() for element in elements] == [[], ["a"], [], ["a"]]
+    corners = ps.range(3).map(lambda i: [[1, 2, 3, 4]] * i, element_spec=ps.ArraySpec((None, 4), "int64"))
+    with corners.loader(executor=executor) as loader:
+        assert [element.shape for element in loader] == [(0, 4), (1, 4), (2, 4)]
     with pytest.raises(ps.SpecError, match=r"an array of \(1,\) int64 in \['boxes'\]"):
         ps.range(1).map(lambda _: {"boxes": [1], "words": []}, element_spec=spec)[0]
 

@@ -432,6 +432,12 @@ def test_labels_of_named_files_are_places_among_class_names(tmp_path: Path, labe
     ("arguments", "options", "error", "complaint"),
     [
         ((["a.png", "b.png"], [1]), {}, ps.ArgumentError, "got 2 files and 1 labels"),
+        (
+            (["a.png", "b.png"], [np.zeros((1, 4)), np.zeros((2, 4))]),
+            {},
+            ps.ArgumentTypeError,
+            r"labels=\.\.\.\) make no array .*penstock\.zip\(\(images, penstock\.from_source\(labels, element_spec=",
+        ),
         ((["a.png", "b.png"], 1), {}, ps.ArgumentError, "got 2 files and one label"),
         ((["a.png"], [None]), {}, ps.ArgumentTypeError, "Python objects"),
         (([],), {}, ps.ArgumentError, "got no files"),

@@ -57,7 +57,10 @@ class Cast(OneToOne):
         if self.structure is None:
             dtypes *= len(spec.leaves)
         elif self.structure != spec.structure:
-            raise SpecError(f"{self.label} names dtypes by another structure than that of the element, {spec}.")
+            raise SpecError(
+                f"{self.label} names dtypes by another structure than that of the element, {spec}. Name every leaf, "
+                "with None for one to keep, or give one dtype for all."
+            )
         for leaf, dtype in zip(spec.leaves, dtypes, strict=True):
             if dtype is not None and dtype != leaf.dtype and 0 in (dtype.itemsize, leaf.dtype.itemsize):
                 raise SpecError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock import _tree
 from penstock._errors import SpecError, type_of
-from penstock._spec import ArraySpec, Spec, leaf_of, spec_of_leaf, text_of_element
+from penstock._spec import ArraySpec, Shape, Spec, leaf_of, spec_of_leaf, text_of_element
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 _ALIKE: Final = (
     "Every element of a dataset has one structure, shape and dtype: give each the same, or say which axis differs: "
-    "element_spec=ArraySpec((None,), dtype)"
 )
+
+_ANY_LENGTH: Final = "element_spec=ArraySpec((None,), dtype)"
 
 
 @final
 class MisfitError(Exception):
     """An element is not as its spec says. The message is what was found instead: `an array of (3,) int64`."""
+
+    def __init__(self, found: str, cure: str = _ANY_LENGTH) -> None:
+        super().__init__(found)
+        self.cure = cure
+        """The spec that would admit it, and what came before, as one writes it."""
 
 
 def conformed(spec: Spec, value: "Tree") -> "Leaves":
@@ -69,9 +75,11 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt
         if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
             found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
         if isinstance(leaf, list) and not found.size:
-            found = np.empty(found.shape, want.dtype)  # NumPy calls the numbers of an empty list float64
+            # NumPy calls the numbers of an empty list float64, and knows nothing of the axes of what is not there.
+            is_bare = found.ndim == 1 and want.shape[:1] == (None,)
+            found = np.empty(_empty_shape(want) if is_bare else found.shape, want.dtype)
         if not want.admits(found.shape, found.dtype):
-            raise MisfitError(f"an array of {spec_of_leaf(found)}{_where(spec, number)}")
+            raise _other_shape(spec, number, want, found)
         return found
     if want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
         if want.dtype.itemsize == 0:
@@ -80,6 +88,28 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt
         if _fits(found, want.dtype):
             return np.array(found, want.dtype)
     raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
+
+
+def _other_shape(spec: Spec, number: int, want: ArraySpec, found: "npt.NDArray[Any]") -> MisfitError:
+    what = f"an array of {spec_of_leaf(found)}{_where(spec, number)}"
+    if found.dtype != want.dtype or not want.shape:
+        return MisfitError(what)
+    if found.shape == (0,) and len(want.shape) > 1:
+        return MisfitError(
+            f"{what} (where nothing is, np.zeros({_empty_shape(want)}, {str(want.dtype)!r}) has its axes)"
+        )
+    if found.ndim != len(want.shape):
+        return MisfitError(what)
+    shape: Shape = tuple(size if size == had else None for size, had in zip(found.shape, want.shape, strict=True))
+    leaf = f"ArraySpec({shape}, {str(want.dtype)!r})"
+    place = _place(spec, number)
+    return MisfitError(
+        what, f"element_spec=, like the element, with {leaf} at {place}" if place else f"element_spec={leaf}"
+    )
+
+
+def _empty_shape(spec: ArraySpec) -> tuple[int, ...]:
+    return (0, *(size or 0 for size in spec.shape[1:]))
 
 
 def _place(spec: Spec, number: int) -> str:
@@ -114,16 +144,18 @@ def observed(value: "Tree") -> Spec:
     return Spec(tuple(specs), structure)
 
 
-def text_of(spec: Spec | None, *, is_declared: bool) -> str:
+def text_of(found: MisfitError, spec: Spec | None, *, is_declared: bool) -> str:
     """The end of a message about a misfit: what was expected, and what can be said of elements that differ."""
     if spec is None:
-        return f". {_ALIKE}."
+        return f". {_ALIKE}{found.cure}."
     has_text = any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves)
-    cure = "" if spec.is_lone else " for that leaf, in a tree like the element"
+    cure = found.cure
+    if cure == _ANY_LENGTH and not spec.is_lone:
+        cure += " for that leaf, in a tree like the element"
     if has_text:
         cure += ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')"
-    found = "declared" if is_declared else "found on element 0"
-    return f", but its element_spec is {spec} (as {found}). {_ALIKE}{cure}."
+    origin = "declared" if is_declared else "found on element 0"
+    return f", but its element_spec is {spec} (as {origin}). {_ALIKE}{cure}."
 
 
 def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:

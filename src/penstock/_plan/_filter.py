@@ -191,5 +191,5 @@ class FlatMap(Sequential):
     def _misfit(self, found: MisfitError, index: int, spec: Spec | None) -> SpecError:
         return SpecError(
             f"{self.label} at {self.where} gave {found} for element {index}"
-            f"{text_of(spec, is_declared=self.declared is not None)}"
+            f"{text_of(found, spec, is_declared=self.declared is not None)}"
         )

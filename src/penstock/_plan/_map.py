@@ -390,7 +390,7 @@ class Map(OneToOne):
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(
             f"{self.label} at {self.where} returned {found} for element {index}"
-            f"{text_of(self.known_spec, is_declared=self.declared is not None)}"
+            f"{text_of(found, self.known_spec, is_declared=self.declared is not None)}"
         )
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:

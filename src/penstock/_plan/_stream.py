@@ -156,7 +156,7 @@ class Generate(Node):
                 except MisfitError as found:
                     raise SpecError(
                         f"{self.label} at {self.where} gave {found} as element {index} of epoch {epoch}"
-                        f"{text_of(self.spec, is_declared=self.data.is_declared)}{_hint(elements)}"
+                        f"{text_of(found, self.spec, is_declared=self.data.is_declared)}{_hint(elements)}"
                     ) from None
                 yield leaves
                 index += 1

@@ -1,6 +1,7 @@
 """Things in memory as a source: NumPy arrays, and objects that are indexed like a list."""
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -226,7 +227,9 @@ class SequenceSource(Source):
         return elements
 
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
-        return SpecError(f"{self.describe(index)} gave {found}{text_of(self._spec, is_declared=self._is_declared)}")
+        return SpecError(
+            f"{self.describe(index)} gave {found}{text_of(found, self._spec, is_declared=self._is_declared)}"
+        )
 
     def _get(self, indices: list[int]) -> Sequence[Any]:
         try:
@@ -258,6 +261,12 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         ArgumentTypeError: It is no array, holds Python objects, or has no first axis; or it has arrays by name,
             of which NumPy would take the names.
     """
+    if isinstance(leaf, (str, os.PathLike)):
+        raise ArgumentTypeError(
+            f"from_arrays() got {os.fspath(leaf)!r} at {place or 'the top'}, and takes arrays, not the names of files. "
+            "from_npy(path) reads a .npy file; files of HDF5 and Zarr are given open: h5py.File(path)['x'], "
+            "zarr.open(path)['x']."
+        )
     if hasattr(leaf, "keys") and not hasattr(leaf, "__array__"):  # a group of HDF5 or Zarr, an archive of np.load
         names = [str(name) for name in leaf]  # type: ignore[attr-defined]
         raise ArgumentTypeError(
