@@ -65,6 +65,7 @@ MAY_IMPORT = {
 DEFERRED = {
     ("_dataset", "adapters"),
     ("_dataset", "_show"),
+    ("adapters", "adapters"),
     ("diagnostics", "_show"),
     ("_constructors", "sources"),
     ("_images", "image"),

@@ -35,6 +35,14 @@ def test_x_alone_may_be_a_leaf_or_a_dict():
     assert [list(batch) for batch in found] == [["b", "a"]] * 2
 
 
+def test_x_may_be_bfloat16_of_ml_dtypes():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2)
+    wanted, model = x.astype(bfloat16).astype(np.float32), recording_model()
+    found = model.predict(ps.from_arrays(x).cast(bfloat16).batch(4).to_keras(training=False), verbose=0)
+    np.testing.assert_array_equal(found, model.predict(wanted, verbose=0))
+
+
 def test_several_inputs_and_outputs_and_weights_reach_the_model():
     import keras
 

@@ -65,6 +65,19 @@ def test_single_elements_are_tensors_too():
     assert (x.tolist(), number.item(), tuple(number.shape)) == ([6.0, 7.0], 3, ())
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_bfloat16_of_ml_dtypes_is_torchs(executor):
+    import torch
+
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    ds = ps.from_arrays({"x": X, "n": X[:, 0] / 3}).cast({"x": None, "n": bfloat16}).map(lambda e: e)
+    with ds.batch(8).to_torch(executor=executor) as adapter:
+        found = torch.cat([batch["n"].clone() for batch in adapter])
+        assert torch.equal(found, torch.from_numpy(X[:, 0] / 3).to(torch.bfloat16))
+    with ds.to_torch(executor=executor) as adapter:
+        assert [element["n"].item() for element in adapter] == found.tolist()
+
+
 def test_text_stays_as_it_is():
     names = np.array(["a", "bc", "d"])
     ds = ps.from_arrays({"n": np.arange(3), "name": names}).map(lambda e: {**e, "any": str(e["name"]) * 2}).batch(2)

@@ -397,11 +397,11 @@ def _as_tensorflow(leaf: npt.NDArray[Any]) -> Any:
 
 def _as_torch(leaf: npt.NDArray[Any]) -> Any:
     """A tensor that shares the leaf's memory and keeps its lease on a CPU; a copy on another device."""
-    import torch
+    from penstock.adapters.torch import tensor_of
 
     # Keras's own conversion of an array copies it; that of a tensor does not. uint32, which torch hardly
     # computes with, is left to Keras to widen.
-    return keras.ops.convert_to_tensor(leaf if leaf.dtype == np.uint32 else torch.from_numpy(leaf))
+    return keras.ops.convert_to_tensor(leaf if leaf.dtype == np.uint32 else tensor_of(leaf))
 
 
 # What Keras says in its frames alone.

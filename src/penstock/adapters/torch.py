@@ -346,7 +346,19 @@ def _as_tensor(leaf: Any) -> Any:
     """A tensor that shares the leaf's memory and keeps its lease; text and bytes as they are."""
     if isinstance(leaf, (str, bytes)) or leaf.dtype.kind in "US":
         return leaf
-    return torch.from_numpy(leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf))
+    return tensor_of(leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf))
+
+
+def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor that shares the array's memory.
+
+    Raises:
+        TypeError: torch does not have its dtype, or not from NumPy.
+        ValueError: Nor its strides or byte order.
+    """
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # of ml_dtypes, whose bits are those of torch's
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _require_dtypes(spec: Spec) -> None:
@@ -354,7 +366,7 @@ def _require_dtypes(spec: Spec) -> None:
         if leaf.dtype.kind in "US":
             continue
         try:
-            torch.from_numpy(np.empty(0, leaf.dtype))
+            tensor_of(np.empty(0, leaf.dtype))
         except (TypeError, ValueError):
             raise SpecError(
                 f"torch {torch.__version__} has no dtype for element{place}, which is {leaf}. {_cure(leaf.dtype)}."
