@@ -357,7 +357,10 @@ OWN_WORKERS = """
 import sys, warnings
 import numpy as np
 import penstock as ps
+import torch
 from penstock.adapters.torch import MapDataset
+from penstock.sources.arrays import RangeSource
+from penstock.testing import CountingSource
 from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
@@ -385,6 +388,13 @@ if __name__ == "__main__":
             dataset.set_epoch(epoch)  # which reaches workers that live
             assert [float(x) for x in loader] == [float(x) for x in oracle]
     loader._iterator._shutdown_workers()
+
+    source = CountingSource(RangeSource(6))
+    dataset = MapDataset(ps.from_source(source).map(lambda x: x * 3).cache())
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context=start_method)
+    for epoch in range(3):
+        assert torch.cat(list(loader)).tolist() == [0, 3, 6, 9, 12, 15]
+    assert sum(source.reads.values()) == 7, source.reads  # element 0 also for its spec
     print("the same")
 """
 

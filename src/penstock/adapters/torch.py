@@ -26,6 +26,7 @@ from penstock._dataset import Dataset
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, LoaderError, SpecError, TravelError
 from penstock._loader import Loader
 from penstock._memory._shared import Place, SharedFile, map_private
+from penstock._plan._cache import Cache
 from penstock._plan._node import Node, finite_length, walk
 from penstock._plan._reader import Gather, OpenSources, Reader, Rows
 from penstock._plan._text import length_text
@@ -177,6 +178,10 @@ class MapDataset(TorchDataset):
             )
         _require_dtypes(node.spec)
         self._set_up(node, _shared_number(0))
+        if any(isinstance(each, Cache) for each in walk(node)):
+            self._readers.append(
+                self._take_reader()
+            )  # opened before torch forks, or each worker makes a cache of its own
 
     def _set_up(self, node: Node, epoch: Any) -> None:
         self._node = node
