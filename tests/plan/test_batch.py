@@ -59,6 +59,14 @@ def test_unbatch_undoes_batch():
         assert ds.element_spec == ps.ArraySpec((), "int64")
 
 
+def test_unbatch_of_a_part_of_what_has_no_end():
+    rows = ps.from_arrays(np.arange(6).reshape(3, 2)).repeat()
+    ds = rows.skip(1).unbatch()
+    assert ds.length == math.inf
+    assert [int(ds[i]) for i in range(6)] == [2, 3, 4, 5, 0, 1]
+    assert [int(x) for x in rows.take(4).unbatch()] == [0, 1, 2, 3, 4, 5, 0, 1]
+
+
 def test_unbatch_takes_rows_of_any_element_apart():
     ds = ps.from_arrays(np.arange(12).reshape(2, 3, 2)).unbatch()
     assert lists(ds) == np.arange(12).reshape(6, 2).tolist()

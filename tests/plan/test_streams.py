@@ -183,6 +183,8 @@ STEPS: list[tuple[str, Callable[[ps.Dataset], Any], list[Any]]] = [
     ("batch", lambda ds: ds.batch(3), [[0, 1, 2], [3, 4, 5], [6, 7]]),
     ("batch-drop", lambda ds: ds.batch(3, drop_remainder=True), [[0, 1, 2], [3, 4, 5]]),
     ("unbatch", lambda ds: ds.batch(3).unbatch(), [*range(8)]),
+    ("take-unbatch", lambda ds: ds.batch(3).take(2).unbatch(), [*range(6)]),
+    ("skip-unbatch", lambda ds: ds.batch(3).skip(1).unbatch(), [*range(3, 8)]),
     ("windows", lambda ds: ds.windows(3, shift=2, stride=2), [[0, 2, 4], [2, 4, 6]]),
     ("windows-none", lambda ds: ds.take(2).windows(3), []),
     ("concatenate", lambda ds: ps.concatenate([ds.take(2), ds.skip(6), ps.range(1)]), [0, 1, 6, 7, 0]),

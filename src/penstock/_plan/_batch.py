@@ -308,12 +308,12 @@ def _read_alone(node: Node) -> Node | None:
     if isinstance(node, Cast):
         parts = _read_alone(node.source)
         return None if parts is None else replace(node, source=parts)
-    if isinstance(node, Slice) and node.step == 1 and finite_length(node):
+    if isinstance(node, Slice) and node.step == 1 and isinstance(node.length, int) and node.length:
         parts = _read_alone(node.source)
         if parts is None:
             return None
         size = finite_length(parts) // finite_length(node.source)
-        return replace(node, source=parts, start=node.start * size, count=finite_length(node) * size)
+        return replace(node, source=parts, start=node.start * size, count=node.length * size)
     return None
 
 
