@@ -23,7 +23,6 @@ from penstock._check import EXECUTORS, CheckResult, check
 from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._plan._batch import Batch, Unbatch
-from penstock._plan._cache import prepare
 from penstock._plan._cast import Cast
 from penstock._plan._filter import Filter, FlatMap
 from penstock._plan._index import Select, as_range, sliced
@@ -108,7 +107,6 @@ class Dataset(NoArray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function that holds a dataset takes the plan along, not the files that were opened to look into it.
-        prepare(self._node)
         return Dataset, (self._node,)
 
     # Looking.

@@ -144,6 +144,16 @@ def test_nothing_is_made_or_written_before_it_is_read(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+def test_to_keep_what_reads_a_dataset_that_is_kept_makes_nothing(tmp_path: Path) -> None:
+    source = CountingSource(RangeSource(10))
+    lookup = ps.from_source(source).map(lambda x: x * 3).cache(tmp_path / "lookup")
+    ds = ps.range(10).map(lambda i: lookup[int(i)] + 1).cache(tmp_path / "kept")
+    assert "cache(" in repr(ds)
+    assert not source.reads
+    assert not list(tmp_path.iterdir())
+    assert numbers(ds.batch(5), executor="inline") == [*range(1, 31, 3)]
+
+
 def test_another_function_is_another_cache_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

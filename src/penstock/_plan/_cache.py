@@ -9,7 +9,6 @@ whoever reads it first from its beginning to its end writes it down, for part of
 not belong together.
 """
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._errors import PenstockError
-from penstock._plan._node import Demand, Indices, Leaves, Length, Node, walk
+from penstock._plan._node import Demand, Indices, Leaves, Length, Node
 from penstock._plan._reader import Gather, Rows, chunk_count, pieces
 from penstock._plan._source import Openable
 from penstock._spec import Spec
@@ -284,14 +283,3 @@ class Cache(Node):
                 raise whole.damaged(int(indices[~right][0]))
             for row in range(stop - start):
                 yield box.leaf_values(row)
-
-
-def prepare(plan: Node) -> None:
-    """Finds out what caches will hold, for one that travels before that is known keeps nothing where it arrives.
-
-    It runs functions on element 0, here. Not for the plan of a loader, whose specs a worker process finds.
-    """
-    for node in walk(plan):
-        if isinstance(node, Cache):
-            with contextlib.suppress(PenstockError, OSError):  # whoever reads it is told
-                node.spec  # noqa: B018  # asked for to be known

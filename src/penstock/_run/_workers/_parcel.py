@@ -27,7 +27,7 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
@@ -36,9 +36,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
-from penstock._errors import SourceError, TravelError, type_of
+from penstock._errors import PenstockError, SourceError, TravelError, type_of
 from penstock._memory._budget import mib
 from penstock._memory._shared import View, lay_out
+from penstock._plan._cache import Cache
 from penstock._plan._filter import FlatMap
 from penstock._plan._map import Map
 from penstock._plan._node import Node, walk
@@ -108,14 +109,14 @@ def pack(plan: Node, value: Any) -> Parcel:
     """Packs a value for worker processes; what `lay_out` copies is all the memory that it takes.
 
     Args:
-        plan: The plan in it; looked at only to find out what does not travel.
+        plan: The plan in it; looked at to find out what does not travel, and what is not its own.
         value: What `unpack` gives back: the plan, and what goes with it.
 
     Raises:
         TravelError: Something cannot travel; names the step and the variable.
     """
     try:
-        pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES)
+        pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
         raise _diagnosis(_held(plan), error) from (None if isinstance(error, _TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
@@ -192,12 +193,14 @@ class _Turn:
 _turn = _Turn()
 
 
-def _pickled(value: Any, limit_nbytes: int, *, is_kept: bool = True) -> tuple["_Pickler", _Sink]:
+def _pickled(
+    value: Any, limit_nbytes: int, *, is_kept: bool = True, own: Collection[int] = ()
+) -> tuple["_Pickler", _Sink]:
     names = _Names()
     while True:
         sink = _Sink(limit_nbytes, is_kept)
         with _turn.lock:
-            pickler = _Pickler(sink, names)
+            pickler = _Pickler(sink, names, own)
             try:
                 pickler.dump(value)
             finally:
@@ -212,15 +215,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     Args:
         sink: Where it writes.
         names: What functions take from modules, as dumps of the same before have found; this one adds to it.
+        own: The ids of the plan's nodes. Others are of datasets that functions hold.
     """
 
-    def __init__(self, sink: _Sink, names: "_Names") -> None:
+    def __init__(self, sink: _Sink, names: "_Names", own: Collection[int]) -> None:
         super().__init__(sink, protocol=5)
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, and where those that are mapped lie."""
         self.generators: set[str] = set()
         self._numbers: dict[int, int] = {}
         self._names = names
+        self._own = own
         self._sent: list[tuple[types.ModuleType, set[str]]] = []
         self._looked_at: set[str] = set()
         self._registered: list[types.ModuleType] = []
@@ -265,6 +270,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, types.ModuleType):
             if is_own(obj):
                 return self._reduce_module(obj)
+        elif isinstance(obj, Cache):
+            if id(obj) not in self._own:
+                # Where it arrives before anybody knows what it is to hold, it keeps nothing.
+                with contextlib.suppress(PenstockError, OSError):  # whoever reads it is told
+                    obj.spec  # noqa: B018  # asked for to be known
         elif isinstance(obj, (File, FileList)):
             return self._reduce_files(obj)
         elif isinstance(obj, _HINTS):
