@@ -285,15 +285,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             r"axes\) for element 0, .*"
         ),
     ),
-    "other shape of one of several leaves": (
-        lambda: list(ps.range(5).map(lambda i: (growing(i), i))),
-        ValueError,
-        (
-            r".* returned an array of \(2,\) float64 in \[0\] for element 1, but its element_spec is "
-            r"\(\(1,\) float64, \(\) int64\) .*element_spec=ArraySpec\(\(None,\), dtype\) for that leaf, in a tree "
-            r"like the element\."
-        ),
-    ),
     "text that grows": (
         lambda: list(ps.range(5).map(lambda i: "x" * int(i)).batch(2).map(lambda batch: batch)),
         ValueError,
