@@ -695,6 +695,21 @@ def test_a_dataset_with_a_cache_that_a_function_reads_is_kept(executor: Any, whe
     assert max(source.reads.values()) < 10
 
 
+def test_what_a_cache_that_a_function_reads_is_to_keep_is_found_by_a_worker(tmp_path: Path) -> None:
+    here = os.getpid()
+
+    def made(x: Any) -> Any:
+        assert os.getpid() != here
+        return x * 3
+
+    inner = ps.range(4).map(made).cache(tmp_path / "inner")
+    lookup = ps.range(4).map(lambda i: inner[int(i)] + 1).cache(tmp_path / "outer")
+    ds = ps.range(4).map(lambda i: lookup[int(i)]).batch(2)
+    assert numbers(ds, executor="processes", workers=1) == [1, 4, 7, 10]
+    assert (tmp_path / "inner").exists()
+    assert (tmp_path / "outer").exists()
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_cache_that_a_function_reads_and_that_cannot_be_says_so_on_every_executor(executor: Any) -> None:
     lookup = ps.range(4).map(ragged, element_spec=RAGGED).cache()

@@ -1,5 +1,6 @@
 """Which executor runs a plan, with how many workers, and why."""
 
+import contextlib
 import logging
 import sys
 import threading
@@ -7,7 +8,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
 
-from penstock._errors import ArgumentError, DeadlineError, TravelError
+from penstock._errors import ArgumentError, DeadlineError, PenstockError, TravelError
+from penstock._plan._cache import Cache
 from penstock._plan._map import Map, adopt_specs
 from penstock._plan._node import Node, walk
 from penstock._plan._reader import place_of
@@ -104,6 +106,8 @@ class Choice:
         """
         if self.executor == "processes":
             self._parcel = pack(program.node, program)
+            while self._finds_held(self._parcel.unseen):
+                self._parcel = pack(program.node, program)
             if self._parcel.generators:
                 self._incidents.append(
                     f"A function holds a random generator ({', '.join(self._parcel.generators)}). Each worker has a "
@@ -111,6 +115,14 @@ class Choice:
                     "random_map(fn) gives fn(element, rng) numbers of its own."
                 )
                 _log.warning("%s", self._incidents[-1])
+
+    def _finds_held(self, caches: Sequence[Cache]) -> bool:
+        """Finds what caches are to keep of datasets that functions hold; returns whether it did of any."""
+        for cache in caches:
+            with contextlib.suppress(PenstockError):  # whoever reads it is told
+                self.find_specs(cache)
+                cache.spec  # noqa: B018  # which is known then
+        return any(cache.known_spec for cache in caches)
 
     def make_executor(self, client: Client) -> Executor:
         """Makes the executor and starts its workers."""

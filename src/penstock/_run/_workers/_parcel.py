@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
-from penstock._errors import PenstockError, SourceError, TravelError, type_of
+from penstock._errors import SourceError, TravelError, type_of
 from penstock._memory._budget import mib
 from penstock._memory._shared import View, lay_out
 from penstock._plan._cache import Cache
@@ -70,6 +70,9 @@ class Parcel:
 
     generators: tuple[str, ...] = ()
     """The types of random generators that are in it, of which each worker gets a copy."""
+    unseen: tuple[Cache, ...] = ()
+    """Caches of datasets that functions hold, of which nobody has seen yet what they are to keep: where they arrive,
+    they keep nothing."""
 
     @property
     def shared_nbytes(self) -> int:
@@ -122,7 +125,8 @@ def pack(plan: Node, value: Any) -> Parcel:
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
-    return Parcel(pickle.dumps(places, protocol=5) + b"".join(sink.pieces), roots, tuple(sorted(pickler.generators)))
+    data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
+    return Parcel(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen))
 
 
 def unpack(data: bytes, arrays: Sequence[npt.NDArray[np.uint8]]) -> Any:
@@ -223,6 +227,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, and where those that are mapped lie."""
         self.generators: set[str] = set()
+        self.unseen: list[Cache] = []
+        """See `Parcel`."""
         self._numbers: dict[int, int] = {}
         self._names = names
         self._own = own
@@ -271,10 +277,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             if is_own(obj):
                 return self._reduce_module(obj)
         elif isinstance(obj, Cache):
-            if id(obj) not in self._own:
-                # Where it arrives before anybody knows what it is to hold, it keeps nothing.
-                with contextlib.suppress(PenstockError, OSError):  # whoever reads it is told
-                    obj.spec  # noqa: B018  # asked for to be known
+            if id(obj) not in self._own and obj.known_spec is None:
+                self.unseen.append(obj)
         elif isinstance(obj, (File, FileList)):
             return self._reduce_files(obj)
         elif isinstance(obj, _HINTS):
