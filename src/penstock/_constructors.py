@@ -431,7 +431,7 @@ def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> D
             f"{verb}() puts elements side by side, so lengths must be equal, but they are {listed}. Cut them to one "
             f"length with take(n) or a slice{repeated}."
         )
-    if len(nodes) == 1 and structure.num_nodes == 1:
+    if structure.is_leaf():
         return Dataset(nodes[0])
     return Dataset(Zip(tuple(nodes), structure))
 

@@ -167,7 +167,7 @@ class Spec:
     @cached_property
     def is_lone(self) -> bool:
         """Whether an element is a single array, in no container."""
-        return self.structure.num_nodes == self.structure.num_leaves == 1
+        return self.structure.is_leaf()
 
     @cached_property
     def free_ranks(self) -> tuple[int, ...]:

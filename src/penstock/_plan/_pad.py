@@ -79,7 +79,7 @@ class Padding:
 
     @property
     def _is_one_value(self) -> bool:
-        return self.value_structure.num_nodes == self.value_structure.num_leaves == 1
+        return self.value_structure.is_leaf()
 
     def value(self, number: int) -> Any:
         """What fills a leaf."""

@@ -179,9 +179,8 @@ class MapDataset(TorchDataset):
         _require_dtypes(node.spec)
         self._set_up(node, _shared_number(0))
         if any(isinstance(each, Cache) for each in walk(node)):
-            self._readers.append(
-                self._take_reader()
-            )  # opened before torch forks, or each worker makes a cache of its own
+            # Opened before torch forks, or each worker makes a cache of its own.
+            self._readers.append(self._take_reader())
 
     def _set_up(self, node: Node, epoch: Any) -> None:
         self._node = node

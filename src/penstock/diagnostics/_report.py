@@ -414,7 +414,7 @@ class Report:
         if shares is None or lane.at_once < 2 or (self.cpus or 0.0) < TWO_CPUS:
             return False
         least, most = ONE_CPU
-        return least <= lane.at_once * shares.computing <= most and shares.computing < SIDE_BY_SIDE_SHARE
+        return least <= lane.at_once * shares.computing <= most
 
     @property
     def _least_batch_s(self) -> float:

@@ -169,9 +169,13 @@ class SequenceSource(Source):
         return type(self._items).__name__
 
     @property
+    def _is_list(self) -> bool:
+        return type(self._items) in (list, tuple)
+
+    @property
     def is_in_memory(self) -> bool:  # type: ignore[override]  # looked up when it is asked for
         """Whether it is a list of arrays, numbers and text, which run no code of a user's; some of them tell."""
-        if type(self._items) not in (list, tuple):
+        if not self._is_list:
             return False
         # Not at even distances, for kinds of elements may alternate.
         some = {number * _GOLDEN % len(self) for number in range(min(_LOOKED_AT, len(self)))}
@@ -180,7 +184,7 @@ class SequenceSource(Source):
     def describe(self, index: int) -> str:
         """The object's type and the index; of a list, the element's text too, most often the name of a file."""
         place = f"{self}[{index}]"
-        if type(self._items) not in (list, tuple) or index >= len(self._items):
+        if not self._is_list or index >= len(self._items):
             return place  # to ask for an element may take long, or fail again
         text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
         return place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"  # an enumeration's, NumPy's
