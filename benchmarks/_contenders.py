@@ -56,7 +56,9 @@ def penstock(element: Element, batch_size: int, workers: int = 2) -> Epoch:
     return lambda: ((batch,) for batch in dataset.loader(executor="processes", workers=workers))
 
 
-def torch(element: Element, batch_size: int, workers: int = 2) -> Epoch:
+def torch(
+    element: Element, batch_size: int, workers: int = 2, worker_init_fn: Callable[[int], None] | None = None
+) -> Epoch:
     """A map-style dataset and a DataLoader: default collation, persistent workers, two batches ahead a worker."""
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -69,7 +71,14 @@ def torch(element: Element, batch_size: int, workers: int = 2) -> Epoch:
             return torch.from_numpy(element(index))
 
     def epoch() -> Iterator[tuple[Array]]:
-        for batch in DataLoader(Elements(), batch_size=batch_size, num_workers=workers, persistent_workers=True):
+        loader = DataLoader(
+            Elements(),
+            batch_size=batch_size,
+            num_workers=workers,
+            persistent_workers=True,
+            worker_init_fn=worker_init_fn,
+        )
+        for batch in loader:
             yield (batch.numpy(),)
 
     return epoch

@@ -274,6 +274,14 @@ def test_workers_follow_to_another_directory(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_how_much_memory_workers_keep_is_the_users_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4096")
+    dataset = ps.range(2).map(lambda x: os.environ["MALLOC_TRIM_THRESHOLD_"])
+    with dataset.batch(2).loader("processes", workers=1) as loader:
+        assert next(iter(loader)).tolist() == ["4096", "4096"]
+
+
+@pytest.mark.slow
 def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,9 @@ _THREAD_COUNTS: Final = (
     "OPENCV_FOR_THREADS_NUM",
 )
 """What libraries read to know how many threads to start; a worker's share of the CPUs."""
+_HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""Has glibc keep up to 128 MiB of what a function let go of, for its next element; arrays above 32 MiB, the most that
+it takes, are given back. See design/0020."""
 _PICKLE: Final = pickle.dumps(None)[:1]
 """How a message begins; anything else is text of faulthandler."""
 
@@ -93,7 +96,7 @@ class Child:
                 [sys.executable, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", script, f"penstock worker {number}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *channels),
-                env=os.environ | _thread_counts(thread_count),
+                env=_HEAP | os.environ | _thread_counts(thread_count),
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         self.pid = self._process.pid
