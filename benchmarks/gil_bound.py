@@ -42,8 +42,8 @@ On 2026-11-23, another run, five rounds beside SPDL 0.8, as parts of twice seria
     spdl       0.68 (0.57 to 0.70)
 
 1.03 times the best of the two (0.97 to 1.16).
-In the afternoon, five rounds: penstock 0.91 (0.74 to 1.07), bare_pair 1.01 (0.94 to 1.12), keras 0.85 (0.76 to 0.95):
-1.11 times Keras (0.84 to 1.20). Of 11,000 us of CPU that a batch takes, the parent has 230 to 320, and workers 290 to 340
+At noon, five rounds: penstock 0.91 (0.74 to 1.07), bare_pair 1.01 (0.94 to 1.12), keras 0.85 (0.76 to 0.95): 1.11
+times Keras (0.84 to 1.20). Of 11,000 us of CPU that a batch takes, the parent has 230 to 320, and workers 290 to 340
 beside the functions, which is three times what they take where functions are short: it is Python in cold caches.
 
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that

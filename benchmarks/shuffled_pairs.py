@@ -59,7 +59,7 @@ of it (0.73 to 0.86), and 2.62 times the best of tf_data and torch_0_getitems (2
 On 2026-11-23, four rounds of these: penstock 61,023 (52,030 to 69,887), spdl 22,532 (17,094 to 25,333),
 torch_0_getitems 21,404 (19,694 to 22,858), tf_data 18,714 (16,773 to 29,098): 2.52 times the best
 of them (2.28 to 3.00).
-In the afternoon, four rounds: penstock 78,540 (64,161 to 85,123), floor 121,129 (113,818 to 124,870), bare_threads
+At noon, four rounds: penstock 78,540 (64,161 to 85,123), floor 121,129 (113,818 to 124,870), bare_threads
 103,072 (97,256 to 118,287), spdl 23,991 (21,392 to 26,176), torch_0_getitems 22,228 (19,302 to 23,955), tf_data 19,077
 (17,440 to 23,074), grain_threads 17,265 (15,659 to 26,051): 3.01 times the best of torch, tf.data and Grain (2.95 to
 3.49), 0.66 of the floor (0.54 to 0.69), 0.73 of the bare threads (0.66 to 0.78), which have 0.87 of it (0.83 to 0.95).

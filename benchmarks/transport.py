@@ -31,7 +31,7 @@ kernel has no huge pages.
 On 2026-11-23, four rounds, pictures/s: penstock 49,800 (43,100 to 55,200), serial 45,100 (35,000 to 46,400), grain
 8,300 (7,500 to 8,900), torch 7,300 (6,700 to 7,500), spdl 1,460 (1,270 to 1,680): 6.1 times the best of the others
 (4.8 to 7.1).
-In the afternoon, four rounds: penstock 58,700 (55,700 to 63,800), serial 52,800 (45,400 to 59,700), grain 9,000 (8,100 to
+At noon, four rounds: penstock 58,700 (55,700 to 63,800), serial 52,800 (45,400 to 59,700), grain 9,000 (8,100 to
 9,300), torch 8,900 (8,100 to 9,400), spdl 1,650 (1,580 to 1,730): 6.5 times the best of the others (5.9 to 7.1).
 
 Not shown: real work, which hides the transport as far as it takes longer; how evenly the batches come.
