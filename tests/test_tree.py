@@ -64,3 +64,20 @@ def test_flatten_like_takes_the_same_structure_only():
 def test_flatten_like_takes_dicts_in_any_order():
     structure = _tree.flatten({"x": 0, "y": 0})[1]
     assert _tree.flatten_like(structure, {"y": 2, "x": 1}) == [1, 2]
+
+
+def test_tuples_and_dicts_of_a_class_of_their_own_are_leaves():
+    class Size(tuple):  # as torch.Size
+        __slots__ = ()
+
+    class Named(dict):
+        pass
+
+    size, named = Size((3, 4)), Named(a=1)
+    leaves, structure = _tree.flatten((size, named))
+    assert leaves == [size, named]
+    assert _tree.flatten_like(structure, (size, named)) == leaves
+    for value in (size, named, [1, 2], 1, None):
+        assert not _tree.is_structure(value)
+    for value in ((), {}, (1, 2), OrderedDict(a=1), Pair(1, 2)):
+        assert _tree.is_structure(value)

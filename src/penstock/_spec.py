@@ -284,12 +284,14 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         raise
     # Tensors refuse with other types: one with a gradient, on a GPU, of bfloat16.
     except (ValueError, TypeError, RuntimeError) as error:
-        why = str(error)
+        why = str(error).rstrip(".")
         if "inhomogeneous shape" in why:
             why = (
                 "its parts are of several shapes (return a tuple, (a, b), which has an array for each part; what is of "
                 "several lengths is padded, or returned one by one for padded_batch())"
             )
+        elif "unsupported ScalarType" in why:  # torch's words for a dtype that NumPy has not
+            why += " (return tensor.float(), and make the batch of that type)"
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
     if array.dtype.hasobject:
         cure = " (write str(path))" if isinstance(value, os.PathLike) else ""

@@ -49,9 +49,15 @@ def flatten_like(structure: Structure, tree: Tree) -> list[Any]:
     leaves: list[Any] = structure.flatten_up_to(tree)
     for leaf in leaves:
         # `isinstance` takes longest where it is not: an array is looked at no further.
-        if type(leaf) is not np.ndarray and isinstance(leaf, (tuple, dict)):
+        if type(leaf) is not np.ndarray and is_structure(leaf):
             raise ValueError(f"expected a leaf, got a {type(leaf).__name__}")
     return leaves
+
+
+def is_structure(value: Any) -> bool:
+    """Whether a value holds leaves, and is none: not so of a tuple or dict of a class of its own, as `torch.Size`."""
+    may_be = isinstance(value, (tuple, dict))
+    return may_be and not optree.tree_is_leaf(value, namespace=_NAMESPACE)
 
 
 def paths(structure: Structure) -> list[str]:

@@ -51,6 +51,20 @@ def test_tensors_are_the_slots_memory_and_the_last_of_them_gives_it_back():
         assert ring.leased_count == 0
 
 
+def test_tensors_without_an_array_are_refused_with_a_cure():
+    import torch
+
+    for tensor, cure in (
+        (
+            torch.zeros(2, dtype=torch.bfloat16),
+            r"BFloat16 \(return tensor\.float\(\), and make the batch of that type\)",
+        ),
+        (torch.zeros(2, requires_grad=True), r"Use tensor\.detach\(\)\.numpy\(\) instead"),
+    ):
+        with pytest.raises(ps.SpecError, match=rf"returned a leaf that is a Tensor .*{cure} for element 0\.$"):
+            ps.range(3).map(lambda i, tensor=tensor: tensor)[0]
+
+
 def test_tensors_can_be_written_to_and_nobody_else_sees_it():
     with pairs().to_torch(executor="inline") as adapter:
         for batch in adapter:

@@ -24,6 +24,15 @@ def test_order_length_and_random_access_are_kept():
     assert [int(ds[i]) for i in (3, 0)] == [10 * int(ps.range(5).shuffle(1)[i]) for i in (3, 0)]
 
 
+@pytest.mark.parametrize("is_lone", [True, False])
+def test_a_tuple_of_a_class_of_its_own_is_an_array(is_lone):
+    class Size(tuple):  # as torch.Size
+        __slots__ = ()
+
+    ds = ps.range(4).map(lambda x: Size((3, x)) if is_lone else {"size": Size((3, x))}).batch(2)
+    assert [(batch if is_lone else batch["size"]).tolist() for batch in ds] == [[[3, 0], [3, 1]], [[3, 2], [3, 3]]]
+
+
 def test_function_may_change_what_it_gets():
     def clear(x):
         x[...] = 0

@@ -324,8 +324,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"map\(<lambda>\) at .* returned a leaf that is a NoneType, which is not an array of numbers, "
-            r"text or bytes for "
-            r"element 0\. Every element .*"
+            r"text or bytes for element 0\."
+        ),
+    ),
+    "nothing returned for one": (
+        lambda: list(ps.range(5).map(lambda x: (x, None if x == 3 else x))),
+        ValueError,
+        (
+            r"map\(<lambda>\) at .* returned a leaf\[1\] that is a NoneType, which is not an array of numbers, "
+            r"text or bytes for element 3, but its element_spec is \(\(\) int64, \(\) int64\) \(as found on element "
+            r"0\)\."
         ),
     ),
     "ragged list": (
@@ -334,7 +342,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"map\(<lambda>\) at .* returned a leaf\['boxes'\] that is a list that is not an array: its parts are of "
             r"several shapes \(return a tuple, \(a, b\), which has an array for each part; what is of several lengths "
-            r"is padded, or returned one by one for padded_batch\(\)\) for element 0\. .*"
+            r"is padded, or returned one by one for padded_batch\(\)\) for element 0\."
         ),
     ),
     "a mapping that is no dict": (  # as transformers' BatchEncoding, of which NumPy would take the names

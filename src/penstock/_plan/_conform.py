@@ -30,7 +30,7 @@ class MisfitError(Exception):
     def __init__(self, found: str, cure: str = _ANY_LENGTH) -> None:
         super().__init__(found)
         self.cure = cure
-        """The spec that would admit it, and what came before, as one writes it."""
+        """The spec that would admit it, and what came before, as one writes it; empty where none would."""
 
 
 def conformed(spec: Spec, value: "Tree") -> "Leaves":
@@ -54,7 +54,7 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
             or leaf.dtype != want.dtype
             or not (leaf.shape == want.shape or leaf.ndim == ranks[number] or want.admits(leaf.shape, want.dtype))
         ):
-            if isinstance(leaf, (tuple, dict)):
+            if _tree.is_structure(leaf):
                 raise _other_structure(value)
             leaves[number] = _conformed_leaf(spec, number, want, leaf)
         number += 1  # noqa: SIM113
@@ -70,7 +70,7 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt
     try:
         found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
     except SpecError as error:
-        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}") from None
+        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}", "") from None
     if isinstance(found, np.ndarray):
         if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
             found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
@@ -140,22 +140,21 @@ def observed(value: "Tree") -> Spec:
         try:
             specs.append(spec_of_leaf(leaf_of(leaf)))
         except SpecError as error:
-            raise MisfitError(f"a leaf{place} that is {error}") from None
+            raise MisfitError(f"a leaf{place} that is {error}", "") from None
     return Spec(tuple(specs), structure)
 
 
 def text_of(found: MisfitError, spec: Spec | None, *, is_declared: bool) -> str:
     """The end of a message about a misfit: what was expected, and what can be said of elements that differ."""
+    alike = f". {_ALIKE}{found.cure}" if found.cure else ""
     if spec is None:
-        return f". {_ALIKE}{found.cure}."
-    has_text = any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves)
-    cure = found.cure
-    if cure == _ANY_LENGTH and not spec.is_lone:
-        cure += " for that leaf, in a tree like the element"
-    if has_text:
-        cure += ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')"
+        return f"{alike}."
+    if found.cure == _ANY_LENGTH and not spec.is_lone:
+        alike += " for that leaf, in a tree like the element"
+    if alike and any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves):
+        alike += ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')"
     origin = "declared" if is_declared else "found on element 0"
-    return f", but its element_spec is {spec} (as {origin}). {_ALIKE}{cure}."
+    return f", but its element_spec is {spec} (as {origin}){alike}."
 
 
 def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:
