@@ -18,11 +18,14 @@ the same block both compute it, which wastes a fraction of a millisecond and not
 `seeded_globals` belong to one thread each.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import math
 import random
+import sys
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -44,6 +47,7 @@ ROUND_COUNT: Final = 10
 _CACHED_BLOCKS_PER_CALL: Final = 4
 _CHUNK_LENGTH: Final = 16384
 _FOLD: Final = np.uint64(32)
+_WATCHED_SEED: Final = 0x57A7C4ED
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
 _Words = NDArray[np.uint64]
@@ -430,6 +434,26 @@ class owned_globals(seeded_globals):  # noqa: N801 - as its base
         """Whether either generator was drawn from, or set otherwise, since entry or the last `seed`."""
         before, owned_globals._words = owned_globals._words, _global_words()
         return before != owned_globals._words
+
+
+@contextlib.contextmanager
+def watched_torch() -> Iterator[Callable[[], bool]]:
+    """Tells whether a function draws from torch's global generator, or sets it; gives it back as it was.
+
+    Threads share that generator with each other and with the training, so that no seed makes what they draw the same.
+    """
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is None:
+        yield lambda: False
+        return
+    saved = generator.get_state()
+    # Another seed than any function's, or one that ran on the same element before would leave what it finds.
+    generator.manual_seed(_WATCHED_SEED)
+    watched = generator.get_state()
+    try:
+        yield lambda: not generator.get_state().equal(watched)
+    finally:
+        generator.set_state(saved)
 
 
 def _global_words() -> tuple[bytes, tuple[Any, ...]]:

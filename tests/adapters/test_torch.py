@@ -65,6 +65,36 @@ def test_tensors_without_an_array_are_refused_with_a_cure():
             ps.range(3).map(lambda i, tensor=tensor: tensor)[0]
 
 
+def test_threads_say_that_they_share_torchs_generator(caplog):
+    import torch
+
+    def seeded(x, rng):
+        torch.manual_seed(int(rng.integers(2**31)))
+        return torch.rand(())
+
+    def own(x, rng):
+        return torch.rand((), generator=torch.Generator().manual_seed(int(rng.integers(2**31))))
+
+    torch.manual_seed(7)
+    wanted = torch.rand(())
+    torch.manual_seed(7)
+    for function, is_told in ((seeded, True), (own, False)):
+        dataset = ps.range(6).random_map(function, seed=1).batch(3)
+        inline = list(dataset)
+        torch.manual_seed(7)
+        dataset = ps.range(6).random_map(function, seed=1).batch(3)
+        with dataset.to_torch(executor="processes", workers=1) as adapter:
+            assert [batch.tolist() for batch in adapter] == [batch.tolist() for batch in inline]
+        for looked_at in (dataset, ps.range(6).random_map(function, seed=1).batch(3)):  # by a worker, and not yet
+            caplog.clear()
+            with looked_at.to_torch(executor="threads") as adapter:
+                told = [record.message for record in caplog.records if "which threads share" in record.message]
+                assert len(told) == is_told
+                assert all(text in adapter.loader.report().note for text in told)
+            assert torch.rand(()) == wanted  # the training's generator is as it was
+            torch.manual_seed(7)
+
+
 def test_tensors_can_be_written_to_and_nobody_else_sees_it():
     with pairs().to_torch(executor="inline") as adapter:
         for batch in adapter:

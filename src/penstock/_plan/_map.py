@@ -30,7 +30,7 @@ from penstock._plan._reader import (
     pieces,
 )
 from penstock._plan._text import origins
-from penstock._random import ElementRng, seeded_globals
+from penstock._random import ElementRng, seeded_globals, watched_torch
 from penstock._spec import ArraySpec, Spec
 
 if TYPE_CHECKING:
@@ -41,25 +41,26 @@ PROBE_COUNT = 64
 """So many elements are looked at for what a function returns, where elements may fail."""
 
 
-def find_specs(plan: Node, trace: Trace) -> dict[int, tuple[Spec, bool]]:
+def find_specs(plan: Node, trace: Trace) -> dict[int, tuple[Spec, bool, bool]]:
     """Runs the functions whose spec is unknown on element 0, from the data upwards.
 
     Returns:
-        For each by its number in the order of `walk`: the spec, and whether it draws from global generators.
+        For each by its number in the order of `walk`: the spec, whether it draws from global generators, and whether
+        from that of torch.
     """
     found = {}
     for number, node in reversed(list(enumerate(walk(plan)))):
         if isinstance(node, Map) and node.known_spec is None:
             trace.words[0] = number + 1
-            found[number] = (node.spec, node.traits.uses_globals)
+            found[number] = (node.spec, node.traits.uses_globals, node.traits.uses_torch)
     return found
 
 
-def adopt_specs(plan: Node, found: dict[int, tuple[Spec, bool]]) -> None:
+def adopt_specs(plan: Node, found: dict[int, tuple[Spec, bool, bool]]) -> None:
     """Makes what `find_specs` found elsewhere known here."""
     for number, node in enumerate(walk(plan)):
         if isinstance(node, Map) and number in found:
-            node.__dict__["_probed"], node.traits.uses_globals = found[number]
+            node.__dict__["_probed"], node.traits.uses_globals, node.traits.uses_torch = found[number]
 
 
 def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
@@ -111,11 +112,13 @@ def function_name(function: Callable[..., Any]) -> str:
 class Traits:
     """What was learnt about a function by running it. It is the one thing about a plan that may change."""
 
-    __slots__ = ("tolerates", "uses_globals")
+    __slots__ = ("tolerates", "uses_globals", "uses_torch")
 
     def __init__(self) -> None:
         self.uses_globals = False
         """It draws from `np.random` or `random`, which belong to the whole process."""
+        self.uses_torch = False
+        """It draws from torch's global generator, or sets it."""
         self.tolerates = False
         """Some elements may fail: if the first does, what is returned is found out from one of the next."""
 
@@ -275,10 +278,11 @@ class Map(OneToOne):
 
     def _spec_of(self, element: "Tree", index: int) -> Spec:
         short = self._short_axes(element)
-        with seeded_globals() as globals_:
+        with seeded_globals() as globals_, watched_torch() as used_torch:
             globals_.seed(0, self.random_depth, 0, index)
             value = self._call(element, self._new_rng(), 0, index)
             self.traits.uses_globals |= globals_.used()
+            self.traits.uses_torch |= used_torch()
         try:
             spec = observed(value)
         except MisfitError as found:

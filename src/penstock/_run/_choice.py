@@ -256,6 +256,15 @@ def choose(
     if culprit is None:
         if workers == "auto" and is_remote(node):
             count = max(count, REMOTE_THREAD_COUNT)
+        drawing = next((each for each in functions if each.traits.uses_torch), None)
+        if drawing is not None:
+            warning = (
+                f"{drawing.label} at {drawing.where} draws from torch's global generator, which threads share with "
+                "each other and with your training: what it draws is another in each run, also after "
+                "torch.manual_seed(). executor='processes' gives each worker one of its own."
+            )
+            _log.warning("%s", warning)
+            note = f"{note} {warning}".lstrip()
         return Choice("threads", count, timeout_s, note)
     if executor == "auto":
         return Choice(
