@@ -16,7 +16,7 @@ from penstock._loader import CLOSE_WAIT_S
 from penstock._memory._shared import SharedFile
 from penstock._run._workers import _pool
 from penstock.sources.arrays import RangeSource
-from penstock.testing import GatedSource
+from penstock.testing import GatedSource, assert_same
 from tests.run.common import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -330,3 +330,25 @@ def test_a_batch_kept_until_modules_are_taken_apart_rings_in_silence(monkeypatch
         bell.ring()
     monkeypatch.undo()
     assert os.read(bell.descriptor, 1) == b"\0"
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">M8[s]"])
+def test_ragged_elements_keep_the_order_of_their_bytes(dtype: str) -> None:
+    spec = ps.ArraySpec((None,), dtype)
+    rows = [np.arange(i).astype(dtype) for i in range(5)]
+
+    def same(row: Any) -> Any:
+        return row
+
+    read = ps.from_source(rows, element_spec=spec)
+    stream = ps.from_generator(lambda: iter(rows), element_spec=spec)
+    mapped = stream.map(same, element_spec=spec)
+    # Handed over by workers, by what reads a stream, and by workers to a step that sees a stream in order.
+    copied = mapped.flat_map(lambda row: [row], element_spec=spec)
+    for dataset in (read, stream, mapped, mapped.filter(lambda row: True), copied):
+        with dataset.loader("processes", workers=1) as loader:
+            for row, want in zip(loader, rows, strict=True):
+                assert_same(row, want)
+    with mapped.padded_batch(5).loader("processes", workers=1) as loader:
+        (batch,) = loader
+        assert_same(batch[4], rows[4])

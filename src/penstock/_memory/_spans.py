@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from penstock import _tree
+from penstock._memory._pickles import dumps
 from penstock._memory._shared import Place, read_bytes
 from penstock._memory._slot import RingLayout
 from penstock._plan._reader import Rows, Window
@@ -62,7 +63,7 @@ class SpanLayout:
 
     def packed(self, slot: Rows, start: int, stop: int) -> bytes:
         """Text and ragged arrays of some elements, for another process."""
-        return pickle.dumps([array[start:stop] for array in self.objects(slot)], pickle.HIGHEST_PROTOCOL)
+        return dumps([array[start:stop] for array in self.objects(slot)], pickle.HIGHEST_PROTOCOL)
 
     def note_place(self, slot: Rows, start: int, stop: int, place: Place) -> None:
         """Writes beside some elements where what `packed` returned lies."""

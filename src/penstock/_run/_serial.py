@@ -92,12 +92,3 @@ class Serial(Program):
     def rows_done(self, cursor: Cursor, unit: Unit) -> int:  # type: ignore[override]
         """As many as there were; of a batch that is no `batch()`, itself."""
         return cursor.outcome.row_count
-
-    def objects(self, unit: Unit, out: Rows) -> list[Any]:
-        """What a unit wrote of leaves that have no place in the slot."""
-        return [array[0] for array in self._object_arrays(out)]
-
-    def put_objects(self, unit: Unit, out: Rows, objects: Any) -> None:
-        """Puts what `objects` returned, in another process, where it belongs."""
-        for array, value in zip(self._object_arrays(out), objects, strict=True):
-            array[0] = value

@@ -38,6 +38,7 @@ import numpy.typing as npt
 from penstock._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock._errors import SourceError, TravelError, type_of
 from penstock._memory._budget import mib
+from penstock._memory._pickles import reduced
 from penstock._memory._shared import View, lay_out
 from penstock._plan._cache import Cache
 from penstock._plan._filter import FlatMap
@@ -410,10 +411,10 @@ def _absent(module: str, name: str) -> Any:
 
 
 def _reduce_array(array: Any) -> Any:
-    """Large arrays of subclasses: as a plain array, which is shared, and their type."""
+    """Large arrays of subclasses: as a plain array, which is shared, and their type; others as they are."""
     kind: Any = type(array)
     if array.nbytes < SHARED_ARRAY_NBYTES or array.dtype.hasobject:
-        return NotImplemented
+        return reduced(array)
     if kind is np.ma.MaskedArray:
         return kind, (array.data, array.mask, None, False, True, 0, array.fill_value)
     if kind.__reduce__ is np.ndarray.__reduce__ and kind.__reduce_ex__ is np.ndarray.__reduce_ex__:

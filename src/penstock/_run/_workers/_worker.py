@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple, final
 import cloudpickle
 
 from penstock._memory._mapping import MemoryFile, map_shared
+from penstock._memory._pickles import dumps
 from penstock._memory._shared import Place, map_private, read_bytes
 from penstock._memory._slot import RingLayout, own_words, ring_words
 from penstock._plan._map import Map, find_specs
@@ -244,7 +245,7 @@ class _Worker:
                     self._tell("free", number, None)
 
     def _tell(self, kind: str, number: int, payload: Any) -> None:
-        self._send(pickle.dumps(Message(kind, number, payload)))
+        self._send(dumps(Message(kind, number, payload)))
 
     def _send(self, data: bytes) -> None:
         if len(data) <= PACKET_NBYTES:
