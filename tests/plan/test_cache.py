@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -335,6 +336,45 @@ def test_a_directory_that_is_damaged_begins_anew(damage: str, tmp_path: Path, ca
     assert [each.name for each in tmp_path.iterdir()] == [folder.name]
 
 
+@pytest.mark.parametrize("left", [None, 0, 30])
+def test_text_that_is_cut_off_is_made_again(left: int | None, tmp_path: Path) -> None:
+    made = ps.range(9).map(ragged, element_spec=RAGGED)
+    list(made.cache(tmp_path))
+    file = next(tmp_path.glob("*/rest.bin"))
+    if left is None:
+        file.unlink()
+    else:
+        os.truncate(file, left)
+    for _ in range(2):
+        kept = made.cache(tmp_path)
+        with kept.loader() as loader:  # which asks whether all is there
+            for element, want in zip(loader, made, strict=True):
+                assert_same(element, want)
+    assert file.stat().st_size > 30
+
+
+@pytest.mark.parametrize("content", [b"", bytes(500), b"\xff" * 500])
+def test_text_that_is_cut_off_or_changed_while_it_is_read_is_named(content: bytes, tmp_path: Path) -> None:
+    kept = ps.range(9).map(ragged, element_spec=RAGGED).cache(tmp_path)
+    with kept.loader(executor="inline") as loader:
+        assert len(list(loader)) == 9
+        next(tmp_path.glob("*/rest.bin")).write_bytes(content)
+        with pytest.raises(ps.SourceError, match=r"Element \d of the cache in .* is damaged: .* Delete the directory"):
+            list(loader)
+
+
+def test_a_stream_whose_text_is_gone_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(ps.from_generator(_texts).cache(tmp_path)) == list(_texts())
+    next(tmp_path.glob("*/rest.bin")).unlink()
+    for _ in range(2):
+        assert list(ps.from_generator(_texts).cache(tmp_path)) == list(_texts())
+    assert caplog.text.count("begins anew") == 1
+
+
+def _texts() -> Iterator[str]:
+    yield from ("to", "be", "or")
+
+
 # Limits.
 
 
@@ -520,6 +560,25 @@ def test_a_stream_in_memory_needs_a_limit_or_a_length() -> None:
         ps.from_generator(Stream(3)).cache().loader()
     kept = ps.from_generator(Stream(3), length=3).cache()
     assert [int(element["y"]) for element in kept] == [0, 1, 2]
+
+
+def _large() -> Iterator[Any]:
+    for number in range(100):
+        yield np.full((number % 3 + 1) << 17, number, "uint8")
+
+
+def test_a_stream_of_large_ragged_elements_is_kept_and_read_some_at_a_time(where: dict[str, Any]) -> None:
+    options = where if "path" in where else {"limit": 30 << 20}
+    kept = ps.from_generator(_large, element_spec=ps.ArraySpec((None,), "uint8")).cache(**options)
+    peaks = []
+    with kept.loader(executor="inline") as loader:
+        for _ in range(2):  # it is made and written, and then read
+            tracemalloc.start()
+            sizes = [len(x) for x in loader]
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            assert sizes == [len(x) for x in _large()]
+    assert max(peaks) < 8 << 20  # of 25 MiB
 
 
 def test_a_stream_that_is_kept_and_damaged_says_so(tmp_path: Path, life: Life) -> None:

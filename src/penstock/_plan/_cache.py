@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock._errors import PenstockError
 from penstock._plan._node import Demand, Indices, Leaves, Length, Node
-from penstock._plan._reader import Gather, Rows, chunk_count, pieces
+from penstock._plan._reader import Gather, Rows, chunk_count
 from penstock._plan._source import Openable
 from penstock._spec import Spec
 
@@ -69,6 +69,10 @@ class OpenCache(Openable, ABC):
     @abstractmethod
     def length(self) -> int:
         """Of what is whole: the number of elements."""
+
+    @abstractmethod
+    def stretch(self, start: int, stop: int) -> int:
+        """Where a stretch from `start` on ends, of about `CHUNK_NBYTES` and one element at least; `stop` at most."""
 
     @abstractmethod
     def damaged(self, index: int) -> PenstockError:
@@ -271,9 +275,9 @@ class Cache(Node):
                 recorder.close()
 
     def _kept(self, reader: "Reader", whole: OpenCache) -> Generator[Leaves, None, None]:
-        size = chunk_count(self.spec)
-        box = Rows.allocate(self.spec, min(size, whole.length))
-        for start, stop in pieces(whole.length, size):
+        box, stop = Rows.allocate(self.spec, min(chunk_count(self.spec), whole.length)), 0
+        while stop < whole.length:
+            start, stop = stop, whole.stretch(stop, min(stop + len(box.arrays[0]), whole.length))
             indices, gather = np.arange(start, stop), Gather()
             rows = box.take(slice(0, stop - start))
             if (whole.look(indices) == HELD).all():

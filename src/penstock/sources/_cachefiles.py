@@ -145,6 +145,8 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
     Raises:
         SourceError: A file is not there, or too short.
     """
+    if mark_nbytes(spec) > 8 and not os.path.exists(paths["rest.bin"]):
+        raise SourceError(f"{paths['rest.bin']} is not there.")
     leaves = tuple(
         _described(paths[f"{number}.npy"], leaf.dtype, (length, *leaf.max_shape)) if has_rows(leaf) else None  # type: ignore[misc]
         for number, leaf in enumerate(spec.leaves)

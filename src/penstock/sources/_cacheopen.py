@@ -33,10 +33,10 @@ from penstock._descriptors import keep_standard_numbers
 from penstock._errors import PenstockError, SourceError
 from penstock._plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock._plan._node import Indices, Leaves
-from penstock._plan._reader import Gather, Reader, Rows, chunk_count
+from penstock._plan._reader import CHUNK_NBYTES, Gather, Reader, Rows, chunk_count
 from penstock._plan._source import Read, Source
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
-from penstock.sources._cacherest import decode, encode
+from penstock.sources._cacherest import decode, encode, value_nbytes
 from penstock.sources._inmemory import mapped, seal_size
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
@@ -58,6 +58,15 @@ def _believed(files: CacheFiles) -> np.uint64:
     return np.uint64(files.tag << 1 | 1)
 
 
+def _are_believed(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
+    """Which marks are believed, given how long `rest.bin` is: nothing of it is mapped, so it may have been cut off."""
+    found: npt.NDArray[np.bool_] = (marks[:, -1] & _LOW_HALF) == _believed(files)
+    if files.has_rest:
+        size = np.uint64(rest_nbytes)
+        found &= (marks[:, :2] <= size).all(axis=1) & (marks[:, 0] + marks[:, 1] <= size)
+    return found & (files.tag != 0)
+
+
 def holds_all(files: CacheFiles, asked: Asked) -> bool:
     """Whether every element that is asked for is there, and believed; reads marks up to the first that is not.
 
@@ -70,7 +79,7 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
     """
     if not files.length or not files.tag:
         return False
-    width, wanted = mark_nbytes(files.spec), _believed(files)
+    width, rest_nbytes = mark_nbytes(files.spec), os.path.getsize(files.paths["rest.bin"]) if files.has_rest else 0
     count = max(1, _PIECE_NBYTES // width)
     among: npt.NDArray[np.bool_] | None = None
     with open(files.paths["index.npy"], "rb", buffering=0) as index:
@@ -80,8 +89,7 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
             data = index.read((stop - start) * width)
             if len(data) < (stop - start) * width:
                 return False
-            marks = np.frombuffer(data, "<u8").reshape(stop - start, -1)[:, -1]
-            missing = (marks & _LOW_HALF) != wanted
+            missing = ~_are_believed(files, np.frombuffer(data, "<u8").reshape(stop - start, -1), rest_nbytes)
             if missing.any():
                 among = asked() if among is None and asked else among
                 if among is None or among[start:stop][missing].any():
@@ -117,10 +125,7 @@ class OpenCacheFiles(OpenCache):
             try:
                 self._state[: self._row_limit] = self._learn(every, self._marks(every))
             except OSError as error:
-                raise SourceError(
-                    f"The cache in {files.place} cannot be read: {error.strerror or error}. It was there when the "
-                    "dataset was made; make the dataset again."
-                ) from error
+                raise self._unreadable(error) from error
 
     @property
     def length(self) -> int:
@@ -171,12 +176,11 @@ class OpenCacheFiles(OpenCache):
 
     def _learn(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
         """What marks say of elements."""
-        mark = marks[:, -1]
-        is_set = mark & _IS_SET == _IS_SET
-        tags = (mark & _LOW_HALF) >> _IS_SET
-        is_believed = is_set & (tags == self.files.tag) & (self.files.tag != 0)
+        is_set, rest_nbytes = marks[:, -1] & _IS_SET == _IS_SET, 0
         if self._has_rest:
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
+            rest_nbytes = os.fstat(self.opened["rest.bin"].number).st_size
+        is_believed = _are_believed(self.files, marks, rest_nbytes)
         return np.where(is_believed, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
 
     # Reading.
@@ -188,7 +192,12 @@ class OpenCacheFiles(OpenCache):
                 gather.add(reader, indices, out.leaves(number, number + 1), source)
         if self._has_rest:
             for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-                self._put_rest(row, self._rest_of(index), out)
+                try:
+                    self._put_rest(row, self._rest_of(index), out)
+                except OSError as error:
+                    raise self._unreadable(error) from error
+                except ValueError as error:  # somebody has changed the file since it was looked at
+                    raise self.damaged(index) from error
 
     def _rest_of(self, index: int) -> bytes:
         """What has no row, as far as it is there."""
@@ -205,6 +214,13 @@ class OpenCacheFiles(OpenCache):
                 value, size = decode(leaf, memoryview(data)[at:])
                 out.leaves(number, number + 1).put(row, [value])
                 at += size
+
+    def stretch(self, start: int, stop: int) -> int:
+        """As far as what has no row goes, by its places."""
+        if not self._has_rest:
+            return stop
+        ends = np.cumsum(self._places[start:stop, 1])
+        return start + max(1, int(np.searchsorted(ends, CHUNK_NBYTES, "right")))
 
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
         """Compares checksums. Those that are right get the present tag, and the others lose their mark."""
@@ -233,6 +249,12 @@ class OpenCacheFiles(OpenCache):
             file, offset = self.opened["index.npy"], self.files.index.offset
             for index, mark in zip(indices.tolist(), marks, strict=True):
                 file.write(mark.data.cast("B"), offset + index * mark.nbytes)
+
+    def _unreadable(self, error: OSError) -> PenstockError:
+        return SourceError(
+            f"The cache in {self.files.place} cannot be read: {str(error.strerror or error).rstrip('.')}. It was there "
+            "when the dataset was made; make the dataset again."
+        )
 
     def damaged(self, index: int) -> PenstockError:
         """Of a stream, or of what was materialised."""
@@ -457,7 +479,7 @@ class _Recorder:
     def __init__(self, cache: OpenCacheFiles, lock: _Descriptor) -> None:
         self._cache: OpenCacheFiles | None = cache
         self._lock: _Descriptor | None = lock
-        self._count, self._pending = 0, 0
+        self._count, self._pending, self._rest_nbytes = 0, 0, 0
         self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
         for name, file in self._files(cache):
             cache.opened[name].truncate(0 if file is None else file.offset)
@@ -471,7 +493,9 @@ class _Recorder:
         if self._cache is not None:
             self._box.put(self._pending, leaves)
             self._pending += 1
-            if self._pending == len(self._box.arrays[0]):
+            values = zip(self._cache.files.spec.leaves, leaves, strict=True)
+            self._rest_nbytes += sum(value_nbytes(leaf, value) for leaf, value in values if not has_rows(leaf))
+            if self._pending == len(self._box.arrays[0]) or self._rest_nbytes >= CHUNK_NBYTES:
                 self._flush(self._cache)
 
     def _flush(self, cache: OpenCacheFiles) -> None:
@@ -480,7 +504,7 @@ class _Recorder:
             if self._pending:
                 cache.write_run(self._count, 0, self._pending, self._box, cache.pieces(self._box))
             self._count += self._pending
-            self._pending = 0
+            self._pending, self._rest_nbytes = 0, 0
             taken = self._count * row_nbytes(cache.files.spec) + os.fstat(cache.opened["rest.bin"].number).st_size
             if limit is not None and taken > limit:
                 raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and of a stream all is kept or nothing")

@@ -23,6 +23,13 @@ def encode(leaf: ArraySpec, value: Any) -> bytes:
     return sizes.tobytes() + b"".join(raw)
 
 
+def value_nbytes(leaf: ArraySpec, value: Any) -> int:
+    """Returns about how many bytes a value of a leaf takes."""
+    if leaf.dtype.itemsize:
+        return int(np.asarray(value, leaf.dtype).nbytes)
+    return sum(map(len, np.asarray(value, object).ravel().tolist()))
+
+
 def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
     """Returns a value that `encode` wrote, in memory of its own, and how many bytes it took."""
     shape = tuple(np.frombuffer(data, "<i8", len(leaf.shape)).tolist())

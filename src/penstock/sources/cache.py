@@ -237,5 +237,8 @@ class _Nothing(OpenCache):
     def recorder(self) -> None:
         return None
 
+    def stretch(self, start: int, stop: int) -> int:
+        return stop
+
     def damaged(self, index: int) -> PenstockError:
         raise AssertionError("it holds nothing")
