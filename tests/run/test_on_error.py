@@ -607,3 +607,36 @@ def test_a_place_among_batches_that_are_others_is_refused(tmp_path: Path) -> Non
             saved.set_state(state)
             assert [batch.tolist() for batch in saved] == rest
             other.set_state({name: 0 if name == "position" else state[name] for name in state if name != "cursor"})
+
+
+def test_trying_a_function_keeps_no_epoch_without_elements_that_fail(tmp_path: Path) -> None:
+    number = ps.ArraySpec((), "int64")
+
+    def broken(x: Any) -> Any:
+        raise ValueError(f"{x} is broken")
+
+    def same(x: Any) -> Any:
+        return x
+
+    kept = ps.from_generator(range, 3, element_spec=number).map(broken, element_spec=number).cache(tmp_path / "kept")
+    dataset = kept.map(same, element_spec=number)
+    options = {"on_error": "skip", "quarantine": tmp_path / "bad.jsonl"}
+    with dataset.loader("threads", workers=1, **options) as loader, pytest.raises(ps.ElementError, match="0 is broken"):
+        list(loader)
+
+
+def test_a_check_keeps_no_epoch_without_elements_that_fail(tmp_path: Path) -> None:
+    number = ps.ArraySpec((), "int64")
+
+    def broken(x: Any) -> Any:
+        if x == 1:
+            raise ValueError(f"{x} is broken")
+        return x
+
+    def same(x: Any) -> Any:
+        return x
+
+    kept = ps.from_generator(range, 3, element_spec=number).map(broken, element_spec=number).cache(tmp_path / "kept")
+    assert not kept.map(same, element_spec=number).check(executors=()).ok
+    with pytest.raises(ps.ElementError, match="1 is broken"):
+        list(kept)

@@ -258,7 +258,8 @@ class Cache(Node):
         if whole is not None:
             yield from self._kept(reader, whole)
             return
-        recorder = store.recorder()
+        # An epoch from which elements that fail are left out, as where a function is tried, is not to be kept.
+        recorder = None if reader.trace.takes_any else store.recorder()
         try:
             for number, leaves in enumerate(reader.inputs[0].sequence(0), 1):
                 if recorder is not None:
