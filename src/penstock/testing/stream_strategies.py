@@ -109,12 +109,12 @@ WORDS_SPEC = {
 
 
 def ragged(count: int) -> Iterator[Tree]:
-    """Arrays with two axes that differ."""
+    """Arrays with two axes that differ, in the other order of bytes."""
     for i in range(count):
-        yield np.full((i * 3 % 4, 2, i % 3), i, np.float32)
+        yield np.full((i * 3 % 4, 2, i % 3), i, ">f4")
 
 
-RAGGED_SPEC = ArraySpec((None, 2, None), np.dtype("float32"))
+RAGGED_SPEC = ArraySpec((None, 2, None), np.dtype(">f4"))
 
 
 def pairs(count: int) -> Iterator[Tree]:
