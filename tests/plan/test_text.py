@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._text import difference, identity
+from penstock._plan._text import difference, identity, origins
 
 
 def test_repr_is_the_plan_as_a_tree():
@@ -155,3 +155,11 @@ def test_a_wide_element_and_many_datasets_are_printed_in_part():
     lines = repr(ps.concatenate([ps.range(3)] * 100)).split("\n")
     assert len(lines) == 18
     assert lines[16:] == ["├─ ... 84 more", "└─ range(3): 3 elements, () int64, random"]
+
+
+def test_of_a_part_of_a_batch_its_own_elements_are_named() -> None:
+    batches = ps.range(40).map(lambda x: x).batch(8).cast("int32")
+    assert origins(batches._node, 0, 2) == ", made of the integer 16, the integer 17"
+    assert origins(batches._node, 0, 2, slice(3, 4)) == ", made of the integer 19"
+    pairs = ps.zip((batches, batches[::-1]))._node
+    assert origins(pairs, 0, 2, slice(7, 8)) == ", made of the integer 23, the integer 23"

@@ -382,6 +382,38 @@ def test_a_function_that_blocks_is_a_deadline_error_in_time() -> None:
     loader.close()
 
 
+class Blocking(ps.Source):
+    """Numbers, of which one is not read before the gate is open."""
+
+    element_spec = SCALAR
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 40
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        if 21 in indices:
+            self.gate.wait()
+        out[:] = indices
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_source_that_blocks_is_named_with_what_it_was_to_read(is_mapped: bool) -> None:
+    gate = threading.Event()
+    dataset = ps.from_source(Blocking(gate))
+    mapped = dataset.map(lambda x: x) if is_mapped else dataset
+    loader = mapped.batch(1).loader("threads", workers=1, timeout_s=0.3)
+    with pytest.raises(ps.DeadlineError) as caught:
+        list(loader)
+    assert "They are at: the sources." in str(caught.value)
+    assert "penstock-0 is at batch 21 of epoch 0, made of element 21 of Blocking" in str(caught.value)
+    threads = workers()
+    gate.set()
+    assert_ended(threads)
+
+
 @pytest.mark.slow
 def test_a_slow_batch_is_no_error_while_elements_come() -> None:
     # Each element takes a third of the deadline, a batch almost three times it.

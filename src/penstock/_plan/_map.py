@@ -324,6 +324,7 @@ class Map(OneToOne):
     ) -> None:
         source = reader.inputs[0]
         box = source.scratch(len(chunk))
+        reader.trace.words[0] = 0  # until it is read, nobody is at an element of it
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_LEAVES = 12
 """So many leaves of an element are printed; `element_spec` has them all."""
+_ALL = slice(None)
 _MAX_INPUTS = 16
 """So many datasets that one step puts together are printed."""
 IDENTITY_NBYTES = 320
@@ -139,16 +140,16 @@ def difference(saved: str, ours: str) -> str:
     return f"it had {len(then)} steps, this one has {len(now)} (saved {saved}, here {ours})"
 
 
-def origins(node: "Node", epoch: int, index: int) -> str:
-    """Says from which elements of which sources an element is made, as `, made of ds.npy[777]`."""
+def origins(node: "Node", epoch: int, index: int, parts: slice = _ALL) -> str:
+    """Says from which elements of which sources an element is made, or some parts of it: `, made of ds.npy[777]`."""
     if not node.inputs and node.access == "stream":
         return ""  # that has been said
     itself = f"element {index} of {node.label}"
-    found = [text for _, _, text in sources_of(node, epoch, index) if text != itself]
+    found = [text for _, _, text in sources_of(node, epoch, index, parts) if text != itself]
     return f", made of {', '.join(found)}" if found else ""
 
 
-def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str]]:
+def sources_of(node: "Node", epoch: int, index: int, parts: slice = _ALL) -> list[tuple[str, int, str]]:
     """From which elements of which sources an element is made, the first few.
 
     What nobody can look behind stands for a source: a cache that is read in place of what is before it, and a step of
@@ -158,9 +159,9 @@ def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str
         For each the constructor, the element's index there, and that in the user's terms: `ds.npy[777]`.
     """
     found: list[tuple[str, int, str]] = []
-    stack = [(node, epoch, index)]
+    stack = [(node, epoch, index, parts)]
     while stack and len(found) < 4:
-        here, era, place = stack.pop()
+        here, era, place, some = stack.pop()
         data = getattr(here, "data", None)
         if data is not None:
             found.append((here.verb, place, data.describe(place)))
@@ -170,5 +171,6 @@ def sources_of(node: "Node", epoch: int, index: int) -> list[tuple[str, int, str
             continue
         needs = list(here.demand(era, np.array([place], np.int64)))
         for need in reversed(needs):
-            stack.extend((here.inputs[need.input], need.epoch, int(one)) for one in need.indices[:2][::-1])
+            wanted, left = (need.indices, some) if len(need.indices) == 1 else (need.indices[some], _ALL)
+            stack.extend((here.inputs[need.input], need.epoch, int(one), left) for one in wanted[:2][::-1])
     return found

@@ -117,6 +117,7 @@ def run_unit(
     began = time.perf_counter()
     if times is not None and began >= times.due_s:
         times.sample()
+    trace.words[0] = 0
     trace.failures.clear()
     trace.is_condemned = unit.is_condemned
     patience, before = Patience(words, unit.ticket, timeout_s), None
@@ -403,8 +404,12 @@ class Program:
     def describe(self, unit: Unit) -> str:
         """What a unit is of, for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
         rows = self.row_count(unit.epoch, unit.index, unit.length)
-        part = f", elements {unit.start} to {unit.stop - 1} of it" if rows is not None and rows > 1 else ""
-        return f"batch {unit.index} of epoch {unit.epoch}{part}{origins(self.node, unit.epoch, unit.index)}"
+        batch = f"batch {unit.index} of epoch {unit.epoch}"
+        if rows is None or rows <= 1:
+            return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
+        some = slice(unit.start, unit.stop)
+        made_of = origins(self.node, unit.epoch, unit.index, some)
+        return f"{batch}, elements {unit.start} to {unit.stop - 1} of it{made_of}"
 
     def objects(self, unit: Unit, out: Rows) -> list[Any]:
         """What a unit wrote of leaves that have no place in the slot, text and ragged arrays: one value a leaf."""

@@ -585,7 +585,8 @@ class Pipeline:
         with self._lock:
             running = [(filling.epoch, filling.index) for filling in self._order if filling.remaining]
         epoch, index = running[0] if running else self._cursor or (0, 0)
-        places = [place_of(reader.trace.read(), self._program.node) for reader in list(self._readers)]
+        traces = [reader.trace.read() for reader in list(self._readers)]
+        places = [place_of(trace, self._program.node) for trace in traces if trace[0]]  # the others are reading
         stacks = self._executor.stuck()
         if self._intake is not None:
             places.append(self._intake.feed.place())

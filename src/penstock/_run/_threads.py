@@ -63,7 +63,7 @@ class ThreadsExecutor(Executor):
         self._turns = Turns(incidents)
         self._own = InlineExecutor(client)
         self._stop = functools.partial(_stop, self._queue, self._turns, worker_count)
-        client_ref = weakref.ref(client, self._stop)
+        self._client = client_ref = weakref.ref(client, self._stop)
         self._threads = [
             threading.Thread(
                 target=_work,
@@ -128,14 +128,14 @@ class ThreadsExecutor(Executor):
         return [f"self/task/{thread.native_id}" for thread in self._threads]
 
     def stuck(self) -> list[str]:
-        """Each running worker's Python stack."""
-        frames = sys._current_frames()
+        """What each running worker was given, and its Python stack."""
+        client, frames = self._client(), sys._current_frames()
         reports = []
         for thread, unit in zip(self._threads, self._running, strict=True):
             frame = frames.get(thread.ident or -1)
-            if unit is not None and frame is not None:
+            if client is not None and unit is not None and frame is not None:
                 stack = "".join(traceback.format_stack(frame, limit=_STACK_DEPTH))
-                reports.append(f"{thread.name} is at\n{stack}")
+                reports.append(f"{thread.name} is at {client.describe(unit, (0, 0, 0))}\n{stack}")
         return reports
 
     def request_stop(self) -> None:
