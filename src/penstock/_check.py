@@ -135,7 +135,12 @@ def _told(failure: Failure) -> str:
 
 
 def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
-    """See `Dataset.check`."""
+    """See `Dataset.check`. What generators draw here from `np.random` and `random` leaves those as they were."""
+    with seeded_globals():
+        return _check(node, limit, executors, timeout_s)
+
+
+def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
     unknown = [each for each in executors if each not in EXECUTORS]
     if isinstance(executors, str) or unknown:
         raise ArgumentTypeError(f"check(executors={executors!r}) needs a selection of {EXECUTORS}.")
