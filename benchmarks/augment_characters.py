@@ -37,6 +37,11 @@ us each) and 2 % for what is around the function (trace, structure, copy), and t
 is not known. The others, which were at 0.6 to 0.8 of twice serial when the target was set, are not slow at this job
 on this machine.
 
+On 2026-11-23, three rounds: penstock 0.99 (0.91 to 1.13), gaps 1.24 (1.22 to 1.24); torch 0.97 (0.94 to 1.35), gaps
+2.43 (2.19 to 2.70); grain 1.03 (0.95 to 1.23), gaps 2.39 (2.09 to 3.29); starmap 0.99 (0.93 to 1.02), gaps 1.30;
+bare_pair 1.07 (0.95 to 1.47). 0.96 times the best of the others (0.84 to 0.96). Where the rest goes is known now:
+what is around a function runs in caches that were lost meanwhile (design/0007).
+
 Not shown: a consumer that computes meanwhile (see `overlap`; `starmap` as it stands does nothing meanwhile), and that
 Keras starts its workers anew each epoch.
 """

@@ -63,6 +63,11 @@ At noon, four rounds: penstock 78,540 (64,161 to 85,123), floor 121,129 (113,818
 103,072 (97,256 to 118,287), spdl 23,991 (21,392 to 26,176), torch_0_getitems 22,228 (19,302 to 23,955), tf_data 19,077
 (17,440 to 23,074), grain_threads 17,265 (15,659 to 26,051): 3.01 times the best of torch, tf.data and Grain (2.95 to
 3.49), 0.66 of the floor (0.54 to 0.69), 0.73 of the bare threads (0.66 to 0.78), which have 0.87 of it (0.83 to 0.95).
+Cold, three rounds: penstock 14,548 (4,727 to 15,868), tf_data 11,938 (9,296 to 15,531), torch_0_getitems 9,246 (8,385
+to 9,516), sequential 38,971 (32,418 to 39,531): 1.33 times the best of them (0.30 to 1.57), 0.37 of a sequential read
+(0.12 to 0.49), in an hour when the disk gave 2.2 GB/s from front to back. Why one of the rounds was three times
+slower is not known. Four rounds of two more: 17,869 (16,270 to 19,512), tf_data 12,306 (7,838 to 14,549), 1.45 (1.34
+to 2.08).
 
 Private and shared memory over bare imports in a single round of 2026-11-22, beside other programs: penstock 24.5 MiB,
 floor 3.8, torch_0_getitems 7.9, tf_data 108 and grain_threads 39 (165 and 11 on 2026-11-20: both read ahead as far as

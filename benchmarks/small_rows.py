@@ -21,6 +21,8 @@ Result of 2026-11-22, three rounds, on a slower day: 408,000 (363,000 to 467,000
 
 In the evening, with less Python a batch, four rounds: 464,000 (416,000 to 507,000), the floor 834,000 (793,000 to
 913,000); 0.56 of it (0.51 to 0.57).
+On 2026-11-23, four rounds and five of the floor: 505,000 (474,000 to 528,000), the floor 936,000 (867,000 to
+990,000); 0.53 of it (0.50 to 0.56), and 0.94 (0.77 to 0.98) where rows are kept in memory.
 
 Not shown: a cold page cache, where 8 kB rows are bound by the disk's operations a second.
 """
