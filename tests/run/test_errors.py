@@ -404,7 +404,7 @@ def test_a_source_that_blocks_is_named_with_what_it_was_to_read(is_mapped: bool)
     gate = threading.Event()
     dataset = ps.from_source(Blocking(gate))
     mapped = dataset.map(lambda x: x) if is_mapped else dataset
-    loader = mapped.batch(1).loader("threads", workers=1, timeout_s=0.3)
+    loader = mapped.batch(1).loader("threads", workers=1, timeout_s=1.0)
     with pytest.raises(ps.DeadlineError) as caught:
         list(loader)
     assert "They are at: the sources." in str(caught.value)
