@@ -71,7 +71,7 @@ def plan(options: Options) -> Numbers:
 
 def _permute_s(step: int, position_count: int) -> float:
     """Times the images of the first positions of one order, `step` at a time."""
-    from penstock._random import permute
+    from penstock.base._random import permute
 
     positions = np.arange(position_count, dtype=np.int64)
     permute(positions[:step], _ELEMENT_COUNT, seed=0, epoch=0)

@@ -74,8 +74,9 @@ class _Units:
         return self.folder
 
     def __setstate__(self, folder: str) -> None:
-        from penstock._run import _lower, _pipeline
-        from penstock._run._workers import _worker
+        from penstock.lower import _program as _lower
+        from penstock.run import _pipeline
+        from penstock.run.pool import _worker
 
         self.folder = folder
         self._run_unit = _lower.run_unit

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _errors
+from penstock.base import _errors
 from tests.texts import assert_refused
 
 

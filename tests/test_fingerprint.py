@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._fingerprint import NoFingerprintError, fingerprint, fingerprints
-from penstock._plan._fingerprint import change, fingerprint_of, table
+from penstock.base._fingerprint import NoFingerprintError, fingerprint, fingerprints
+from penstock.plan._fingerprint import change, fingerprint_of, table
 
 SCRIPT = """
 import functools
@@ -210,7 +210,7 @@ def test_what_a_class_inside_takes_of_a_module_that_is_closed_over_changes_it(tm
 
 @pytest.mark.slow
 def test_another_process_with_another_hash_seed_is_the_same(tmp_path: Path, fresh_python: Any) -> None:
-    program = SCRIPT + "\nfrom penstock._fingerprint import fingerprint\nprint(fingerprint(f))\n"
+    program = SCRIPT + "\nfrom penstock.base._fingerprint import fingerprint\nprint(fingerprint(f))\n"
     script = tmp_path / "program.py"
     script.write_text(program)
     said = set()

@@ -13,10 +13,10 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 
 # A room is a module or package directly under `penstock`; "__init__" is `penstock` itself.
-GROUND = {"_tree", "_spec", "_errors", "_random", "_code", "_fingerprint", "_calls", "_descriptors"}
-PLAN = GROUND | {"_plan"}
-MEMORY = PLAN | {"_memory"}
-RUN = MEMORY | {"_run", "diagnostics"}
+BASE = {"base"}
+PLAN = BASE | {"plan"}
+MEMORY = PLAN | {"memory"}
+RUN = MEMORY | {"lower", "run", "report"}
 CORE = RUN | {
     "_loader",
     "_caching",
@@ -34,11 +34,12 @@ CORE = RUN | {
 
 # For each room, those that it may import. Its own modules it may always.
 MAY_IMPORT = {
-    **{room: GROUND - {room} for room in GROUND},  # cycles among them are found below
-    "_plan": GROUND,
-    "_memory": PLAN,
-    "diagnostics": GROUND,  # what `_run` and `_loader` report to; it knows neither
-    "_run": MEMORY | {"diagnostics", "sources"},  # a parcel asks where in its file a memmap lies
+    "base": set(),
+    "plan": BASE,
+    "memory": PLAN,
+    "report": BASE,  # what `run` and `_loader` report to; it knows neither
+    "lower": MEMORY,
+    "run": MEMORY | {"lower", "report", "sources"},  # a parcel asks where in its file a memmap lies
     "_loader": RUN,
     "image": PLAN,
     "sources": PLAN | {"image"},  # the Source protocol is `_plan`'s
@@ -46,11 +47,11 @@ MAY_IMPORT = {
     "_check": RUN | {"_loader"},
     "_dataset": RUN | {"_loader", "_caching", "_check", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
-    "_image_labels": GROUND,
+    "_image_labels": BASE,
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},
     "_records": RUN | {"_dataset", "sources"},
     "_timeseries": RUN | {"_dataset", "_constructors"},
-    "_show": PLAN | {"_dataset", "diagnostics"},
+    "_show": PLAN | {"_dataset", "report"},
     "_replay": RUN | {"_dataset"},
     "adapters": CORE,
     "__init__": CORE | {"_show", "adapters"},
@@ -66,7 +67,7 @@ DEFERRED = {
     ("_dataset", "adapters"),
     ("_dataset", "_show"),
     ("adapters", "adapters"),
-    ("diagnostics", "_show"),
+    ("report", "_show"),
     ("_constructors", "sources"),
     ("_images", "image"),
     ("_images", "sources"),
@@ -205,8 +206,7 @@ def test_every_module_belongs_to_a_room():
 
 
 def test_rooms_are_a_hierarchy():
-    above_ground = {room: below for room, below in MAY_IMPORT.items() if room not in GROUND}
-    assert list(graphlib.TopologicalSorter(above_ground).static_order())
+    assert list(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
 
 
 def test_modules_import_each_other_without_a_circle():
@@ -214,8 +214,8 @@ def test_modules_import_each_other_without_a_circle():
 
 
 def test_a_circle_of_modules_is_found():
-    there = imports_of("from penstock._plan._map import MapNode", "_plan/_node.py")
-    back = imports_of("from penstock._plan._node import Node", "_plan/_map.py")
+    there = imports_of("from penstock.plan._map import MapNode", "plan/_node.py")
+    back = imports_of("from penstock.plan._node import Node", "plan/_map.py")
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(module_graph(there + back)).prepare()
 
@@ -223,23 +223,23 @@ def test_a_circle_of_modules_is_found():
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("_plan/_node.py", "from penstock._memory import _ring", "points back"),
-        ("_plan/_node.py", "from penstock import Dataset", "points back"),
-        ("_plan/_node.py", "import penstock", "points back"),
-        ("_tree.py", "from penstock._plan._node import Node", "points back"),
-        ("_memory/_ring.py", "if True:\n    import penstock._run._executor", "points back"),
+        ("plan/_node.py", "from penstock.memory import _ring", "points back"),
+        ("plan/_node.py", "from penstock import Dataset", "points back"),
+        ("plan/_node.py", "import penstock", "points back"),
+        ("base/_tree.py", "from penstock.plan._node import Node", "points back"),
+        ("memory/_ring.py", "if True:\n    import penstock.run.executors._executor", "points back"),
         (
-            "_run/_workers/_worker.py",
+            "run/pool/_worker.py",
             "class A:\n    def f(self):\n        from penstock import _dataset",
             "points back",
         ),
-        ("_run/_lower.py", "def f():\n    from penstock._plan import _node", "inside a function"),
+        ("lower/_program.py", "def f():\n    from penstock.plan import _node", "inside a function"),
         ("_loader.py", "def f():\n    from penstock.adapters import keras", "points back"),
         ("_dataset.py", "from penstock.adapters import keras", "points back"),
-        ("sources/npy.py", "from penstock._memory import _slot", "points back"),
+        ("sources/npy.py", "from penstock.memory import _slot", "points back"),
         ("sources/npy.py", "import h5py", "is the business of sources/hdf5.py"),
         ("_dataset.py", "def f():\n    import torch.utils.data", "is the business of adapters/torch.py"),
-        ("_tree.py", "import requests", "is no dependency"),
+        ("base/_tree.py", "import requests", "is no dependency"),
     ],
 )
 def test_wrong_imports_are_found(file, source, complaint):
@@ -249,7 +249,7 @@ def test_wrong_imports_are_found(file, source, complaint):
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("_plan/_map.py", "import dataclasses\nimport numpy as np\nfrom penstock._plan._node import Node"),
+        ("plan/_map.py", "import dataclasses\nimport numpy as np\nfrom penstock.plan._node import Node"),
         ("_dataset.py", "def to_keras(self):\n    from penstock.adapters.keras import adapt"),
         ("sources/hdf5.py", "def f():\n    import h5py"),
         ("testing/sources.py", "import pytest\nimport penstock as ps"),

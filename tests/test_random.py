@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from penstock import _random
-from penstock._random import (
+from penstock.base import _random
+from penstock.base._random import (
     BLOCK_CACHE_NBYTES,
     EXACT_LIMIT,
     ElementRng,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._spec import Spec, leaf_of, spec_of_leaf
+from penstock.base._spec import Spec, leaf_of, spec_of_leaf
 
 
 def test_dtype_may_be_anything_numpy_takes():

@@ -3,7 +3,7 @@ from collections import OrderedDict, namedtuple
 import numpy as np
 import pytest
 
-from penstock import _tree
+from penstock.base import _tree
 
 Pair = namedtuple("Pair", "left right")
 

@@ -5,29 +5,26 @@
     for x, y in pairs.shuffle(seed=1).batch(32).loader():
         ...
 
-A map of the package, each room importing only from those above it:
+A map of the package. Imports run downwards:
 
-    _tree  _spec  _errors  _random     values and pure functions
-    _plan/          what is wanted: nodes, one kind a file; _node.py is the idea
-    _memory/        bytes that a loader delivers: slots, the ring, leases
-    diagnostics/    counters and reports
-    _run/           how it happens: units, executors, the pipeline, worker processes, the end
-    sources/        where elements come from, one format a file
-    image/          decoding and distortions on OpenCV, imported when it is asked for
-    _loader.py      a dataset being run
+    cli  commands/  demos/  testing/   the command, and the contract suites
+    adapters/       one framework a file, imported on first use
     _dataset.py     the handle: a method for each verb
     _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
-    _check.py       a dataset, before it is trained on      _replay.py   elements that were set aside, again
-    _show/          a look at elements, drawn by Matplotlib when it is asked for
-    adapters/       one framework a file, imported when it is asked for
-    testing/        contract suites for those who add to all this
-    demos/  commands/  cli.py   the command `penstock`
+    _loader.py      a dataset being run
+    run/            scheduling, delivery, executors, the pool of worker processes
+    lower/          from a plan to a program of units
+    sources/        where elements come from, one format a file
+    image/          decoding and distortions on OpenCV, imported on first use
+    memory/         slots, the ring, leases, shared memory
+    report/         counters and reports
+    plan/           nodes, one kind a file; _node.py is the idea
+    base/           trees, specs, errors, random numbers, arguments
 """
 
 from inspect import isfunction as _isfunction
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
-from penstock._calls import explained as _explained, no_attribute as _no_attribute
 from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
     concatenate as concatenate,
@@ -42,7 +39,24 @@ from penstock._constructors import (
     zip as zip,
 )
 from penstock._dataset import Dataset as Dataset
-from penstock._errors import (
+from penstock._images import (
+    from_etlcdb as from_etlcdb,
+    from_image_files as from_image_files,
+    image_dataset_from_directory as image_dataset_from_directory,
+)
+from penstock._loader import Loader as Loader
+from penstock._records import (
+    from_arrow as from_arrow,
+    from_parquet as from_parquet,
+    from_tar as from_tar,
+    from_tfrecord as from_tfrecord,
+    write_tfrecord as write_tfrecord,
+)
+from penstock._replay import Replayed as Replayed, replay as replay
+from penstock._show._show import show as show
+from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
+from penstock.base._arguments import explained as _explained, no_attribute as _no_attribute
+from penstock.base._errors import (
     ArgumentError as ArgumentError,
     ArgumentTypeError as ArgumentTypeError,
     DeadlineError as DeadlineError,
@@ -59,25 +73,9 @@ from penstock._errors import (
     UnknownLengthError as UnknownLengthError,
     WorkerError as WorkerError,
 )
-from penstock._images import (
-    from_etlcdb as from_etlcdb,
-    from_image_files as from_image_files,
-    image_dataset_from_directory as image_dataset_from_directory,
-)
-from penstock._loader import Loader as Loader
-from penstock._plan._source import Source as Source
-from penstock._records import (
-    from_arrow as from_arrow,
-    from_parquet as from_parquet,
-    from_tar as from_tar,
-    from_tfrecord as from_tfrecord,
-    write_tfrecord as write_tfrecord,
-)
-from penstock._replay import Replayed as Replayed, replay as replay
-from penstock._show._show import show as show
-from penstock._spec import ArraySpec as ArraySpec
-from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
-from penstock.diagnostics._report import Report as Report
+from penstock.base._spec import ArraySpec as ArraySpec
+from penstock.plan._source import Source as Source
+from penstock.report._report import Report as Report
 
 if _TYPE_CHECKING:
     from penstock import image as image  # at run time it is imported below

@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock._loader import Loader, LoaderOptions
-from penstock._plan._batch import Bundle
-from penstock._plan._cache import Cache, Whole
-from penstock._plan._map import Map
-from penstock._plan._node import Node, walk
-from penstock.diagnostics._progress import Progress
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.plan._batch import Bundle
+from penstock.plan._cache import Cache, Whole
+from penstock.plan._map import Map
+from penstock.plan._node import Node, walk
+from penstock.report._progress import Progress
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
 

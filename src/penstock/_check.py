@@ -14,23 +14,23 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock._loader import Loader, LoaderOptions
-from penstock._plan._filter import FlatMap
-from penstock._plan._guarding import OnError
-from penstock._plan._index import sliced
-from penstock._plan._map import Map
-from penstock._plan._node import Leaves, Node, walk
-from penstock._plan._reader import OpenSources, Reader, copied
-from penstock._plan._source import SourceNode
-from penstock._plan._stream import Generate
-from penstock._plan._text import length_text, sources_of
-from penstock._plan._tolerate import Failure
-from penstock._random import ElementRng, seeded_globals
-from penstock._run._quarantine import Quarantine
-from penstock._run._workers._parcel import stay_behind
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
+from penstock.base._random import ElementRng, seeded_globals
+from penstock.base._tree import Tree
+from penstock.lower._guards import OnError
+from penstock.plan._filter import FlatMap
+from penstock.plan._index import sliced
+from penstock.plan._map import Map
+from penstock.plan._node import Leaves, Node, walk
+from penstock.plan._reader import OpenSources, Reader, copied
+from penstock.plan._source import SourceNode
+from penstock.plan._stream import Generate
+from penstock.plan._text import length_text, sources_of
+from penstock.plan._tolerate import Failure
+from penstock.run._quarantine import Quarantine
+from penstock.run.pool._payload import stay_behind
 
 EXECUTORS: Final = ("inline", "threads", "processes")
 COMPARED_COUNT: Final = 64

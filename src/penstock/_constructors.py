@@ -10,18 +10,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock import _tree
-from penstock._calls import as_int, needs
 from penstock._dataset import Dataset, caller, integer
-from penstock._errors import ArgumentError, ArgumentTypeError, no_path, type_of
-from penstock._plan._combine import Concatenate, Interleave, Zip
-from penstock._plan._mix import Mix
-from penstock._plan._node import POSITION_LIMIT, Node
-from penstock._plan._source import Lookalike, Source, SourceNode
-from penstock._plan._stream import Generate, Promised
-from penstock._plan._text import length_text
-from penstock._spec import Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._arguments import as_int, needs
+from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
+from penstock.base._spec import Spec
+from penstock.base._tree import Tree
+from penstock.plan._combine import Concatenate, Interleave, Zip
+from penstock.plan._mix import Mix
+from penstock.plan._node import POSITION_LIMIT, Node
+from penstock.plan._source import Lookalike, Source, SourceNode
+from penstock.plan._stream import Generate, Promised
+from penstock.plan._text import length_text
 from penstock.sources import arrays, files, generators, npy
 
 MOST_WEIGHT: Final = 1e300

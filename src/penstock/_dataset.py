@@ -1,7 +1,7 @@
 """The handle that users hold: a short method for each verb, and nothing else.
 
 A verb checks its arguments, builds one node, and returns a new handle. What a step means is in its node
-(`_plan/`), how a plan is run is in the loader.
+(`plan/`), how a plan is run is in the loader.
 """
 
 import logging
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex, 
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
 from penstock._caching import cached, materialized
-from penstock._calls import NoArray, as_int, explained_methods, needs, refuse_attribute
 from penstock._check import EXECUTORS, CheckResult, check
-from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
-from penstock._plan._batch import Batch, Unbatch
-from penstock._plan._cast import Cast
-from penstock._plan._filter import Filter, FlatMap
-from penstock._plan._index import Select, as_range, sliced
-from penstock._plan._map import Map, function_name
-from penstock._plan._node import POSITION_LIMIT, Access, Indices, Length, Node, finite_length, makers
-from penstock._plan._pad import BucketByLength, PaddedBatch, Padding
-from penstock._plan._reader import OpenSources, Reader, copied
-from penstock._plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
-from penstock._plan._source import SourceNode
-from penstock._plan._split import boundaries, by_classes, by_groups, require_apart
-from penstock._plan._text import describe, length_text, length_words, uncounted
-from penstock._plan._windows import Windows, group_bounds
-from penstock._random import permute, seeded_globals
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
+from penstock.base._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
+from penstock.base._random import permute, seeded_globals
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.plan._batch import Batch, Unbatch
+from penstock.plan._cast import Cast
+from penstock.plan._filter import Filter, FlatMap
+from penstock.plan._index import Select, as_range, sliced
+from penstock.plan._map import Map, function_name
+from penstock.plan._node import POSITION_LIMIT, Access, Indices, Length, Node, finite_length, makers
+from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
+from penstock.plan._reader import OpenSources, Reader, copied
+from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
+from penstock.plan._source import SourceNode
+from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
+from penstock.plan._text import describe, length_text, length_words, uncounted
+from penstock.plan._windows import Windows, group_bounds
 
 if TYPE_CHECKING:
     from penstock._show._figure import Picture

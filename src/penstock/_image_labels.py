@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 
 LabelMode = Literal["int", "categorical", "binary"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypeVar, TypeVarTuple, final
 
-from penstock._calls import NoArray, as_float, as_int
-from penstock._errors import (
+from penstock.base._arguments import NoArray, as_float, as_int
+from penstock.base._errors import (
     ArgumentError,
     ArgumentTypeError,
     ElementError,
@@ -21,27 +21,27 @@ from penstock._errors import (
     UnknownLengthError,
     no_path,
 )
-from penstock._memory._budget import overhead_nbytes
-from penstock._plan._batch import Batch
-from penstock._plan._guarding import OnError, tolerant
-from penstock._plan._map import Map
-from penstock._plan._node import POSITION_LIMIT, Node, walk
-from penstock._plan._settled import keeping, settled
-from penstock._plan._text import difference, identity, length_text, length_words, uncounted
-from penstock._plan._tolerate import Guard
-from penstock._plan._windows import Windows
-from penstock._run._cpus import usable_cpu_count
-from penstock._run._lanes import steps_of
-from penstock._run._lower import Position
-from penstock._run._pipeline import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
-from penstock._run._quarantine import Quarantine
-from penstock._run._shutdown import watch
-from penstock._run._stage import Stage
-from penstock._tree import Tree
-from penstock.diagnostics._cpus import CpuMoment, CpuUse, between, cpus_now
-from penstock.diagnostics._lanes import Lane
-from penstock.diagnostics._memory import Peak, page_cache_nbytes
-from penstock.diagnostics._report import Counters, Report
+from penstock.base._tree import Tree
+from penstock.lower._guards import OnError, tolerant
+from penstock.lower._program import Position
+from penstock.lower._prune import keeping, settled
+from penstock.memory._budget import overhead_nbytes
+from penstock.plan._batch import Batch
+from penstock.plan._map import Map
+from penstock.plan._node import POSITION_LIMIT, Node, walk
+from penstock.plan._text import difference, identity, length_text, length_words, uncounted
+from penstock.plan._tolerate import FailureFilter
+from penstock.plan._windows import Windows
+from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
+from penstock.report._lanes import Lane
+from penstock.report._memory import Peak, page_cache_nbytes
+from penstock.report._report import Counters, Report
+from penstock.run._cpus import usable_cpu_count
+from penstock.run._lanes import steps_of
+from penstock.run._pipeline import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
+from penstock.run._quarantine import Quarantine
+from penstock.run._shutdown import watch
+from penstock.run._subpipeline import SubPipeline
 
 _log = logging.getLogger("penstock")
 
@@ -141,7 +141,7 @@ class LoaderOptions:
             return None
         limit = self.max_errors
         if isinstance(limit, float):
-            lengths = [each.inputs[0].length for each in walk(plan) if isinstance(each, Guard)]
+            lengths = [each.inputs[0].length for each in walk(plan) if isinstance(each, FailureFilter)]
             if not all(isinstance(length, int) for length in lengths):
                 raise ArgumentError(
                     f"max_errors={limit} is a fraction, but nobody knows of how many elements: the dataset is "
@@ -238,9 +238,9 @@ class Loader(NoArray):
         self._pid = os.getpid()
         """Of the process that holds the lock, if one does."""
 
-    def _make_stage(self, plan: Node) -> Stage:
+    def _make_stage(self, plan: Node) -> SubPipeline:
         options = self._options
-        return Stage(
+        return SubPipeline(
             plan,
             options.executor,
             options.workers,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock._calls import needs
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, ArgumentTypeError, no_path
-from penstock._plan._source import SourceNode
+from penstock.base._arguments import needs
+from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
+from penstock.plan._source import SourceNode
 from penstock.sources import _openfile
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, final
 
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
-from penstock._plan._guarding import tolerant
-from penstock._plan._node import Node, walk
-from penstock._plan._reader import OpenSources, Reader
-from penstock._plan._text import difference, identity
-from penstock._plan._tolerate import Guard
-from penstock._random import seeded_globals
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
+from penstock.base._random import seeded_globals
+from penstock.base._tree import Tree
+from penstock.lower._guards import tolerant
+from penstock.plan._node import Node, walk
+from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._text import difference, identity
+from penstock.plan._tolerate import FailureFilter
 
 
 @final
@@ -99,7 +99,7 @@ def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
 
 
 def _reader(node: Node, on_error: Any, number: int) -> Reader:
-    guards = {each.number: each for each in walk(tolerant(node, on_error)) if isinstance(each, Guard)}
+    guards = {each.number: each for each in walk(tolerant(node, on_error)) if isinstance(each, FailureFilter)}
     source = guards[number].guarded
     if source.access == "stream":
         raise ArgumentError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock._constructors import from_arrays, from_npy, zip as zip_datasets
 from penstock._dataset import Dataset, integer
-from penstock._errors import ArgumentError
+from penstock.base._errors import ArgumentError
 
 
 def timeseries_dataset_from_array(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import penstock
-from penstock._calls import lost_folder
+from penstock.base._arguments import lost_folder
 from penstock.commands import bench, check, doctor, inspect, materialize
 from penstock.commands._target import count
 

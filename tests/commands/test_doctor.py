@@ -10,7 +10,7 @@ from penstock import cli
 from penstock.commands import _disk, _machine, doctor
 from penstock.commands._disk import DiskSpeed
 from penstock.commands._machine import Machine
-from penstock.diagnostics import _cgroups
+from penstock.report import _cgroups
 
 MIB = 1 << 20
 MACHINE = Machine(

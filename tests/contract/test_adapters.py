@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from penstock import ArraySpec, _tree
+from penstock import ArraySpec
+from penstock.base import _tree
 from penstock.testing import AdapterMemoryTests, AdapterTests
 
 BACKEND = os.environ["KERAS_BACKEND"]

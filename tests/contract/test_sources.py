@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._spec import Spec
+from penstock.base._spec import Spec
 from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource, from_memmap
 from penstock.sources.npy import describe

@@ -16,7 +16,7 @@ from penstock.demos import photographs
 from penstock.demos.images_report import Outcome
 from penstock.demos.one_pass import Pass
 from penstock.demos.report import Run
-from penstock.diagnostics._memory import Memory
+from penstock.report._memory import Memory
 
 MIB = 1 << 20
 

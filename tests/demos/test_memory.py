@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 
-from penstock._memory._mapping import MemoryFile
 from penstock.demos.memory import MemoryWatch, cpu_s
-from penstock.diagnostics._memory import memory_now, worker_pids
+from penstock.memory._mapping import MemoryFile
+from penstock.report._memory import memory_now, worker_pids
 
 NBYTES = 64 << 20
 

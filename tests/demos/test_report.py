@@ -9,7 +9,7 @@ import penstock as ps
 from penstock.demos.augment_report import Accuracy, Outcome
 from penstock.demos.characters import Characters
 from penstock.demos.report import Run, heading, table
-from penstock.diagnostics._memory import Memory
+from penstock.report._memory import Memory
 
 MIB = 1 << 20
 ALONE = ps.Report(

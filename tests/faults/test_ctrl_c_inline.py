@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._driving import Driving
-from penstock._run._feed import Feed
+from penstock.run._driving import Driving
+from penstock.run._feed import Feed
 
 pytestmark = [
     pytest.mark.faults,

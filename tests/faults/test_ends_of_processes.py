@@ -295,16 +295,16 @@ def test_a_child_that_is_forked_while_another_thread_starts_the_loader_is_told(f
     done = fresh_python(
         PRELUDE
         + """
-from penstock._run._stage import Stage
+from penstock.run._subpipeline import SubPipeline
 
-inside, gate, start = threading.Event(), threading.Event(), Stage.start
+inside, gate, start = threading.Event(), threading.Event(), SubPipeline.start
 
 def slow_start(self, **options):
     inside.set()
     gate.wait()
     return start(self, **options)
 
-Stage.start = slow_start
+SubPipeline.start = slow_start
 loader = ps.range(4).loader('threads')
 found = []
 thread = threading.Thread(target=lambda: found.extend(loader), daemon=True)

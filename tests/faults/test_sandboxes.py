@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory._mapping import MemoryFile
-from penstock._run._cpus import usable_cpu_count
+from penstock.memory._mapping import MemoryFile
+from penstock.run._cpus import usable_cpu_count
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the calls are Linux's")
 
@@ -67,7 +67,7 @@ def test_other_failures_of_memory_files_are_told(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
 def test_cpus_are_counted_where_the_affinity_is_not_told(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     refuse(monkeypatch, "sched_getaffinity", number)
-    monkeypatch.setattr("penstock._run._cpus.cpu_quota", lambda: None)
+    monkeypatch.setattr("penstock.run._cpus.cpu_quota", lambda: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert usable_cpu_count() == 3
     with ps.range(10).batch(5).loader("threads") as loader:

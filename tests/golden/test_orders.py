@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._random import ElementRng, local_permute, permute, seeded_globals
+from penstock.base._random import ElementRng, local_permute, permute, seeded_globals
 
 GOLDEN = Path(__file__).with_name("orders.json")
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock._memory._budget import overhead_nbytes
-from penstock.diagnostics._memory import worker_pids
+from penstock.memory._budget import overhead_nbytes
+from penstock.report._memory import worker_pids
 
 MIB = 1 << 20
 FRAME = (3, 50, 50)

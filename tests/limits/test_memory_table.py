@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock._memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES, mib
+from penstock.memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES, mib
 from tests.limits import memory_plans
 from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
 from tests.limits.test_memory import measured

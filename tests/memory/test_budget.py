@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory._budget import Budget, mib
-from penstock._random import BLOCK_CACHE_NBYTES
+from penstock.base._random import BLOCK_CACHE_NBYTES
+from penstock.memory._budget import Budget, mib
 
 PAGE = 4096
 

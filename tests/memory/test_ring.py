@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory._ring import Ring
-from penstock._spec import Spec
+from penstock.base._spec import Spec
+from penstock.memory._ring import Ring
 from tests.run.common import mapping_count, name_rings
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")

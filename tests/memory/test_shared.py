@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock._memory import _shared
-from penstock._memory._mapping import PAGE_NBYTES
-from penstock._memory._shared import Place, SharedFile, lay_out, map_private, read_bytes
+from penstock.memory import _shared
+from penstock.memory._mapping import PAGE_NBYTES
+from penstock.memory._shared import Place, SharedFile, lay_out, map_private, read_bytes
 
 MIB = 1 << 20
 
@@ -179,7 +179,7 @@ def test_threads_put_and_release_at_once(shared):
 def test_a_forked_child_does_not_change_the_file(fresh_python):
     script = """
 import os
-from penstock._memory._shared import SharedFile, read_bytes
+from penstock.memory._shared import SharedFile, read_bytes
 shared = SharedFile()
 place = shared.put_bytes(b"still here")
 shared._lock.acquire()  # as another thread may have it at the moment of the fork

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._reader import OpenSources, Reader
-from penstock._random import seeded_globals
+from penstock.base._random import seeded_globals
+from penstock.plan._reader import OpenSources, Reader
 
 Pair = namedtuple("Pair", "left right")
 

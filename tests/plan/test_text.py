@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._text import difference, identity, origins
+from penstock.plan._text import difference, identity, origins
 
 
 def test_repr_is_the_plan_as_a_tree():

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 import penstock as ps
-from penstock._plan._text import sources_of
-from penstock._random import ElementRng, local_permute, permute
+from penstock.base._random import ElementRng, local_permute, permute
+from penstock.plan._text import sources_of
 from penstock.testing import assert_same
 from penstock.testing.stream_strategies import deal, dealt_in_cycles, shuffled
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock._memory import _ring
-from penstock._memory._mapping import MemoryFile
+from penstock.memory import _ring
+from penstock.memory._mapping import MemoryFile
 
 DEADLINE_S = 10.0
 """How long anybody waits for what must come at once, on a busy machine."""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, SHORT_STEP_S, WINDOW_COUNT, Driving
-from penstock._run._pipeline import Pipeline
-from penstock._run._trials import PAUSES_S
+from penstock.run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, SHORT_STEP_S, WINDOW_COUNT, Driving
+from penstock.run._pipeline import Pipeline
+from penstock.run._trials import PAUSES_S
 
 SKIPPED_COUNT = 8
 

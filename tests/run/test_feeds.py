@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory._ring import Ring
+from penstock.memory._ring import Ring
 from penstock.testing import LethalFunction
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream

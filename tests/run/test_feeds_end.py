@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory._ring import Ring
-from penstock._memory._shared import SharedFile
+from penstock.memory._ring import Ring
+from penstock.memory._shared import SharedFile
 from penstock.testing._shared import SharedSignal
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream

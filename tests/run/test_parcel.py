@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock._code import is_own
-from penstock._memory._shared import SharedFile
-from penstock._run._workers._parcel import PARCEL_LIMIT_NBYTES, pack, unpack
+from penstock.base._code import is_own
+from penstock.memory._shared import SharedFile
+from penstock.run.pool._payload import PARCEL_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
 
@@ -30,13 +30,13 @@ def send(function, *arguments):
     import sys
 
     import penstock
-    from penstock._memory._shared import SharedFile
-    from penstock._run._workers._parcel import pack
+    from penstock.memory._shared import SharedFile
+    from penstock.run.pool._payload import pack
 
     child = """
 import sys
-from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._run._workers._parcel import unpack
+from penstock.memory._shared import Place, map_private, read_bytes
+from penstock.run.pool._payload import unpack
 descriptor, *numbers = map(int, sys.argv[1:])
 data, *arrays = map(Place, numbers[::2], numbers[1::2])
 function, arguments = unpack(read_bytes(descriptor, data), [map_private(descriptor, each) for each in arrays])
@@ -61,8 +61,8 @@ SEND = inspect.getsource(send)
 
 LISTENER = """
 import os, sys
-from penstock._memory._shared import Place, map_private, read_bytes
-from penstock._run._workers._parcel import unpack
+from penstock.memory._shared import Place, map_private, read_bytes
+from penstock.run.pool._payload import unpack
 for line in sys.stdin:
     path, *numbers = line.split()
     descriptor = os.open(path, os.O_RDWR)
@@ -199,7 +199,7 @@ def test_what_the_user_registered_with_cloudpickle_stays_registered(fresh_python
 
 
 def test_what_is_installed_or_of_python_travels_by_name(tell):
-    for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, penstock._code):
+    for module in (np, json, os, sys, penstock, cloudpickle, functools, importlib, np.linalg, penstock.base._code):
         assert not is_own(module)
     assert is_own(sys.modules[__name__])
     assert len(pack(penstock.range(1)._node, json.dumps).data) < 100

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from penstock._run._lower import Unit
-from penstock._run._workers._board import CLAIMED, DONE, FREE, TOLD
-from penstock._run._workers._pool import Pool
-from penstock._run._workers._tenant import Job
-from penstock._run._workers._worker import Message
+from penstock.lower._program import Unit
+from penstock.run.pool._client import Job
+from penstock.run.pool._pool import Pool
+from penstock.run.pool._task_queue import CLAIMED, DONE, FREE, TOLD
+from penstock.run.pool._worker import Message
 
 PLACE_COUNT = 3
 """Of the board, as far as it is looked at here."""
@@ -50,7 +50,7 @@ def test_what_was_done_first_is_heard_of_first_whenever_the_pool_looks(
     heard: list[int] = []
 
     def finished(unit: Unit, error: BaseException | None) -> None:
-        heard.append(unit.ticket)
+        heard.append(unit.generation)
 
     pool = Pool()  # its own thread has nothing to do, and sleeps
     board = pool._board
@@ -62,7 +62,7 @@ def test_what_was_done_first_is_heard_of_first_whenever_the_pool_looks(
         for begin in range(look_count):
             for end in range(begin, look_count):
                 heard.clear()
-                jobs = [Job(plan, Unit(0, 0, 0, 1, slot=0, ticket=ticket)) for ticket in (1, 2)]
+                jobs = [Job(plan, Unit(0, 0, 0, 1, slot=0, generation=generation)) for generation in (1, 2)]
                 pool._jobs = dict(zip(places, jobs, strict=True))
                 pool._told = {
                     place: Message("made", place, None)

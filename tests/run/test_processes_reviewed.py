@@ -13,8 +13,8 @@ import pytest
 
 import penstock as ps
 from penstock._loader import CLOSE_WAIT_S
-from penstock._memory._shared import SharedFile
-from penstock._run._workers import _pool
+from penstock.memory._shared import SharedFile
+from penstock.run.pool import _pool
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource, assert_same
 from tests.run.common import DEADLINE_S

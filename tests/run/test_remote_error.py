@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._workers._remote_error import dump_error, load_error
+from penstock.run.pool._remote_error import dump_error, load_error
 
 # As the modules beside a user's script: a worker cannot import this one.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORKER = """
 import pickle, struct, sys
-from penstock._run._workers._remote_error import dump_error
+from penstock.run.pool._remote_error import dump_error
 
 while head := sys.stdin.buffer.read(8):
     function = pickle.loads(sys.stdin.buffer.read(*struct.unpack("q", head)))
@@ -458,7 +458,7 @@ def test_error_of_a_script_is_caught_as_the_scripts_own(fresh_python: Any) -> No
     script = f"""
 import subprocess, sys
 import cloudpickle
-from penstock._run._workers._remote_error import load_error
+from penstock.run.pool._remote_error import load_error
 
 class MyError(Exception):
     pass

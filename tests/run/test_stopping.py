@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._memory import _ring
-from penstock._run import _pipeline
-from penstock._run._choice import Choice
-from penstock._run._stage import Stage
+from penstock.memory import _ring
+from penstock.run import _pipeline
+from penstock.run._executor_spec import ExecutorSpec
+from penstock.run._subpipeline import SubPipeline
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -66,14 +66,14 @@ def test_close_of_a_loader_that_never_ran() -> None:
 
 @WORKERS
 def test_close_while_the_workers_are_started_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader, make = loader_of(count), Choice.make_executor
+    loader, make = loader_of(count), ExecutorSpec.make_executor
 
-    def close_behind(choice: Choice, client: Any) -> Any:
+    def close_behind(choice: ExecutorSpec, client: Any) -> Any:
         executor = make(choice, client)
         loader.close()  # as another thread does
         return executor
 
-    monkeypatch.setattr(Choice, "make_executor", close_behind)
+    monkeypatch.setattr(ExecutorSpec, "make_executor", close_behind)
     with pytest.raises(ps.LoaderError, match="closed"):
         iter(loader)
     assert_ended(workers())
@@ -81,13 +81,13 @@ def test_close_while_the_workers_are_started_ends_them(count: int, monkeypatch: 
 
 @WORKERS
 def test_ctrl_c_before_anybody_knows_of_the_workers_ends_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Stage.start
+    start = SubPipeline.start
 
-    def cut_off(stage: Stage) -> None:
+    def cut_off(stage: SubPipeline) -> None:
         start(stage)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Stage, "start", cut_off)
+    monkeypatch.setattr(SubPipeline, "start", cut_off)
     with pytest.raises(KeyboardInterrupt):
         iter(loader_of(count))
     assert_ended(workers())

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._run._trials import PAUSES_S
-from penstock._run._turns import LEAST_UNITS, Turns
+from penstock.run._trials import PAUSES_S
+from penstock.run._turns import LEAST_UNITS, Turns
 
 ROWS = 10
 

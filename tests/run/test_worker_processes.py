@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._run._cpus import usable_cpu_count
+from penstock.run._cpus import usable_cpu_count
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
 from penstock.testing._runs import child_processes

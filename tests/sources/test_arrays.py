@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._reader import CHUNK_NBYTES
-from penstock._plan._source import Read
+from penstock.plan._reader import CHUNK_NBYTES
+from penstock.plan._source import Read
 from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource
 

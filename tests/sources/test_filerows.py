@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 from penstock.sources import _aio, _filerows, _inmemory
 from penstock.sources._filerows import FileRows, Read
 from penstock.sources.npy import StridedFile, describe

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import _tree
+from penstock.base import _tree
 from penstock.testing import SourceTests, assert_same
 
 pytestmark = pytest.mark.framework

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._source import SourceNode
-from penstock._run._workers._parcel import pack
+from penstock.plan._source import SourceNode
+from penstock.run.pool._payload import pack
 from penstock.sources._listing import FileList, Texts, packed
 from tests.sources.pictures import make_pets, picture, write
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._spec import Spec
+from penstock.base._spec import Spec
 from penstock.sources import _cacheopen, npy
 from penstock.sources._cachefiles import MemoryFiles
 from penstock.sources._filerows import FileRows

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 from penstock.sources.npy import StridedFile, describe
 
 DTYPES = ["f8", ">i4", "?", "f2", "c16", "S3", "<U10", "M8[s]", [("a", "i1"), ("b", ">f4", (2,))], "V5"]

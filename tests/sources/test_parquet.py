@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._fingerprint import fingerprint
+from penstock.base._fingerprint import fingerprint
 from penstock.testing import SourceTests
 
 pa = pytest.importorskip("pyarrow")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._patience import Patience, UnwantedError, patience, reading_with
-from penstock._run import _choice
-from penstock._run._lower import Program
-from penstock._run._workers._parcel import pack, unpack
+from penstock.lower._program import Program
+from penstock.plan._retries import RetryBudget, UnwantedError, patience, reading_with
+from penstock.run import _executor_spec as _choice
+from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _openfile, _remote, images
 
 fsspec = pytest.importorskip("fsspec")
@@ -141,7 +141,7 @@ def test_pause_that_a_server_asks_for_is_kept_or_too_long(server, asked, count):
     file = _remote.RemoteFile(url_of(server))
     server.answer_headers = {"Retry-After": asked}
     server.begin_with(lambda number, headers: {0: 503, 1: 429}.get(number))
-    with reading_with(Patience(limit_s=60)):
+    with reading_with(RetryBudget(limit_s=60)):
         if count == 3:
             file.read_into(0, memoryview(bytearray(10)))
         else:
@@ -154,9 +154,9 @@ def test_pause_that_a_server_asks_for_is_kept_or_too_long(server, asked, count):
 @pytest.fixture
 def pausing(monkeypatch):
     """Pauses are endless; set when one begins."""
-    begun, original = threading.Event(), Patience.pause
+    begun, original = threading.Event(), RetryBudget.pause
     monkeypatch.setattr(_remote, "PAUSES_S", (1e6,))
-    monkeypatch.setattr(Patience, "pause", lambda self, seconds: begun.set() or original(self, seconds))
+    monkeypatch.setattr(RetryBudget, "pause", lambda self, seconds: begun.set() or original(self, seconds))
     return begun
 
 
@@ -377,7 +377,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
 def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s, count):
     ds = records(server).map(len, element_spec=ps.ArraySpec((), "int64")).batch(20)
     for node in (ds._node, ds.shuffle(seed=1)._node):
-        units = Program(node, (0, 1)).units(0, 0, slot=0, ticket=1, worker_count=4, row_s=row_s)
+        units = Program(node, (0, 1)).units(0, 0, slot=0, generation=1, worker_count=4, row_s=row_s)
         assert len(units) == count
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock import _tree
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, SpecError, type_of
-from penstock._plan._batch import Batch, Unbatch
-from penstock._plan._map import Map
-from penstock._plan._node import Node
-from penstock._plan._pad import BucketByLength, PaddedBatch
-from penstock._plan._windows import Windows
-from penstock._spec import ArraySpec, Spec
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, SpecError, type_of
+from penstock.base._spec import ArraySpec, Spec
+from penstock.plan._batch import Batch, Unbatch
+from penstock.plan._map import Map
+from penstock.plan._node import Node
+from penstock.plan._pad import BucketByLength, PaddedBatch
+from penstock.plan._windows import Windows
 
 CHANNELS = (1, 3, 4)
 

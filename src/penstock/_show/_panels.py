@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import SpecError
 from penstock._show._captions import SPOKEN, are_integers, is_one_hot, label_column, label_text, text_of
 from penstock._show._elements import CHANNELS, Elements
+from penstock.base._errors import SpecError
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3 or 4)."""

@@ -1,4 +1,4 @@
-"""A report's picture, drawn by Matplotlib. What stands where is computed by `diagnostics/_picture.py`."""
+"""A report's picture, drawn by Matplotlib. What stands where is computed by `report/_picture.py`."""
 
 import io
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock._show._writing import Writer
-from penstock.diagnostics._picture import SIZE_PT, Bar, Box, Drawing, Edge, Label, Style
+from penstock.report._picture import SIZE_PT, Bar, Box, Drawing, Edge, Label, Style
 
 _DPI: Final = 110
 _COLOURS: Final = "YlOrBr"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock._dataset import Dataset, integer
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock._show._elements import look
 from penstock._show._figure import Picture, draw
 from penstock._show._panels import arrange
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 
 
 def show(

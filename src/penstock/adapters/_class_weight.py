@@ -7,9 +7,9 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
 
 
 @final

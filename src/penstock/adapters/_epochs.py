@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, final
 
-from penstock._calls import NoArray
-from penstock._errors import LoaderError
 from penstock._loader import Loader
-from penstock._tree import Tree
+from penstock.base._arguments import NoArray
+from penstock.base._errors import LoaderError
+from penstock.base._tree import Tree
 
 Moving = TypeVar("Moving")
 

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import SingleDeviceSharding
 
-from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock._loader import Loader, LoaderOptions
-from penstock._plan._batch import remainders
-from penstock._plan._node import Node
-from penstock._spec import ArraySpec, Spec, cure_of_fields
-from penstock._tree import Tree
 from penstock.adapters._epochs import Epoch, EpochAdapter
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError
+from penstock.base._spec import ArraySpec, Spec, cure_of_fields
+from penstock.base._tree import Tree
+from penstock.plan._batch import remainders
+from penstock.plan._node import Node
 
 Share = tuple[int, int]
 """Which part of the rows of every batch, of how many: what `loader(shard=)` takes."""

@@ -31,13 +31,13 @@ import numpy.typing as npt
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock._loader import Loader, LoaderOptions
-from penstock._memory._slot import ALIGNMENT_NBYTES
-from penstock._plan._batch import remainders
-from penstock._spec import Spec, cure_of_fields
-from penstock._tree import Tree, flatten, flatten_like, paths
 from penstock.adapters._class_weight import ClassWeights
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
+from penstock.base._spec import Spec, cure_of_fields
+from penstock.base._tree import Tree, flatten, flatten_like, paths
+from penstock.memory._slot import ALIGNMENT_NBYTES
+from penstock.plan._batch import remainders
 
 UNKNOWN_SIZE: Final = 64
 """The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length

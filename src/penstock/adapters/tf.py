@@ -27,10 +27,10 @@ from typing import Any, Final, final
 
 import tensorflow as tf
 
-from penstock._errors import LoaderError, SpecError
 from penstock._loader import Loader
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base._errors import LoaderError, SpecError
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
 
 
 def to_dataset(loader: Loader) -> Any:

@@ -21,20 +21,27 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worker_info
 
-from penstock._calls import refuse_attribute
 from penstock._dataset import Dataset
-from penstock._errors import ArgumentError, ArgumentTypeError, ElementIndexError, LoaderError, SpecError, TravelError
 from penstock._loader import Loader
-from penstock._memory._shared import Place, SharedFile, map_private
-from penstock._plan._cache import Cache
-from penstock._plan._node import Node, finite_length, walk
-from penstock._plan._reader import Gather, OpenSources, Reader, Rows
-from penstock._plan._text import length_text
-from penstock._random import seeded_globals
-from penstock._run._workers._parcel import pack, unpack
-from penstock._spec import Spec, cure_of_fields
-from penstock._tree import Tree, flatten_like, paths
 from penstock.adapters._epochs import Epoch, EpochAdapter
+from penstock.base._arguments import refuse_attribute
+from penstock.base._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ElementIndexError,
+    LoaderError,
+    SpecError,
+    TravelError,
+)
+from penstock.base._random import seeded_globals
+from penstock.base._spec import Spec, cure_of_fields
+from penstock.base._tree import Tree, flatten_like, paths
+from penstock.memory._shared import Place, SharedFile, map_private
+from penstock.plan._cache import Cache
+from penstock.plan._node import Node, finite_length, walk
+from penstock.plan._reader import Gather, OpenSources, Reader, Rows
+from penstock.plan._text import length_text
+from penstock.run.pool._payload import pack, unpack
 
 _OWN_WORKERS = (
     "A TorchAdapter runs in the process that made it: its loader has workers of its own, and each worker of a "

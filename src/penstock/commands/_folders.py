@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import penstock
 from penstock import Dataset
 from penstock.commands._files import KNOWN, Found, of_file, of_zarr
-from penstock.diagnostics._progress import Progress
+from penstock.report._progress import Progress
 
 IMAGE_SIZE: Final = (256, 256)
 """To which images are resized where nobody says: what Keras does."""

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from penstock._run._choice import HAS_PROCESSES
-from penstock._run._cpus import affinity_count, cpu_quota, usable_cpu_count
-from penstock.diagnostics._cgroups import PROC, control_groups, group_page_cache_nbytes
+from penstock.report._cgroups import PROC, control_groups, group_page_cache_nbytes
+from penstock.run._cpus import affinity_count, cpu_quota, usable_cpu_count
+from penstock.run._executor_spec import HAS_PROCESSES
 from penstock.sources import _aio
 
 _NO_LIMIT_NBYTES: Final = 1 << 60

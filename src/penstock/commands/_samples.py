@@ -6,8 +6,8 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
-from penstock._spec import leaf_of, spec_of_leaf
+from penstock.base import _tree
+from penstock.base._spec import leaf_of, spec_of_leaf
 
 _TEXT_LENGTH: Final = 40
 _FEW: Final = 4

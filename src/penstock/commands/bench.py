@@ -11,12 +11,13 @@ from typing import Any, Final, Literal, final
 import numpy as np
 
 import penstock
-from penstock import Dataset, Loader, Report, _tree
-from penstock._memory._budget import mib
+from penstock import Dataset, Loader, Report
+from penstock.base import _tree
 from penstock.commands._target import add_target, count, dataset_of
-from penstock.diagnostics._picture import SUFFIXES
-from penstock.diagnostics._progress import Progress
-from penstock.diagnostics._report import WhatIf
+from penstock.memory._budget import mib
+from penstock.report._picture import SUFFIXES
+from penstock.report._progress import Progress
+from penstock.report._report import WhatIf
 
 BATCH_SIZE: Final = 32
 MODEL_RATIO: Final = 1.2

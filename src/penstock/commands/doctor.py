@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import penstock
-from penstock._memory._budget import mib
 from penstock.commands import _disk
 from penstock.commands._disk import DiskSpeed
 from penstock.commands._machine import LIBRARIES, Machine, look
+from penstock.memory._budget import mib
 
 WORKER_NBYTES: Final = 45 << 20
 """What a worker process takes beside the batches, see `docs/explanation/memory.md`."""

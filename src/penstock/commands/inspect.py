@@ -10,10 +10,10 @@ from typing import Any, Final, final
 
 import penstock
 from penstock import Dataset
-from penstock._memory._budget import mib
 from penstock.commands import _folders
 from penstock.commands._files import Found
 from penstock.commands._samples import LeafSummary, summaries
+from penstock.memory._budget import mib
 
 _WIDTH: Final = 110
 _INDENT: Final = 14

@@ -29,7 +29,7 @@ from penstock.demos.measure import fingerprints, training_clock, writable_png
 from penstock.demos.memory import MemoryWatch, cpu_s
 from penstock.demos.model import character_model, warm_up
 from penstock.demos.report import Run, heading
-from penstock.diagnostics._memory import memory_now, worker_pids
+from penstock.report._memory import memory_now, worker_pids
 
 BATCH_SIZE = 256
 COMPARED_BATCHES = 4

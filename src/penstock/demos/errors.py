@@ -1,6 +1,6 @@
 """Why a demo cannot run."""
 
-from penstock._errors import PenstockError
+from penstock.base._errors import PenstockError
 
 
 class DemoError(PenstockError):

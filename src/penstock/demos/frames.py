@@ -20,7 +20,7 @@ from penstock.demos.measure import fingerprints, training_clock, writable_png
 from penstock.demos.memory import MemoryWatch
 from penstock.demos.model import next_frame_model, warm_up
 from penstock.demos.report import Run, heading
-from penstock.diagnostics._memory import memory_now
+from penstock.report._memory import memory_now
 
 SEED = 1
 EPOCH_PIXELS = 12_000 * 50 * 50

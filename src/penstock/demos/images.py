@@ -23,7 +23,7 @@ from penstock.demos.memory import MemoryWatch
 from penstock.demos.model import photograph_model, warm_up
 from penstock.demos.photographs import TRAINING_COUNT, VALIDATION_COUNT, folder_path, make_folder
 from penstock.demos.report import Run, heading
-from penstock.diagnostics._memory import memory_now
+from penstock.report._memory import memory_now
 
 SIDE = 180
 BATCH_SIZE = 32

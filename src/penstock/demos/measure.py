@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import penstock as ps
-from penstock._tree import flatten
+from penstock.base._tree import flatten
 from penstock.demos.errors import DemoError
-from penstock.diagnostics._memory import memory_now
+from penstock.report._memory import memory_now
 
 
 def writable_png(path: Path) -> Path:

@@ -5,8 +5,8 @@ import threading
 import time
 from typing import Self
 
-from penstock.diagnostics._cgroups import PROC
-from penstock.diagnostics._memory import memory_now, worker_pids
+from penstock.report._cgroups import PROC
+from penstock.report._memory import memory_now, worker_pids
 
 _INTERVAL_S = 0.02
 _LOOK_INTERVAL_S = 0.2

@@ -19,7 +19,7 @@ import numpy as np
 import penstock as ps
 from penstock.demos.errors import DemoError
 from penstock.demos.memory import MemoryWatch
-from penstock.diagnostics._memory import memory_now
+from penstock.report._memory import memory_now
 
 EPOCHS = 3
 """That are measured, after one that is not."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock as ps
-from penstock.diagnostics._memory import Memory
+from penstock.report._memory import Memory
 
 MIB = 1 << 20
 

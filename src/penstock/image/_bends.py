@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError
+from penstock.base._errors import ArgumentError
 from penstock.image._distortion import Distortion, Geometry
 from penstock.image._frame import MAX_SIDE
 from penstock.image._opencv import cv2

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.image._distortion import Distortion, warp
 from penstock.image._frame import Border, DataFormat, Interpolation, Key, Settings, Work
 from penstock.image._values import Draws, chance, numbers

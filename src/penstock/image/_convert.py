@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.image._distortion import Distortion
 from penstock.image._frame import Array, Key, Work, place_of, replaced
 from penstock.image._values import Draws, numbers, whole

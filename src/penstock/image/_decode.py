@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError
-from penstock._spec import ArraySpec
+from penstock.base._errors import ArgumentError
+from penstock.base._spec import ArraySpec
 from penstock.image._codecs import decoded, indices
 from penstock.image._formats import ImageError
 from penstock.image._resize import Fit, Interpolation, Resizing, check_choice, checked_size

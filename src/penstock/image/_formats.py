@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 
 PIXEL_LIMIT: Final = 2**28
 """The most pixels of an image, 16,384 x 16,384. Thirty bytes of a header can claim any size, and make a reader allocate

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, type_of
+from penstock.base._errors import ArgumentError, type_of
 from penstock.image._opencv import cv2
 
 Array = npt.NDArray[Any]

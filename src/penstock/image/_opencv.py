@@ -11,7 +11,7 @@ of their own calls `cv2.setNumThreads` afterwards.
 
 import os
 
-from penstock._errors import PenstockError
+from penstock.base._errors import PenstockError
 
 
 class OpenCVMissingError(PenstockError, ImportError):

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, NamedTuple, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from penstock._calls import as_int
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._arguments import as_int
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock.image._opencv import cv2
 from penstock.image._scratch import scratch
 from penstock.image._taps import nearest, taps

@@ -4,7 +4,7 @@ It is libjpeg-turbo, inside a wheel of 400 kB, and nothing else. See design/0009
 the same library inside, does not decode our JPEGs.
 """
 
-from penstock._errors import PenstockError
+from penstock.base._errors import PenstockError
 
 
 class SimpleJPEGMissingError(PenstockError, ImportError):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
-from penstock._calls import as_float, as_int
-from penstock._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._arguments import as_float, as_int
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 
 Amount = float | tuple[float, float] | list[float]
 """A number, a pair `(low, high)`, or `exactly(value)`."""

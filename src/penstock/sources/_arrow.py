@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._errors import SourceError, SpecError
-from penstock._plan._node import Indices
-from penstock._spec import ArraySpec
+from penstock.base._errors import SourceError, SpecError
+from penstock.base._spec import ArraySpec
+from penstock.plan._node import Indices
 
 
 @final

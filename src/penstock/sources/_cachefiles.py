@@ -42,11 +42,11 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock import _tree
-from penstock._descriptors import keep_standard_numbers
-from penstock._errors import SourceError
-from penstock._plan._fingerprint import Step, change, fingerprint_of
-from penstock._spec import ArraySpec, Spec
+from penstock.base import _tree
+from penstock.base._descriptors import keep_standard_numbers
+from penstock.base._errors import SourceError
+from penstock.base._spec import ArraySpec, Spec
+from penstock.plan._fingerprint import Step, change, fingerprint_of
 from penstock.sources._inmemory import seal_size
 from penstock.sources.npy import StridedFile
 

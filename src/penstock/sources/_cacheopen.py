@@ -29,12 +29,12 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._descriptors import keep_standard_numbers
-from penstock._errors import PenstockError, SourceError
-from penstock._plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
-from penstock._plan._node import Indices, Leaves
-from penstock._plan._reader import CHUNK_NBYTES, Gather, Reader, Rows, chunk_count
-from penstock._plan._source import Read, Source
+from penstock.base._descriptors import keep_standard_numbers
+from penstock.base._errors import PenstockError, SourceError
+from penstock.plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
+from penstock.plan._node import Indices, Leaves
+from penstock.plan._reader import CHUNK_NBYTES, Gather, Reader, Rows, chunk_count
+from penstock.plan._source import Read, Source
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
 from penstock.sources._cacherest import decode, encode, value_nbytes
 from penstock.sources._inmemory import mapped, seal_size

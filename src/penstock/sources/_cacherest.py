@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._spec import ArraySpec
+from penstock.base._spec import ArraySpec
 
 
 def encode(leaf: ArraySpec, value: Any) -> bytes:

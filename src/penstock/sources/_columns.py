@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from penstock._errors import SpecError
-from penstock._spec import ArraySpec
+from penstock.base._errors import SpecError
+from penstock.base._spec import ArraySpec
 
 Integers = npt.NDArray[np.int64]
 

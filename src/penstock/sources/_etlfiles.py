@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 from penstock.sources import _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, codes_of
 from penstock.sources._openfile import File, described

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._spec import ArraySpec
+from penstock.base._spec import ArraySpec
 from penstock.sources._features import Feature
 from penstock.sources._wire import (
     ABSENT,

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock._spec import ArraySpec, leaf_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._spec import ArraySpec, leaf_of
 from penstock.sources._wire import BYTES, FLOAT, INT64, MANY, MISSING, field, varint
 
 

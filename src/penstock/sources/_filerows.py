@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 from penstock.sources import _aio
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources.npy import StridedFile

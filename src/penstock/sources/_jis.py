@@ -7,7 +7,7 @@ so its table is read from the file that comes with the database.
 import unicodedata
 from typing import Final, Literal
 
-from penstock._errors import SourceError
+from penstock.base._errors import SourceError
 from penstock.sources._openfile import File
 
 Code = Literal["M katakana", "M hiragana", "C katakana", "C hiragana", "JIS X 0208", "CO-59"]

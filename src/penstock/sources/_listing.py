@@ -16,7 +16,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, SourceError
+from penstock.base._errors import ArgumentError, SourceError
 from penstock.sources._remote import is_remote
 
 Integers = npt.NDArray[np.int64]

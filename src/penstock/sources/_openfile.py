@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
-from penstock._plan._patience import NOTHING_WANTED, Patience, patience, reading_with
-from penstock._plan._source import Handle
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
+from penstock.plan._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
+from penstock.plan._source import Handle
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
 from penstock.sources.npy import require_places
@@ -147,7 +147,7 @@ def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
     words = memoryview(bytearray(8)).cast("q")
 
     def call(file: F) -> T:
-        with reading_with(Patience(words, ticket=1)):
+        with reading_with(RetryBudget(words, generation=1)):
             return function(file)
 
     with ThreadPoolExecutor(max(1, min(_THREADS, len(files))), "penstock-index") as pool:
@@ -351,7 +351,7 @@ class _LocalFile:
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         self._seek_lock = threading.Lock()
 
-    def read_into(self, offset: int, place: memoryview, asker: Patience | None = None) -> int:
+    def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         """Fills memory with the bytes from `offset` on; returns how many, fewer only at the file's end."""
         total = 0
         while total < len(place):

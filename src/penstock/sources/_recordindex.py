@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock._descriptors import keep_standard_numbers
-from penstock._errors import SourceError
+from penstock.base._descriptors import keep_standard_numbers
+from penstock.base._errors import SourceError
 from penstock.sources._openfile import File, described
 
 Arrays = Mapping[str, npt.NDArray[Any]]

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._code import is_own
-from penstock._errors import PenstockError, SourceError
-from penstock._plan._patience import Patience, patience
+from penstock.base._code import is_own
+from penstock.base._errors import PenstockError, SourceError
+from penstock.plan._retries import RetryBudget, patience
 
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
@@ -122,7 +122,7 @@ class RemoteFile:
         self.path = url
         self.system, self.inner = insist(lambda: _file_system(url), lambda: f"{url} cannot be opened")
 
-    def read_into(self, offset: int, place: memoryview, asker: Patience | None = None) -> int:
+    def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         """Fills memory with the bytes from `offset` on; returns how many.
 
         Args:
@@ -276,7 +276,7 @@ def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[A
     return kind(*values)
 
 
-def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker: Patience | None = None) -> T:
+def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker: RetryBudget | None = None) -> T:
     """Asks a server for something, and again where it fails for a moment.
 
     Args:

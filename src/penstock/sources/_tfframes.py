@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, SourceError, SpecError
+from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.sources import _recordindex
 from penstock.sources._example import windows
 from penstock.sources._features import encoded

@@ -8,8 +8,8 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
-from penstock._errors import (
+from penstock.base import _tree
+from penstock.base._errors import (
     ArgumentTypeError,
     ElementError,
     SourceError,
@@ -18,12 +18,12 @@ from penstock._errors import (
     type_of,
     words_of,
 )
-from penstock._plan._conform import MisfitError, conformed, observed, text_of
-from penstock._plan._node import Indices, Leaves
-from penstock._plan._reader import chunk_count, pieces
-from penstock._plan._source import Read, Source
-from penstock._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
-from penstock._tree import Tree
+from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
+from penstock.base._tree import Tree
+from penstock.plan._conform import MisfitError, conformed, observed, text_of
+from penstock.plan._node import Indices, Leaves
+from penstock.plan._reader import chunk_count, pieces
+from penstock.plan._source import Read, Source
 
 _log = logging.getLogger("penstock")
 

@@ -8,13 +8,13 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, PenstockError, SourceError
-from penstock._fingerprint import fingerprint
-from penstock._plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
-from penstock._plan._fingerprint import Step, fingerprint_of, table
-from penstock._plan._node import Indices, Length, Node
-from penstock._plan._reader import Gather, Reader, Rows, chunk_nbytes
-from penstock._spec import Spec
+from penstock.base._errors import ArgumentError, PenstockError, SourceError
+from penstock.base._fingerprint import fingerprint
+from penstock.base._spec import Spec
+from penstock.plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
+from penstock.plan._fingerprint import Step, fingerprint_of, table
+from penstock.plan._node import Indices, Length, Node
+from penstock.plan._reader import Gather, Reader, Rows, chunk_nbytes
 from penstock.sources._cachefiles import (
     CacheFiles,
     MemoryFiles,

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
-from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Handle, Read
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
+from penstock.plan._node import Indices
+from penstock.plan._source import Gathering, Handle, Read
 from penstock.sources import _etlfiles, _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of

@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Read, Source
-from penstock._spec import ArraySpec
+from penstock.base._spec import ArraySpec
+from penstock.plan._node import Indices
+from penstock.plan._source import Handle, Read, Source
 from penstock.sources._filerows import FileRows
 from penstock.sources._openfile import stamp
 from penstock.sources.npy import StridedFile

@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock._plan._conform import MisfitError, observed
-from penstock._plan._map import function_name
-from penstock._plan._stream import StreamSource
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._tree import Tree
+from penstock.plan._conform import MisfitError, observed
+from penstock.plan._map import function_name
+from penstock.plan._stream import StreamSource
 
 
 @final

@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentTypeError, SourceError
-from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened
-from penstock._spec import ArraySpec
+from penstock.base._errors import ArgumentTypeError, SourceError
+from penstock.base._spec import ArraySpec
+from penstock.plan._node import Indices
+from penstock.plan._source import Handle, Opened
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import require_same_rows
 

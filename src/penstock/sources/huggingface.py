@@ -14,12 +14,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import pyarrow as pa
 
-from penstock import _tree
-from penstock._errors import ArgumentTypeError, SourceError, SpecError, type_of
-from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.plan._node import Indices
+from penstock.plan._source import Handle, Opened
 from penstock.sources._arrow import Column, Leaf, by_chunk
 from penstock.sources._openfile import stamp
 

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import SourceError
-from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Handle, Read
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base._errors import SourceError
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
+from penstock.plan._node import Indices
+from penstock.plan._source import Gathering, Handle, Read
 from penstock.sources import _openfile, _remote
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._listing import FileList, Paths

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self, final
 
 import numpy as np
 
-from penstock._errors import SourceError, home_cure
+from penstock.base._errors import SourceError, home_cure
 
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.

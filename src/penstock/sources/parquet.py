@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
-from penstock._plan._source import Gathering, Read
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
+from penstock.plan._source import Gathering, Read
 from penstock.sources._columns import Builder, Column, NullError, column_of, is_copied, spec_of
 from penstock.sources._openfile import File, FilesSource, for_each, placed
 from penstock.sources._remote import RemoteFile

@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
-from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Read
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
+from penstock.plan._node import Indices
+from penstock.plan._source import Gathering, Read
 from penstock.sources import _recordindex
 from penstock.sources._openfile import File, FilesSource, OpenFiles, for_each, placed
 

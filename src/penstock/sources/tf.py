@@ -11,11 +11,11 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from penstock import _tree
-from penstock._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock._plan._stream import StreamSource
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.plan._stream import StreamSource
 
 
 @final

@@ -14,12 +14,12 @@ from typing import Any, Final, Literal, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _tree
-from penstock._errors import ArgumentError, SourceError, SpecError
-from penstock._plan._node import Indices
-from penstock._plan._source import Gathering, Read
-from penstock._spec import ArraySpec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ArgumentError, SourceError, SpecError
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
+from penstock.plan._node import Indices
+from penstock.plan._source import Gathering, Read
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred

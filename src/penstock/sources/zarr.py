@@ -14,10 +14,10 @@ import numpy.typing as npt
 import zarr
 from zarr.storage import FsspecStore, LocalStore, ZipStore
 
-from penstock._errors import SourceError
-from penstock._plan._node import Indices
-from penstock._plan._source import Handle, Opened
-from penstock._spec import ArraySpec
+from penstock.base._errors import SourceError
+from penstock.base._spec import ArraySpec
+from penstock.plan._node import Indices
+from penstock.plan._source import Handle, Opened
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
 from penstock.sources.arrays import require_same_rows

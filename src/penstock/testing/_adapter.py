@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock import _tree
 from penstock._constructors import from_arrays, range as range_of
 from penstock._dataset import Dataset
-from penstock._errors import ElementError, LoaderError
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._errors import ElementError, LoaderError
+from penstock.base._tree import Tree
 from penstock.testing._compare import assert_fits, assert_same, copied
 from penstock.testing._runs import child_processes
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock import _tree
-from penstock._spec import Spec, leaf_of, spec_of_leaf
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._spec import Spec, leaf_of, spec_of_leaf
+from penstock.base._tree import Tree
 
 
 def assert_same(element: Tree, expected: Tree) -> None:

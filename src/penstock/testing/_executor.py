@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from penstock._constructors import from_source, range as range_of
-from penstock._errors import ElementError, LoaderError
 from penstock._loader import Loader
-from penstock._tree import Tree
+from penstock.base._errors import ElementError, LoaderError
+from penstock.base._tree import Tree
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing._compare import assert_same, copied
 from penstock.testing._fakes import CountingSource, FailingSource, GatedSource

@@ -15,10 +15,10 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, final
 
 import numpy as np
 
-from penstock._errors import ArgumentError
-from penstock._plan._node import Indices
-from penstock._plan._source import Source
-from penstock._tree import Tree
+from penstock.base._errors import ArgumentError
+from penstock.base._tree import Tree
+from penstock.plan._node import Indices
+from penstock.plan._source import Source
 from penstock.testing._shared import SharedLog, SharedSignal
 
 T = TypeVar("T")

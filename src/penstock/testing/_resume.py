@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock._dataset import Dataset
-from penstock._tree import Tree
+from penstock.base._tree import Tree
 from penstock.testing._compare import assert_same, copied
 
 STATE_NBYTES = 500

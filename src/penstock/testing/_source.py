@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock import _tree
 from penstock._constructors import from_source, range as range_of
-from penstock._plan._source import Read, Source, SourceNode, opened_by
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
+from penstock.plan._source import Read, Source, SourceNode, opened_by
 from penstock.testing._compare import assert_fits, assert_same, row_of
 
 _JUNK = 0xA5

@@ -11,8 +11,8 @@ import pytest
 
 from penstock._constructors import from_source, range as range_of
 from penstock._dataset import Dataset
-from penstock._errors import DeadlineError, WorkerError
 from penstock._loader import Loader
+from penstock.base._errors import DeadlineError, WorkerError
 from penstock.sources.arrays import RangeSource
 from penstock.testing._compare import assert_same
 from penstock.testing._fakes import LethalFunction, LethalSource

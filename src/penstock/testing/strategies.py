@@ -3,7 +3,7 @@
 A model is a function from an epoch to the list of all its elements. Each verb below stands beside its meaning in
 that language, written from the meanings and not from the code: no indices of indices, no batches, no memory. What
 cannot be said in another way, the order of a shuffle and the numbers of an element, is taken from
-`penstock._random`.
+`penstock.base._random`.
 
     @given(plans())
     def test_elements_are_those_of_the_model(plan):
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import _tree
 from penstock._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
-from penstock._plan._shuffle import repeats
-from penstock._random import ElementRng, local_permute, permute
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._random import ElementRng, local_permute, permute
+from penstock.base._tree import Tree
+from penstock.plan._shuffle import repeats
 
 MAX_LENGTH = 24
 """Plans have at most so many elements; every property is about small numbers or about none."""

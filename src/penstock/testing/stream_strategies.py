@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import _tree
 from penstock._constructors import (
     concatenate,
     from_generator,
@@ -31,9 +30,10 @@ from penstock._constructors import (
     zip as zip_of,
 )
 from penstock._dataset import Dataset
-from penstock._random import ElementRng
-from penstock._spec import ArraySpec, Spec
-from penstock._tree import Tree
+from penstock.base import _tree
+from penstock.base._random import ElementRng
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
 from penstock.testing.strategies import (
     MAX_LENGTH,
     Plan,

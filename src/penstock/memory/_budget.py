@@ -1,0 +1,200 @@
+"""How much memory a loader takes, known before the first read."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from penstock.base._errors import MemoryLimitError
+from penstock.base._random import BLOCK_CACHE_NBYTES
+from penstock.base._spec import Spec
+from penstock.memory._slot import SlotLayout
+from penstock.plan._node import Node, walk
+from penstock.plan._shuffle import Shuffle
+from penstock.plan._source import key_of
+
+MIB = 1 << 20
+PARENT_NBYTES = 48 * MIB
+"""An allowance for this process beside what is projected: code, threads, what libraries keep."""
+WORKER_NBYTES = 45 * MIB
+"""And for each worker process: an interpreter, NumPy, this package."""
+_LIMITS: Final = {
+    errno.ENOMEM: "",
+    errno.ENOSPC: "",
+    errno.EFBIG: "; a limit for files, `ulimit -f`, is one for memory that processes share, too",
+}
+"""What the system says when it has no memory to give, and what there is to add."""
+
+
+@final
+@dataclass(frozen=True)
+class Budget:
+    """The items of a loader's memory, in bytes. Their sum is `projected_nbytes`."""
+
+    slot_count: int
+    slot_nbytes: int
+    scratch_nbytes: int
+    """For all workers together."""
+    order_nbytes: int
+    """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
+    shared_nbytes: int
+    """Arrays in memory that worker processes get a share of."""
+    kept_nbytes: int
+    """Caches in memory."""
+    source_nbytes: int
+    """What sources keep of their data, in all processes that read."""
+    spans_nbytes: int
+    """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
+    last_step: str
+    spec: str
+
+    @property
+    def ring_nbytes(self) -> int:
+        """All slots."""
+        return self.slot_count * self.slot_nbytes
+
+    @property
+    def projected_nbytes(self) -> int:
+        """The sum."""
+        rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
+        return self.ring_nbytes + rest + self.source_nbytes
+
+    def source_share(self, limit: int | None, process_count: int = 0) -> float:
+        """Which part of `source_nbytes` a limit leaves to the sources: 1 for all of it, or if there are none."""
+        if limit is None or not self.source_nbytes:
+            return 1.0
+        excess = self.projected_nbytes + overhead_nbytes(process_count) - limit
+        return min(1.0, max(0.0, 1 - excess / self.source_nbytes))
+
+    def require(self, limit: int | None, process_count: int = 0) -> None:
+        """Refuses a loader that cannot stay under its limit.
+
+        Args:
+            limit: Bytes.
+            process_count: Worker processes, whose memory counts too, with what they cost in this process.
+
+        Raises:
+            MemoryLimitError: Says the sum, the largest item, and two cures.
+        """
+        overhead = overhead_nbytes(process_count)
+        if limit is None or self.projected_nbytes + overhead <= limit:
+            return
+        processes = f"{process_count} worker process{'' if process_count == 1 else 'es'}"
+        ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
+        decoded = "what sources keep in memory, such as decoded row groups of Parquet"
+        waiting = "elements of a stream that wait, and what steps hold that see them in order"
+        blocks = "blocks of shuffled positions"
+        items = {
+            ring: self.ring_nbytes,
+            "scratch memory of the workers": self.scratch_nbytes,
+            "arrays that worker processes share": self.shared_nbytes,
+            waiting: self.spans_nbytes,
+            "a cache in memory": self.kept_nbytes,
+            decoded: self.source_nbytes,
+            f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
+        }
+        largest = max(items, key=lambda name: items[name])
+        if not items[largest]:  # of all others something can be said to make them smaller
+            largest, items[blocks] = blocks, self.order_nbytes
+        prefetch = ""
+        if self.slot_nbytes:  # elements of any size are in no slot
+            fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
+            prefetch = f", or a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
+        cures = {
+            blocks: "They are as large for any number of elements: raise the limit",
+            "scratch memory of the workers": f"Use fewer workers{prefetch}",
+            "arrays that worker processes share": "Put large arrays into files (from_npy), or use executor='threads'",
+            waiting: f"Use a smaller window or batch{prefetch}",
+            "a cache in memory": "Say how much it may take, cache(limit=...), or keep it on disk, cache(path)",
+            decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
+            "(columns=[...])" + (", or use fewer worker processes: each keeps its own" if process_count > 1 else ""),
+        }
+        cure = cures.get(largest, f"Use a smaller batch{prefetch}")
+        if items[largest] == overhead:
+            fewer = ", or fewer workers" if process_count > 1 else ""
+            cure = (
+                f"Use executor='threads'{fewer}: each process takes {mib(WORKER_NBYTES)}, and their pool "
+                f"{mib(PARENT_NBYTES)} here"
+            )
+        and_overhead = f" and {mib(overhead)} for {processes}" if overhead else ""
+        raise MemoryLimitError(
+            f"Projected memory is {mib(self.projected_nbytes)}{and_overhead}, above memory_limit={mib(limit)}. "
+            f"{mib(items[largest])} of it is {largest}. {cure}."
+        )
+
+
+def overhead_nbytes(process_count: int) -> int:
+    """What worker processes take besides what is projected, and what they cost in this process; 0 without any."""
+    return PARENT_NBYTES + process_count * WORKER_NBYTES if process_count else 0
+
+
+def budget(
+    node: Node,
+    spec: Spec,
+    slot_count: int,
+    worker_count: int,
+    shared_nbytes: int = 0,
+    spans_nbytes: int = 0,
+    source_nbytes: int = 0,
+    sequence: Node | None = None,
+) -> Budget:
+    """Adds up what a loader of this plan will take.
+
+    Args:
+        node: The plan.
+        spec: What a slot holds: an element of the plan, or a shard's part of one.
+        slot_count: Slots.
+        worker_count: Workers; 0 if there are none.
+        shared_nbytes: See `Budget`.
+        spans_nbytes: See `Budget`.
+        source_nbytes: See `Budget`.
+        sequence: The part that one worker reads element after element into the slots, if there is nothing else to do.
+    """
+    nodes = list(walk(node))
+    if sequence is not None:
+        scratch = sum(each.held_nbytes for each in walk(sequence))
+    else:
+        scratch = sum(each.scratch_nbytes for each in nodes)
+    if spec is not node.spec and node.part_count(0, 0) is None:
+        scratch += node.spec.nbytes  # what has no parts is made whole, for a shard to take its part of
+    shuffles = any(isinstance(each, Shuffle) for each in nodes)
+    return Budget(
+        slot_count=slot_count,
+        slot_nbytes=SlotLayout(spec).nbytes,
+        scratch_nbytes=scratch * max(1, worker_count),
+        order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
+        shared_nbytes=shared_nbytes,
+        kept_nbytes=sum({key_of(each.opens): each.kept_nbytes for each in nodes}.values()),
+        source_nbytes=source_nbytes,
+        spans_nbytes=spans_nbytes,
+        last_step=node.label,
+        spec=str(spec),
+    )
+
+
+@contextlib.contextmanager
+def granted(nbytes: int, what: str, cure: str) -> Iterator[None]:
+    """Says what memory was for that the system does not give.
+
+    Raises:
+        MemoryLimitError: For the system's own error, which is the cause.
+    """
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        reason = "that is more than it can count"
+        if isinstance(error, OSError):
+            if error.errno not in _LIMITS:
+                raise
+            reason = f"{error.strerror}{_LIMITS[error.errno]}"
+        raise MemoryLimitError(f"The system gives no {mib(nbytes)} for {what}: {reason}. {cure}.") from error
+
+
+def mib(nbytes: int) -> str:
+    """Bytes for people: `1.2 GiB`, `147 MiB`, `3.2 KiB`."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            value = nbytes / size
+            return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,262 @@
+"""The ring: a few slots that are filled, handed out as leases, and come back when nobody looks at them.
+
+Who writes what. A slot belongs to one of three at any time: to the queue `free`, to the workers that fill
+it, or to a lease. `free` is the one way from the last to the first.
+
+Guarantees.
+- A batch that somebody holds never changes: its slot comes back when the last view of it is gone, views
+  held by other libraries included. NumPy gives a view of a view the *owner* of the memory as its base, so a
+  lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
+  reference tells when it dies.
+- That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps inside a lock that this
+  very thread holds. So it takes no lock: it appends to a deque, pops from a dict, and calls
+  `on_free`; the first two are single operations of C code. Ctrl-C that strikes there is kept in `strikes`. Where
+  it strikes before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
+- Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out; but first Python
+  looks for young objects that only each other hold. Keras on torch leaves every batch to a closure that calls itself.
+- That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
+  is shared, for workers in other processes, those leases last as long as the child, which nobody sees let go. What
+  either of the two writes into such a batch, both see.
+
+Decided elsewhere: which batch fills a slot (`run/_pipeline.py`).
+"""
+
+import functools
+import gc
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base._errors import LoaderError
+from penstock.base._spec import Spec
+from penstock.base._tree import Tree
+from penstock.memory._budget import granted, mib
+from penstock.memory._forked import Inherited
+from penstock.memory._mapping import MemoryFile, private
+from penstock.memory._slot import RingLayout, own_words, ring_words
+from penstock.plan._reader import Rows, text_array
+from penstock.plan._retries import NOTHING_WANTED
+
+CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
+
+
+@final
+class Ring:
+    """Slots for a spec in one mapping, and the leases on them.
+
+    Args:
+        spec: What one slot holds.
+        slot_count: How many slots; at least two.
+        spare_count: How many slots a hand-out must leave, or the batch is copied instead.
+        on_free: Called after a slot came back, from a finalizer: it must take no lock and not fail.
+        is_shared: Whether other processes are to write to it.
+        step_count: Steps of which workers note how long they take.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        slot_count: int,
+        spare_count: int,
+        on_free: Callable[[], None],
+        *,
+        is_shared: bool = False,
+        step_count: int = 0,
+    ) -> None:
+        self._layout = RingLayout(spec, slot_count, step_count)
+        self._spec = spec
+        self._structure = spec.structure
+        self.slot_count = slot_count
+        self._spare_count = spare_count
+        self._on_free = on_free
+        self.file: MemoryFile | None = None
+        """The memory, for workers in other processes to map; None if it is not shared."""
+        self._memory: mmap.mmap | None
+        what = f"{slot_count:,} slots of {mib(self._layout.slot.nbytes)}, {spec}"
+        with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
+            self.file = MemoryFile(self._layout.nbytes) if is_shared else None
+            self._memory = self.file.map() if self.file else private(self._layout.nbytes)
+        self.words = ring_words(self._memory, slot_count)
+        """See `ring_words`."""
+        self.times = self._layout.times(self._memory)
+        """Where each worker notes its time; see `Times`."""
+        self._rows = self._layout.slots(self._memory)
+        self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
+        self._lease_count = 0
+        self.copied_count = 0
+        """How many batches were handed out as private copies because their user kept many."""
+        self.free: deque[int] = deque(reversed(range(slot_count)))
+        """Slots that may be filled; the one that came back last is taken first."""
+        self.strikes: list[BaseException] = []
+        """Ctrl-C that struck while a slot came back, where Python drops it: for whoever takes the next batch."""
+        self._inherited: set[Inherited] = set()
+        """What keeps leases from ending; see `inherit`."""
+        if is_shared:
+            _shared_rings[id(self)] = self
+
+    def rows(self, slot: int) -> Rows:
+        """The slot as the place that workers write to.
+
+        Raises:
+            LoaderError: It was released.
+        """
+        try:
+            return self._rows[slot]
+        except IndexError:  # it was released, in the middle of what the consumer does itself
+            raise LoaderError(CLOSED_MEANWHILE) from None
+
+    def hand_out(self, slot: int) -> Tree:
+        """Gives a filled slot to the user: as a lease, or as a copy if too few slots would be left.
+
+        Args:
+            slot: The slot, filled, and from now on the user's.
+        """
+        if self._inherited:
+            self._drop_inherited()
+        is_lease = self._has_room()
+        if not is_lease and gc.isenabled():
+            gc.collect(0)  # some 50 us, where to copy a batch of some megabytes into fresh memory takes milliseconds
+            is_lease = self._has_room()
+        rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
+        memory = self._memory
+        if memory is None:
+            raise LoaderError(CLOSED_MEANWHILE)
+        root = self._layout.root(memory, slot)
+        leaves = self._layout.slot.leaves(root, rows[slot])
+        if not (is_lease and self._layout.slot.has_arrays_alone):
+            for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
+                if not spec.is_bounded:
+                    leaves[number] = _own(leaf, spec.dtype.kind)
+                elif not is_lease or leaf.ndim == 0:
+                    leaves[number] = leaf.copy()[()]
+        batch = self._structure.unflatten(leaves)
+        if is_lease:
+            # Last of all: an interrupt before it leaves a slot for `reclaim`, one after it a lease that ends.
+            self._lease_count += 1
+            # What returns it holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no
+            # more.
+            queues = self._leases, self.free, self._on_free, self.strikes
+            back = functools.partial(_return_slot, *queues, slot, self._lease_count)
+            self._leases[self._lease_count] = slot, weakref.ref(root, back)
+        else:
+            self.copied_count += 1
+            self.give_back(slot)
+        return batch
+
+    def _has_room(self) -> bool:
+        """Whether a lease more leaves as many slots as it must."""
+        return self.slot_count - len(self._leases) - 1 >= self._spare_count
+
+    def reclaim(self, busy: set[int]) -> None:
+        """Frees each slot that is neither free nor leased nor busy. Nobody else may fill or hand out meanwhile.
+
+        Args:
+            busy: Slots that workers may be writing to.
+        """
+        # A lease may end at any bytecode: leases are looked at first, and in a copy, which is one operation.
+        leased = {slot for slot, _ in self._leases.copy().values()}
+        self.free.extend(set(range(self.slot_count)) - busy - leased - set(self.free.copy()))
+
+    def give_back(self, slot: int) -> None:
+        """Returns a slot that nobody writes to and nobody sees."""
+        self.free.append(slot)
+        self._on_free()
+
+    def inherit(self) -> Inherited | None:
+        """Has the leases that there are now last as long as a child that is about to be forked. Takes no lock."""
+        roots = [root() for _, root in self._leases.copy().values()]
+        if not roots:
+            return None
+        inherited = Inherited(roots)
+        self._inherited.add(inherited)
+        return inherited
+
+    def _drop_inherited(self) -> None:
+        for each in self._inherited.copy():  # one operation, for another thread may fork
+            if each.is_over:
+                self._inherited.discard(each)
+
+    def give_up(self) -> None:
+        """Says to workers that nothing is wanted any more, which ends pauses in the midst of a unit. Takes no lock."""
+        self.words[0] = NOTHING_WANTED
+
+    def release(self) -> None:
+        """Lets go of the mapping; batches that somebody holds keep it for themselves."""
+        self._memory = None
+        self._rows = []
+        self._inherited.clear()
+        self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
+        # Not nothing: a consumer that fills batches itself may be in the middle of its books.
+        words = own_words(self.slot_count)
+        words[0] = NOTHING_WANTED
+        self.words = words
+        if self.file is not None:
+            self.file.close()
+
+    def total_times(self) -> npt.NDArray[np.int64]:
+        """The words of all workers, added up; see `Noted.of`."""
+        total: npt.NDArray[np.int64] = np.sum([np.frombuffer(words, np.int64) for words in self.times], axis=0)
+        return total
+
+    @property
+    def leased_count(self) -> int:
+        """How many slots are in the user's hands."""
+        return len(self._leases)
+
+
+def _return_slot(
+    leases: dict[int, tuple[int, Any]],
+    free: deque[int],
+    on_free: Callable[[], None],
+    strikes: list[BaseException],
+    slot: int,
+    lease: int,
+    _: object,
+) -> None:
+    try:
+        free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
+        leases.pop(lease, None)
+        on_free()
+    except BaseException as error:  # which strikes when a call returns: the slot is free
+        leases.pop(lease, None)  # or the slot, once it is handed out again, would seem to be in two hands for ever
+        strikes.append(error.with_traceback(None))
+        on_free()
+
+
+_shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
+
+
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    rings = [each() for each in _shared_rings.valuerefs()]  # a list, made by one operation
+    _forking.inherited = [ring.inherit() for ring in rings if ring is not None]
+
+
+def _after_fork(*, is_child: bool) -> None:
+    for inherited in _forking.__dict__.pop("inherited", ()):
+        if inherited is not None:
+            inherited.forked(is_child=is_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=functools.partial(_after_fork, is_child=False),
+        after_in_child=functools.partial(_after_fork, is_child=True),
+    )
+
+
+def _own(leaf: Any, kind: str) -> Any:
+    """A leaf without a place in the slot as its taker's own: text of a batch as an array of text."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+        return text_array(leaf, kind) if kind in "US" else leaf.copy()
+    return leaf

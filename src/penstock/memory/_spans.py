@@ -1,0 +1,130 @@
+"""How elements of a stream wait for the workers: in spans, some elements each."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from penstock.base import _tree
+from penstock.base._spec import ArraySpec, Spec
+from penstock.memory._pickles import dumps
+from penstock.memory._shared import Place, read_bytes
+from penstock.memory._slot import RingLayout
+from penstock.plan._reader import Rows, Window
+
+
+@final
+class SpanLayout:
+    """How elements of a stream lie in a span: each leaf stacked, and what is ragged or text as Python objects.
+
+    Args:
+        spec: What an element looks like.
+        size: Elements in a span.
+        slot_count: Spans.
+    """
+
+    def __init__(self, spec: Spec, size: int, slot_count: int) -> None:
+        self.element = spec
+        self.size = size
+        self.slot_count = slot_count
+        leaves = [_stacked(leaf, size) for leaf in spec.leaves]
+        self._extents = [number for number, leaf in enumerate(spec.leaves) if leaf.varies]
+        leaves += [ArraySpec((size,), "int64") for _ in self._extents]
+        self.has_objects = not spec.is_bounded
+        if self.has_objects:
+            leaves.append(ArraySpec((size, 3), "int64"))
+        leaves.append(ArraySpec((size,), "int64"))
+        leaves.append(ArraySpec((2,), "int64"))
+        self.spec = Spec(tuple(leaves), _tree.flatten(tuple(leaves))[1])
+        """Of the slot that holds a span."""
+
+    def rows(self, slot: Rows) -> Rows:
+        """A span as places of elements."""
+        count = len(self.element.leaves)
+        extents: list[Any] = [None] * count
+        for place, number in enumerate(self._extents):
+            extents[number] = slot.arrays[count + place][0]
+        return Rows([array[0] for array in slot.arrays[:count]], slice(0, self.size), extents)
+
+    def window(self, slots: Sequence[Rows], shared: int = -1) -> Window:
+        """All spans as what a worker reads from.
+
+        Args:
+            slots: What holds them.
+            shared: In another process, the descriptor of the file that text and ragged arrays are found in.
+        """
+        fetch = _Fetch(self, slots, shared).fetch if shared >= 0 and self.has_objects else None
+        return Window([self.rows(slot) for slot in slots], self.size, fetch)
+
+    def objects(self, slot: Rows) -> list[Any]:
+        """The arrays of a span that hold Python objects, one for each element."""
+        return [array[0] for array in slot.arrays if array.dtype == object]
+
+    def packed(self, slot: Rows, start: int, stop: int) -> bytes:
+        """Text and ragged arrays of some elements, for another process."""
+        return dumps([array[start:stop] for array in self.objects(slot)], pickle.HIGHEST_PROTOCOL)
+
+    def note_place(self, slot: Rows, start: int, stop: int, place: Place) -> None:
+        """Writes beside some elements where what `packed` returned lies."""
+        slot.arrays[-3][0][start:stop] = (*place, start)
+
+    @staticmethod
+    def place(slot: Rows, row: int) -> tuple[Place, int]:
+        """Where what belongs to an element lies, and the first element that it belongs to."""
+        offset, nbytes, start = slot.arrays[-3][0][row].tolist()
+        return Place(offset, nbytes), start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all spans."""
+        return RingLayout(self.spec, self.slot_count).nbytes
+
+    @staticmethod
+    def consumed(slot: Rows) -> Any:
+        """For each element, how far the stream's input was read for it; see `Reader.consumed`."""
+        return slot.arrays[-2][0]
+
+    @staticmethod
+    def marks(slot: Rows) -> Any:
+        """Two integers: how many elements of the span are there, and whether the epoch ended after them."""
+        return slot.arrays[-1][0]
+
+
+@final
+class _Fetch:
+    """Gets text and ragged arrays from the process that reads the stream, when they are asked for."""
+
+    def __init__(self, layout: SpanLayout, slots: Sequence[Rows], shared: int) -> None:
+        self._layout = layout
+        self._slots = slots
+        self._shared = shared
+        self._there: list[tuple[int, set[int]]] = [(-1, set())] * len(slots)
+        """For each slot, the number of its span, and the first elements of what was fetched of it."""
+
+    def fetch(self, number: int, start: int, stop: int) -> None:
+        """Has the objects of some elements of a span in their places."""
+        which = number % len(self._slots)
+        slot = self._slots[which]
+        if self._there[which][0] != number:
+            self._there[which] = (number, set())
+        there = self._there[which][1]
+        while start < stop:
+            place, first = self._layout.place(slot, start)
+            if first not in there:
+                values = pickle.loads(read_bytes(self._shared, place))
+                for array, found in zip(self._layout.objects(slot), values, strict=True):
+                    array[first : first + len(found)] = found
+                there.add(first)
+            start = self._next(slot, start, place)
+
+    def _next(self, slot: Rows, row: int, place: Place) -> int:
+        while row < self._layout.size and self._layout.place(slot, row)[0] == place:
+            row += 1
+        return row
+
+
+def _stacked(leaf: ArraySpec, size: int) -> ArraySpec:
+    if leaf.max_shape is None:
+        return ArraySpec((size,), np.dtype("U"))  # a place for an object each
+    return ArraySpec((size, *leaf.max_shape), leaf.dtype)

@@ -1,0 +1,129 @@
+"""Another dtype, without Python per element."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock.base._errors import ElementError, SpecError
+from penstock.base._spec import Spec
+from penstock.base._tree import Structure
+from penstock.plan._node import Indices, Leaves, Node, OneToOne
+from penstock.plan._reader import Gather, chunk_count, chunk_nbytes, pieces
+
+if TYPE_CHECKING:
+    from penstock.plan._reader import Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cast(OneToOne):
+    """The same elements with other dtypes."""
+
+    source: Node
+    dtypes: tuple[np.dtype[Any] | None, ...]
+    """A dtype for each leaf, None for one to keep; or a single one for all."""
+    structure: Structure | None
+    """How the dtypes were given, which must be how elements are; None for a single one."""
+
+    @property
+    def verb(self) -> str:
+        """`cast`."""
+        return "cast"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"cast({self._text})"
+
+    @property
+    def _text(self) -> str:
+        names = [None if dtype is None else str(dtype) for dtype in self.dtypes]
+        return str(names[0] if self.structure is None else self.structure.unflatten(names))
+
+    def settings(self) -> dict[str, Any]:
+        """The dtypes as written."""
+        return {"dtypes": self._text}
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Input elements, read some at a time."""
+        return chunk_nbytes(self.source.spec)
+
+    def _find_spec(self) -> Spec:
+        spec = self.source.spec
+        dtypes = self.dtypes
+        if self.structure is None:
+            dtypes *= len(spec.leaves)
+        elif self.structure != spec.structure:
+            raise SpecError(
+                f"{self.label} names dtypes by another structure than that of the element, {spec}. Name every leaf, "
+                "with None for one to keep, or give one dtype for all."
+            )
+        for leaf, dtype in zip(spec.leaves, dtypes, strict=True):
+            if dtype is not None and dtype != leaf.dtype and 0 in (dtype.itemsize, leaf.dtype.itemsize):
+                raise SpecError(
+                    f"{self.label} cannot make {dtype} of {leaf}: text and bytes of any size have no place in a slot. "
+                    'Name a size, such as "U20", or convert with map().'
+                )
+        leaves = zip(spec.leaves, dtypes, strict=True)
+        return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Reads into scratch memory that stays in the core's cache, and assigns from there."""
+        source = reader.inputs[0]
+        for start, stop in pieces(len(indices), chunk_count(source.spec)):
+            box, reads = source.scratch(stop - start), Gather()
+            source.fill(epoch, indices[start:stop], box, reads)
+            reads.run()
+            self._convert(box, out.take(slice(start, stop)), stop - start)
+
+    def _convert(self, box: "Rows", out: "Rows", count: int) -> None:
+        try:
+            out.copy_from(box, count)
+            for leaf, places in zip(self.spec.leaves, out.arrays, strict=True):
+                if leaf.max_shape is None and leaf.dtype.itemsize:  # ragged: each has an array of its own
+                    for row in out.row_numbers():
+                        places[row] = places[row].astype(leaf.dtype)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> ElementError:
+        return ElementError(
+            f"{self.label} cannot convert {self.source.spec}: {error}. Bring the values into a form that "
+            "NumPy converts, with map() before cast()."
+        )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Element by element."""
+        return True
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Converts each element of a stream."""
+        dtypes = [leaf.dtype for leaf in self.spec.leaves]
+        for leaves in reader.inputs[0].sequence(epoch):
+            try:
+                yield [_converted(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+            except (ValueError, TypeError, OverflowError) as error:
+                raise self._refusal(error) from error
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """As the input: a batch is cast in parts."""
+        return self.source.part_count(epoch, index)
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """The same for some parts of one element."""
+        source = reader.inputs[0]
+        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
+            box, reads = source.part_scratch(stop - start), Gather()
+            source.fill_parts(epoch, index, parts[start:stop], box, reads)
+            reads.run()
+            self._convert(box, out.take(slice(start, stop)), stop - start)
+
+
+def _converted(leaf: Any, dtype: np.dtype[Any]) -> Any:
+    return np.asarray(leaf).astype(dtype) if dtype.itemsize else leaf

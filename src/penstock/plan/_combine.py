@@ -1,0 +1,264 @@
+"""Steps that make one dataset of several: side by side, end to end, or dealt in turn."""
+
+import itertools
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock.base import _tree
+from penstock.base._spec import Spec
+from penstock.plan._node import (
+    Access,
+    Demand,
+    Indices,
+    Leaves,
+    Length,
+    Node,
+    OneToOne,
+    Reorder,
+    clear_within,
+    total,
+)
+from penstock.plan._reader import as_slice
+
+if TYPE_CHECKING:
+    from penstock.plan._reader import Gather, Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Zip(OneToOne):
+    """Element `i` is the tree of the inputs' elements `i`. Lengths were compared where it was written."""
+
+    sources: tuple[Node, ...]
+    structure: _tree.Structure
+
+    @property
+    def verb(self) -> str:
+        """`zip`."""
+        return "zip"
+
+    @property
+    def label(self) -> str:
+        """Without the tree: `repr` shows the inputs below it."""
+        return "zip"
+
+    def settings(self) -> dict[str, Any]:
+        """The structure that the inputs are put into."""
+        return {"structure": str(self.structure)}
+
+    def _find_length(self) -> Length:
+        lengths = [node.length for node in self.sources]
+        if None in lengths:
+            return None
+        known = [length for length in lengths if length != math.inf]
+        return known[0] if known else math.inf
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """As long as all inputs have an element left."""
+        for parts in zip(*(each.sequence(epoch) for each in reader.inputs), strict=False):
+            yield [leaf for leaves in parts for leaf in leaves]
+
+    def _find_spec(self) -> Spec:
+        specs = [node.spec for node in self.sources]
+        leaves = tuple(leaf for spec in specs for leaf in spec.leaves)
+        return Spec(leaves, _tree.nest([spec.structure for spec in specs], self.structure))
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Each input fills its own leaves of the same rows."""
+        for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
+            source.fill(epoch, indices, out.leaves(start, stop), gather)
+
+    @cached_property
+    def _leaves(self) -> list[tuple[int, int]]:
+        """Which leaves are those of each input."""
+        return list(
+            itertools.pairwise(itertools.accumulate((len(node.spec.leaves) for node in self.sources), initial=0))
+        )
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the inputs, where all agree."""
+        counts = {node.part_count(epoch, index) for node in self.sources}
+        return counts.pop() if len(counts) == 1 else None
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Each input fills its own leaves of the same parts."""
+        for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
+            source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Concatenate(Reorder):
+    """The elements of the first input, then those of the second, and so on."""
+
+    sources: tuple[Node, ...]
+
+    @property
+    def verb(self) -> str:
+        """`concatenate`."""
+        return "concatenate"
+
+    def _find_length(self) -> Length:
+        return total([node.length for node in self.sources])
+
+    @cached_property
+    def _starts(self) -> Indices:
+        # All inputs but the last are finite: that was checked where it was written.
+        lengths = [node.length for node in self.sources[:-1]]
+        return np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Each input's share of the positions."""
+        which = np.searchsorted(self._starts, indices, side="right") - 1
+        return shares(epoch, which, indices - self._starts[which])
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """One input after the other."""
+        for each in reader.inputs:
+            yield from each.sequence(epoch)
+
+    def clear_after(self, index: int) -> int:
+        """As the input that the element is of, and no later than its end: inputs are taken to share nothing."""
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        source, start = self.sources[number], int(self._starts[number])
+        return start + clear_within(source, index - start)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Interleave(Reorder):
+    """Some elements of each input in turn; an input that has ended is passed over.
+
+    With a cycle, so many inputs take part at a time, and the next takes the place of one that has ended.
+    """
+
+    sources: tuple[Node, ...]
+    cycle: int | None = None
+    """How many inputs take part at a time; None for all."""
+    block: int = 1
+    """How many elements an input gives in its turn."""
+    reads_ahead: bool = False
+    """Whether inputs that are streams are each read in a place of its own, at the same time."""
+
+    @property
+    def verb(self) -> str:
+        """`interleave`."""
+        return "interleave"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without what was left at its default."""
+        if self.reads_ahead:
+            return f"{self.sources[0].label}, shards={len(self.sources)}"
+        cycle = "" if self.cycle is None else f"cycle_length={self.cycle}"
+        block = "" if self.block == 1 else f"block_length={self.block}"
+        return f"interleave({', '.join(filter(None, (cycle, block)))})"
+
+    def _unlike(self, number: int, difference: str) -> str:
+        """Of the shards of a generator the user knows one function, and no datasets."""
+        if not self.reads_ahead:
+            return super()._unlike(number, difference)
+        return (
+            f"{self.label}: all shards need elements that look the same, but the first of shard {number} differs from "
+            f"those of the shards before it: {difference}. An axis that differs is None in element_spec=."
+        )
+
+    @property
+    def access(self) -> Access:
+        """Where an element is can be computed for the plain deal; with cycles or blocks it depends on every length."""
+        return "stream" if self.scatters else super().access
+
+    @property
+    def scatters(self) -> bool:
+        """With cycles or blocks the place of an element depends on every length."""
+        return self.cycle is not None or self.block != 1
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Deals from the inputs that take part, each of which has a place; as tf.data does."""
+        waiting = iter(reader.inputs)
+        places: list[Generator[Leaves, None, None] | None] = [
+            each.sequence(epoch)
+            for each in itertools.islice(waiting, self.cycle)  # begun at once, if made elsewhere
+        ]
+        empty_count = 0
+        for number in itertools.cycle(range(len(places))):
+            if places[number] is None and (fresh := next(waiting, None)) is not None:
+                places[number] = fresh.sequence(epoch)
+            taking, count = places[number], 0
+            for leaves in itertools.islice(taking or (), self.block):
+                yield leaves
+                count += 1
+            if count < self.block:
+                places[number] = None
+            empty_count = empty_count + 1 if taking is None else 0
+            if empty_count == len(places):
+                return
+
+    def _find_length(self) -> Length:
+        return total([node.length for node in self.sources])
+
+    @cached_property
+    def _stages(self) -> tuple[Indices, Indices, list[Indices]]:
+        """Between two ends of inputs, the same ones are dealt from: a stage.
+
+        Returns the first position of each stage, the first round of each, and the inputs alive in each.
+        """
+        lengths = [node.length for node in self.sources]
+        ends = sorted({length for length in lengths if length is not None and length > 0})
+        positions, rounds, alive = [0], [0], []
+        for end in ends:
+            inputs = [k for k, length in enumerate(lengths) if length is not None and length >= end]
+            alive.append(np.array(inputs, np.int64))
+            if isinstance(end, int):
+                positions.append(positions[-1] + (end - rounds[-1]) * len(inputs))
+                rounds.append(end)
+        return np.array(positions, np.int64), np.array(rounds, np.int64), alive
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Arithmetic within the stage that a position falls into."""
+        positions, rounds, alive = self._stages
+        stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
+        which, theirs = np.empty_like(indices), np.empty_like(indices)
+        for stage in np.unique(stages):
+            mine = stages == stage
+            turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
+            which[mine] = alive[stage][number]
+            theirs[mine] = turn + rounds[stage]
+        return shares(epoch, which, theirs)
+
+    def clear_after(self, index: int) -> int:
+        """Behind the last element of any input that shares data with what that input has dealt so far."""
+        clear = index + 1
+        dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # holds the last of every input
+        for need in self.demand(0, dealt):
+            source = self.sources[need.input]
+            last = clear_within(source, int(need.indices[-1])) - 1
+            clear = max(clear, self._position(need.input, last) + 1)
+        return clear
+
+    def _position(self, number: int, index: int) -> int:
+        """Where element `index` of an input is dealt: after what each input dealt before it."""
+        turns = (index + (other < number) for other in range(len(self.sources)))
+        return sum(
+            min(node.length, turn) if isinstance(node.length, int) else turn
+            for node, turn in zip(self.sources, turns, strict=True)
+        )
+
+
+def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
+    """Splits positions by the input they fall to; even spacing stays a slice, which costs nothing to write."""
+    order = np.argsort(which, kind="stable")
+    inputs = which[order]
+    bounds = [0, *((inputs[1:] != inputs[:-1]).nonzero()[0] + 1).tolist(), len(order)]
+    shares = []
+    for start, stop in itertools.pairwise(bounds if len(order) else ()):
+        rows = order[start:stop]
+        shares.append(Demand(int(inputs[start]), epoch, indices[rows], as_slice(rows)))
+    return shares

@@ -1,0 +1,170 @@
+"""Whether what a function or an object of the user gave is an element of a spec."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from penstock.base import _tree
+from penstock.base._errors import SpecError, type_of
+from penstock.base._spec import ArraySpec, Shape, Spec, leaf_of, spec_of_leaf, text_of_element
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from penstock.base._tree import Tree
+    from penstock.plan._node import Leaves
+
+
+_ALIKE: Final = (
+    "Every element of a dataset has one structure, shape and dtype: give each the same, or say which axis differs: "
+)
+
+_ANY_LENGTH: Final = "element_spec=ArraySpec((None,), dtype)"
+
+
+@final
+class MisfitError(Exception):
+    """An element is not as its spec says. The message is what was found instead: `an array of (3,) int64`."""
+
+    def __init__(self, found: str, cure: str = _ANY_LENGTH) -> None:
+        super().__init__(found)
+        self.cure = cure
+        """The spec that would admit it, and what came before, as one writes it; empty where none would."""
+
+
+def conformed(spec: Spec, value: "Tree") -> "Leaves":
+    """Returns the leaves of an element, each an array or text, after looking at each.
+
+    Raises:
+        MisfitError: Structure, shape or dtype are not those of the spec.
+    """
+    try:
+        leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
+    except ValueError:
+        raise _other_structure(value) from None
+    # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
+    number = 0
+    ranks = spec.free_ranks
+    for want in spec.leaves:
+        leaf = leaves[number]
+        is_plain = type(leaf) is np.ndarray or isinstance(leaf, np.generic)
+        if (
+            not is_plain
+            or leaf.dtype != want.dtype
+            or not (leaf.shape == want.shape or leaf.ndim == ranks[number] or want.admits(leaf.shape, want.dtype))
+        ):
+            if _tree.is_structure(leaf):
+                raise _other_structure(value)
+            leaves[number] = _conformed_leaf(spec, number, want, leaf)
+        number += 1  # noqa: SIM113
+    return leaves
+
+
+def _other_structure(value: "Tree") -> MisfitError:
+    return MisfitError(f"the structure {text_of_element(value)}")
+
+
+def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt.NDArray[Any] | str | bytes":
+    """One leaf, looked at in full."""
+    try:
+        found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
+    except SpecError as error:
+        raise MisfitError(f"a leaf{_place(spec, number)} that is {error}", "") from None
+    if isinstance(found, np.ndarray):
+        if found.dtype != want.dtype and isinstance(leaf, np.generic) and found.dtype == want.dtype.newbyteorder("="):
+            found = found.astype(want.dtype)  # a scalar is in the machine's byte order, whatever it was taken from
+        if isinstance(leaf, list) and not found.size:
+            # NumPy calls the numbers of an empty list float64, and knows nothing of the axes of what is not there.
+            is_bare = found.ndim == 1 and want.shape[:1] == (None,)
+            found = np.empty(_empty_shape(want) if is_bare else found.shape, want.dtype)
+        if not want.admits(found.shape, found.dtype):
+            raise _other_shape(spec, number, want, found)
+        return found
+    if want.shape == () and want.dtype.kind == spec_of_leaf(found).dtype.kind:
+        if want.dtype.itemsize == 0:
+            # Plain text: an enumeration of the user's is text too, but none that others know.
+            return str.__str__(found) if isinstance(found, str) else bytes(found)
+        if _fits(found, want.dtype):
+            return np.array(found, want.dtype)
+    raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
+
+
+def _other_shape(spec: Spec, number: int, want: ArraySpec, found: "npt.NDArray[Any]") -> MisfitError:
+    what = f"an array of {spec_of_leaf(found)}{_where(spec, number)}"
+    if found.dtype != want.dtype or not want.shape:
+        return MisfitError(what)
+    if found.shape == (0,) and len(want.shape) > 1:
+        return MisfitError(
+            f"{what} (where nothing is, np.zeros({_empty_shape(want)}, {str(want.dtype)!r}) has its axes)"
+        )
+    if found.ndim != len(want.shape):
+        return MisfitError(what)
+    shape: Shape = tuple(size if size == had else None for size, had in zip(found.shape, want.shape, strict=True))
+    leaf = f"ArraySpec({shape}, {str(want.dtype)!r})"
+    place = _place(spec, number)
+    return MisfitError(
+        what, f"element_spec=, like the element, with {leaf} at {place}" if place else f"element_spec={leaf}"
+    )
+
+
+def _empty_shape(spec: ArraySpec) -> tuple[int, ...]:
+    return (0, *(size or 0 for size in spec.shape[1:]))
+
+
+def _place(spec: Spec, number: int) -> str:
+    return _tree.paths(spec.structure)[number]
+
+
+def _where(spec: Spec, number: int) -> str:
+    """Which of several leaves; nothing of a lone one."""
+    return f" in {place}" if (place := _place(spec, number)) else ""
+
+
+def _fits(text: Any, dtype: np.dtype[Any]) -> bool:
+    return bool(np.array(text, dtype).item() == text)  # as Python's: NumPy's own have lost zeros at their ends, too
+
+
+def observed(value: "Tree") -> Spec:
+    """Returns the spec of an element that a function returned.
+
+    Raises:
+        MisfitError: It has no leaves, or a leaf that is none.
+    """
+    leaves, structure = _tree.flatten(value)
+    if not leaves:
+        raise MisfitError("no array at all")
+    places = _tree.paths(structure)
+    specs = []
+    for leaf, place in zip(leaves, places, strict=True):
+        try:
+            specs.append(spec_of_leaf(leaf_of(leaf)))
+        except SpecError as error:
+            raise MisfitError(f"a leaf{place} that is {error}", "") from None
+    return Spec(tuple(specs), structure)
+
+
+def text_of(found: MisfitError, spec: Spec | None, *, is_declared: bool) -> str:
+    """The end of a message about a misfit: what was expected, and what can be said of elements that differ."""
+    alike = f". {_ALIKE}{found.cure}" if found.cure else ""
+    if spec is None:
+        return f"{alike}."
+    if found.cure == _ANY_LENGTH and not spec.is_lone:
+        alike += " for that leaf, in a tree like the element"
+    if alike and any(leaf.dtype.kind in "US" and leaf.dtype.itemsize for leaf in spec.leaves):
+        alike += ", and text of any size is of np.dtype('U') there, bytes of np.dtype('S')"
+    origin = "declared" if is_declared else "found on element 0"
+    return f", but its element_spec is {spec} (as {origin}){alike}."
+
+
+def begun(function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:
+    """Calls what returns an iterable and begins it; the end of its elements is not in sight yet.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would look like that end.
+        Exception: Whatever else it raised.
+    """
+    try:
+        return iter(function(*arguments))
+    except StopIteration as error:
+        raise RuntimeError("it raised StopIteration") from error

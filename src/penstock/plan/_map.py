@@ -1,0 +1,436 @@
+"""Functions of the user: `map` and `random_map`.
+
+A function gets an element that is writable and its own, and returns a tree of arrays, which is copied once:
+into the slot of the batch. Everything that can go wrong in it is told with the element and the step.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock.base import _tree
+from penstock.base._errors import ElementError, SpecError, is_untouched, type_of, words_of
+from penstock.base._random import ElementRng, seeded_globals, watched_torch
+from penstock.base._spec import ArraySpec, Spec
+from penstock.plan._conform import MisfitError, conformed, observed, text_of
+from penstock.plan._node import Indices, Leaves, Node, OneToOne, walk
+from penstock.plan._reader import (
+    Gather,
+    OpenSources,
+    Reader,
+    Rows,
+    WorkerStatus,
+    chunk_count,
+    chunk_nbytes,
+    copied,
+    pieces,
+)
+from penstock.plan._text import origins
+
+if TYPE_CHECKING:
+    from penstock.base._tree import Tree
+
+
+PROBE_COUNT = 64
+"""So many elements are looked at for what a function returns, where elements may fail."""
+
+
+def find_specs(plan: Node, trace: WorkerStatus) -> dict[int, tuple[Spec, bool, bool]]:
+    """Runs the functions whose spec is unknown on element 0, from the data upwards.
+
+    Returns:
+        For each by its number in the order of `walk`: the spec, whether it draws from global generators, and whether
+        from that of torch.
+    """
+    found = {}
+    for number, node in reversed(list(enumerate(walk(plan)))):
+        if isinstance(node, Map) and node.known_spec is None:
+            trace.words[0] = number + 1
+            found[number] = (node.spec, node.traits.uses_globals, node.traits.uses_torch)
+    return found
+
+
+def adopt_specs(plan: Node, found: dict[int, tuple[Spec, bool, bool]]) -> None:
+    """Makes what `find_specs` found elsewhere known here."""
+    for number, node in enumerate(walk(plan)):
+        if isinstance(node, Map) and number in found:
+            node.__dict__["_probed"], node.traits.uses_globals, node.traits.uses_torch = found[number]
+
+
+def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
+    """A function of a batch returns a shorter one for a short batch: an axis that was the batch's varies."""
+    if not spec.shape or spec.shape[0] not in short:
+        return spec
+    rest = spec.shape[1:]
+    return ArraySpec((None, *rest), spec.dtype, (short[spec.shape[0]], *rest))  # type: ignore[arg-type]  # no None
+
+
+def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
+    """The cure for a function that takes other arguments than it gets; nothing for what went wrong inside of it."""
+    if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return ""
+    element, text = arguments[0], str(error)
+    if len(arguments) == 2 and " argument" in text and " given" in text:
+        return (
+            ". random_map() calls fn(element, rng): lambda e, rng: ...; a function of the element alone goes into map()"
+        )
+    if len(arguments) == 1 and text.endswith("required positional argument: 'rng'"):
+        return ". A function of the element and random numbers goes into random_map()"
+    if "required positional argument" not in text:
+        return ""
+    if len(arguments) == 2:
+        return ". random_map() calls fn(element, rng), and nothing else is known there: not the epoch, nor the batch"
+    if isinstance(element, tuple):
+        parts = ", ".join(f"e[{place}]" for place in range(min(len(element), 4)))
+        return f". A function gets one element, here a tuple of {len(element)}: lambda e: ({parts})"
+    return ""
+
+
+def _as_loose(leaf: ArraySpec, given: ArraySpec) -> ArraySpec:
+    """A leaf of what a function returns, which says of itself that it keeps shapes: it varies where its input does."""
+    if None not in given.shape or len(given.shape) != len(leaf.shape) or leaf.varies:
+        return leaf
+    return ArraySpec(
+        tuple(None if one is None else size for one, size in zip(given.shape, leaf.shape, strict=True)), leaf.dtype
+    )
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """What a user calls a function."""
+    # A partial or a callable object has no name of its own; that of what it wraps says most.
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
+
+
+@final
+class Traits:
+    """What was learnt about a function by running it. It is the one thing about a plan that may change."""
+
+    __slots__ = ("tolerates", "uses_globals", "uses_torch")
+
+    def __init__(self) -> None:
+        self.uses_globals = False
+        """It draws from `np.random` or `random`, which belong to the whole process."""
+        self.uses_torch = False
+        """It draws from torch's global generator, or sets it."""
+        self.tolerates = False
+        """Some elements may fail: if the first does, what is returned is found out from one of the next."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Map(OneToOne):
+    """Element `i` is `function` of the input's element `i`."""
+
+    source: Node
+    function: Callable[..., Any]
+    declared: Spec | None
+    """What the user said that elements look like; None to find out by running element 0."""
+    seed: int | None
+    """For `random_map`; None for `map`, whose function gets no random numbers."""
+    where: str
+    """The user's line: `train.py:41`."""
+    verdict: str | None = None
+    """The dtype of what the function says of an element, if the step gives pairs of the element and that; else None."""
+    traits: Traits = field(default_factory=Traits, repr=False)
+
+    @property
+    def verb(self) -> str:
+        """`map` or `random_map`; or that of the step which asks for verdicts."""
+        if self.verdict is not None:
+            return "filter" if self.verdict == "bool" else "bucket_by_length"
+        return "map" if self.seed is None else "random_map"
+
+    @property
+    def function_name(self) -> str:
+        """The function's qualified name, or that of its type."""
+        return function_name(self.function)
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it: `random_map(warp, seed=3)`."""
+        seed = f", seed={self.seed}" if self.seed else ""
+        return f"{self.verb}({self.function_name}{seed})"
+
+    def settings(self) -> dict[str, Any]:
+        """A function is known by its name alone: mending a bug in it must not lose the run."""
+        return {"function": self.function_name, "seed": self.seed}
+
+    @property
+    def random_depth(self) -> int:
+        """One more than below for `random_map`, so that two steps in a row draw other numbers."""
+        return self.source.random_depth + (self.seed is not None)
+
+    @property
+    def is_hidden(self) -> bool:
+        """The step that asks for verdicts shows it."""
+        return self.verdict is not None
+
+    @property
+    def is_parallel(self) -> bool:
+        """A function is what workers are for."""
+        return True
+
+    @property
+    def may_hold_gil(self) -> bool:
+        """Unless its function says that it does not."""
+        return not self.releases_gil
+
+    @property
+    def computes(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def releases_gil(self) -> bool:
+        """Whether the function says, by an attribute of this name, that threads can run it side by side."""
+        return getattr(self.function, "releases_gil", False) is True
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of the batches it is given, if what it makes of them is as long."""
+        size = self.source.batch_size
+        if size == 1 or self.verdict is not None:
+            return size
+        leaves = self.known_spec.leaves if self.known_spec else ()
+        return size if {(leaf.max_shape or (0,))[0] for leaf in leaves} == {size} else None
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """What was declared or found; None before."""
+        if self.verdict is not None:
+            return self.spec if self.source.known_spec else None
+        return self.declared or self.__dict__.get("spec")
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Input elements, read some at a time."""
+        return chunk_nbytes(self.source.spec)
+
+    def _find_spec(self) -> Spec:
+        if self.verdict is not None:
+            return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(self.verdict))))
+        if self.declared is not None:
+            return self.declared
+        if self.length == 0:
+            raise SpecError(
+                f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
+                "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
+            )
+        return self._probed
+
+    def uses_globals(self) -> bool:
+        """Whether the function draws from `np.random` or `random`; runs it on element 0, if nothing has yet."""
+        if self.length != 0:
+            # A spec that was declared says nothing of that. What fails here fails again in its place.
+            with contextlib.suppress(Exception):
+                self._probed  # noqa: B018  # asked for what it does, once
+        return self.traits.uses_globals
+
+    @cached_property
+    def _probed(self) -> Spec:
+        """The spec of what the function returns for element 0."""
+        sources = OpenSources(self.source)
+        try:
+            reader = Reader(self.source, sources, isolation=seeded_globals)
+            reader.trace.takes_any = self.traits.tolerates
+            return self._spec_from_first(reader)
+        finally:
+            sources.close()
+
+    def _spec_from_first(self, reader: Reader) -> Spec:
+        """That of element 0, or, where elements may fail, of the first one that does not."""
+        if not self.traits.tolerates:
+            return self._spec_of(reader.element(0, 0), 0)
+        first: Exception | None = None
+        for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
+            try:
+                return self._spec_of(read(), index)
+            except Exception as error:
+                if isinstance(error, MemoryError):
+                    raise
+                first = first or error
+        if first is None:
+            self.source.spec  # noqa: B018  # which is an error that says why, if all elements failed before this step
+            raise SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
+        if index:
+            first.add_note(
+                f"And so did all of the first {index + 1} elements. on_error= sets elements aside, but none was left "
+                "that says what the function returns."
+            )
+        raise first
+
+    def _reads(self, reader: Reader) -> Iterator[Callable[[], "Tree"]]:
+        """What reads the first elements, one after the other; of a stream, which is begun once, those that are well."""
+        if self.source.access == "random":
+            for index in range(int(min(self.source.length or 0, PROBE_COUNT))):
+                yield functools.partial(reader.element, 0, index)
+            return
+        for leaves in reader.sequence(0):
+            element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            yield lambda element=element: element  # type: ignore[misc]
+
+    def _spec_of(self, element: "Tree", index: int) -> Spec:
+        short = self._short_axes(element)
+        with seeded_globals() as globals_, watched_torch() as used_torch:
+            globals_.seed(0, self.random_depth, 0, index)
+            value = self._call(element, self._new_rng(), 0, index)
+            self.traits.uses_globals |= globals_.used()
+            self.traits.uses_torch |= used_torch()
+        try:
+            spec = observed(value)
+        except MisfitError as found:
+            raise self._misfit(found, index) from None
+        leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
+        if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(self.source.spec.leaves):
+            leaves = tuple(map(_as_loose, leaves, self.source.spec.leaves))
+        return Spec(leaves, spec.structure)
+
+    def _short_axes(self, element: "Tree") -> dict[int, int]:
+        """For each first axis that varies, its size in this element and the largest that it can have."""
+        leaves = zip(_tree.flatten(element)[0], self.source.spec.leaves, strict=True)
+        return {len(leaf): spec.max_shape[0] for leaf, spec in leaves if spec.varies and spec.max_shape}
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads input elements into scratch memory, some at a time, and runs the function on each."""
+        source = reader.inputs[0]
+        rng = reader.memo("rng", self._new_rng)
+        for start, stop in pieces(len(indices), chunk_count(source.spec)):
+            chunk, rows = indices[start:stop], out.take(slice(start, stop))
+            if reader.isolation is None:
+                self._fill_chunk(reader, rng, None, epoch, chunk, rows)
+                continue
+            with reader.isolation() as globals_:
+                self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
+                if not self.traits.uses_globals and globals_.used():
+                    # Found out in the act: what it drew depends on who drew before. Again, seeded.
+                    self.traits.uses_globals = True
+                    self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
+
+    def _fill_chunk(
+        self,
+        reader: Reader,
+        rng: ElementRng | None,
+        globals_: "seeded_globals | None",
+        epoch: int,
+        chunk: Indices,
+        out: Rows,
+    ) -> None:
+        source = reader.inputs[0]
+        box = source.scratch(len(chunk))
+        reader.trace.words[0] = 0  # until it is read, nobody is at an element of it
+        gather = Gather()
+        source.fill(epoch, chunk, box, gather)
+        gather.run()
+        structure, trace = source.spec.structure, reader.trace.words
+        trace[0], trace[1] = reader.number + 1, epoch
+        times, count = reader.trace.times, len(chunk)
+        due, every = count, 1  # none
+        if times is not None and (times.is_sampled or reader.number not in times.short):
+            due, every = times.turn(reader.number)
+        timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter()
+        for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
+            trace[2] = index
+            element = structure.unflatten(self._given(box.leaf_values(place)))
+            if place == due:
+                began = time.perf_counter()
+                leaves = self._run(element, rng, globals_, epoch, index)
+                ended = time.perf_counter()
+                out.put(row, leaves)
+                call_s += ended - began
+                put_s += time.perf_counter() - ended
+                timed += 1
+                due += every
+            else:
+                leaves = self._run(element, rng, globals_, epoch, index)
+                out.put(row, leaves)
+            del element, leaves  # or the scratch memory looks as if the function had kept it
+        if times is not None:
+            times.note_calls(reader.number, count, time.perf_counter() - started, timed, call_s, put_s)
+
+    def _given(self, leaves: Leaves) -> Leaves:
+        """What the function gets: its own to change, unless it is only to judge."""
+        if self.verdict is not None:
+            for leaf in leaves:
+                if isinstance(leaf, np.ndarray):
+                    leaf.flags.writeable = False
+        return leaves
+
+    def _new_rng(self) -> ElementRng | None:
+        """What `random_map`'s function draws from."""
+        return None if self.seed is None else ElementRng(self.seed, self.random_depth)
+
+    def _call(self, element: "Tree", rng: ElementRng | None, epoch: int, index: int) -> "Tree":
+        """What the function makes of an element."""
+        arguments = (element,) if rng is None else (element, rng.at(epoch, index))
+        try:
+            return self.function(*arguments)
+        except BaseException as error:
+            if is_untouched(error):
+                raise
+            raise ElementError(
+                f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
+                f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
+            ) from error
+
+    def _judged(self, value: Any, index: int) -> Any:
+        try:
+            found = np.asarray(value)
+            if found.shape != () or found.dtype.kind not in "biu":
+                raise TypeError
+            return found.astype(self.verdict)
+        except (TypeError, ValueError):
+            want = "True or False" if self.verdict == "bool" else "an integer"
+            raise SpecError(
+                f"{self.label} at {self.where} needs a function that returns {want}, but it returned "
+                f"{type_of(value)} for element {index}: {value!r:.80}."
+            ) from None
+
+    def _misfit(self, found: MisfitError, index: int) -> SpecError:
+        return SpecError(
+            f"{self.label} at {self.where} returned {found} for element {index}"
+            f"{text_of(found, self.known_spec, is_declared=self.declared is not None)}"
+        )
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Runs the function on each element of a stream."""
+        source, rng = reader.inputs[0], self._new_rng()
+        structure, trace = source.spec.structure, reader.trace.words
+
+        def run(leaves: Leaves, globals_: "seeded_globals | None", index: int) -> Leaves:
+            element = structure.unflatten(self._given([copied(leaf) for leaf in leaves]))
+            return self._run(element, rng, globals_, epoch, index)
+
+        for index, leaves in enumerate(source.sequence(epoch)):
+            trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
+            try:
+                with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
+                    value = run(leaves, globals_, index)
+                    if globals_ is not None and not self.traits.uses_globals and globals_.used():
+                        self.traits.uses_globals = True
+                        value = run(leaves, globals_, index)  # of a copy of its own, for it may have changed the first
+            except Exception as error:
+                if not reader.trace.takes_any or isinstance(error, MemoryError):
+                    raise
+                continue
+            yield value
+
+    def _run(
+        self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
+    ) -> Leaves:
+        """The leaves of what the function makes of an element."""
+        if globals_ is not None and self.traits.uses_globals:
+            globals_.seed(0, self.random_depth, epoch, index)
+        value = self._call(element, rng, epoch, index)
+        if self.verdict is not None:
+            value = element, self._judged(value, index)
+        try:
+            return conformed(self.spec, value)
+        except MisfitError as found:
+            raise self._misfit(found, index) from None

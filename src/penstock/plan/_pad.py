@@ -1,0 +1,318 @@
+"""Batches of elements whose sizes differ: padded, and gathered by length."""
+
+import operator
+from bisect import bisect_right
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock.base import _tree
+from penstock.base._errors import ElementError, SpecError
+from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Structure
+from penstock.plan._batch import Batch, stacked_text
+from penstock.plan._filter import Sequential, judged
+from penstock.plan._map import Map
+from penstock.plan._node import Indices, Leaves, Length, Node
+from penstock.plan._reader import Gather, copied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.plan._node import Demand
+    from penstock.plan._reader import Reader, Rows
+
+
+@final
+@dataclass(frozen=True)
+class Padding:
+    """How elements are brought to one size: a size for each axis of each leaf, and what fills the rest."""
+
+    shapes: tuple[tuple[int | None, ...] | None, ...] | None
+    """For each leaf: its padded shape, where None is the largest of the batch; None for a leaf whose own varying
+    axes are padded to that. None altogether: for all leaves."""
+    values: tuple[Any, ...]
+    """For each leaf what fills it; or a single one for all. None is 0, and of text nothing."""
+    structure: Structure | None
+    """How shapes were given, which must be how elements are."""
+    value_structure: Structure
+    """How values were given, if there are several; the same is asked of it."""
+
+    def target(self, label: str, spec: Spec) -> list[tuple[int | None, ...]]:
+        """The padded shape of each leaf of an element.
+
+        Raises:
+            SpecError: Shapes or values were given in another structure, shapes with other axes, or values of another
+                kind; or text has axes to pad.
+        """
+        if not self._is_one_value and self.value_structure != spec.structure:
+            raise SpecError(
+                f"{label}: padding_values has another structure than the element, {spec}. Give one value for all "
+                "leaves, or one for each."
+            )
+        shapes = self.shapes or (None,) * len(spec.leaves)
+        if self.shapes is not None and (self.structure != spec.structure or len(shapes) != len(spec.leaves)):
+            raise SpecError(f"{label}: padded_shapes has another structure than the element, {spec}.")
+        found = []
+        places = _tree.paths(spec.structure)
+        for number, (place, shape, leaf) in enumerate(zip(places, shapes, spec.leaves, strict=True)):
+            wanted = leaf.shape if shape is None else shape
+            if len(wanted) != len(leaf.shape):
+                raise SpecError(f"{label}: padded_shapes{place} is {wanted}, but element{place} is {leaf}.")
+            short = [
+                (have, want) for have, want in zip(leaf.shape, wanted, strict=True) if have and want and want < have
+            ]
+            if short:
+                raise SpecError(f"{label}: padded_shapes{place} is {wanted}, smaller than element{place}, {leaf}.")
+            if leaf.dtype.itemsize == 0 and (None in leaf.shape or wanted != leaf.shape):
+                raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
+            is_padded = None in leaf.shape or wanted != leaf.shape
+            if is_padded and not _holds(leaf.dtype, self.value(number)):
+                raise SpecError(
+                    f"{label}: element{place} is {leaf}, which cannot hold the padding value {self.value(number)!r}."
+                )
+            found.append(wanted)
+        return found
+
+    @property
+    def _is_one_value(self) -> bool:
+        return self.value_structure.is_leaf()
+
+    def value(self, number: int) -> Any:
+        """What fills a leaf."""
+        return self.values[0 if self._is_one_value else number]
+
+    def stack(self, label: str, spec: Spec, columns: "Iterable[Sequence[Any]]", first: int) -> Leaves:
+        """Stacks elements, padded to one size.
+
+        Args:
+            label: The step, for messages.
+            spec: What elements look like.
+            columns: For each leaf that of every element.
+            first: The number of the first element, for messages.
+
+        Raises:
+            ElementError: An element is larger than it is to become.
+            SpecError: Text or bytes end in a zero; see `text_array`.
+        """
+        shapes = self.target(label, spec)
+        stacked = []
+        for number, (leaf, shape, column) in enumerate(zip(spec.leaves, shapes, columns, strict=True)):
+            if leaf.dtype.itemsize == 0:
+                stacked.append(stacked_text(leaf, column))
+                continue
+            values = [value if type(value) is np.ndarray else np.asarray(value) for value in column]
+            found = [value.shape for value in values]
+            largest = tuple(map(max, zip(*found, strict=True)))
+            size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
+            if any(have > want for have, want in zip(largest, size, strict=True)):
+                row = next(row for row, have in enumerate(found) if any(map(operator.gt, have, size)))
+                raise ElementError(
+                    f"{label}: element {first + row} is {found[row]}, larger than its padded shape {size}. Cut it "
+                    "with map(), or give a larger shape."
+                )
+            place = np.empty((len(values), *size), leaf.dtype)
+            if any(have != size for have in found):
+                fill = self.value(number)
+                place[...] = np.zeros((), leaf.dtype) if fill is None else fill
+            if len(size) == 1:  # a sequence, of which most are: to make a tuple of slices takes longer than to copy it
+                for row, value in enumerate(values):
+                    place[row, : len(value)] = value
+            else:
+                for row, value in enumerate(values):
+                    corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
+                    place[corner] = value
+            stacked.append(place)
+        return stacked
+
+    def spec(self, label: str, spec: Spec, size: int, *, is_exact: bool) -> Spec:
+        """What batches of up to `size` elements look like, or of exactly so many."""
+        leaves = []
+        for leaf, shape in zip(spec.leaves, self.target(label, spec), strict=True):
+            largest = None if None in shape else (size, *shape)
+            leaves.append(ArraySpec((size if is_exact else None, *shape), leaf.dtype, largest))  # type: ignore[arg-type]
+        return Spec(tuple(leaves), spec.structure)
+
+
+def _holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether a value can be one of a dtype; among integers and bools, without becoming another."""
+    if value is None:
+        return True
+    held = np.empty((), dtype)
+    try:
+        with np.errstate(all="ignore"):
+            held[...] = value
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return dtype.kind not in "iub" or bool(held == value)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PaddedBatch(Node):
+    """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
+
+    source: Node
+    size: int
+    drop_remainder: bool
+    padding: Padding
+
+    @property
+    def verb(self) -> str:
+        """`padded_batch`."""
+        return "padded_batch"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without the padding."""
+        return f"padded_batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
+
+    @cached_property
+    def _plain(self) -> Batch:
+        """The batch without padding, whose numbers are the same."""
+        return Batch(self.source, self.size, self.drop_remainder)
+
+    @property
+    def is_parallel(self) -> bool:
+        """A batch is elements that follow each other."""
+        return True
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments."""
+        padding = (self.padding.shapes, ["0" if value is None else str(value) for value in self.padding.values])
+        return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
+
+    def _find_length(self) -> Length:
+        return self._plain.length
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self._plain.is_exact)
+
+    @property
+    def batch_size(self) -> int:
+        """The size."""
+        return self.size
+
+    def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
+        """The elements of each batch, in order."""
+        return self._plain.demand(epoch, indices)
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """Reads the elements of one batch after the other, and pads them into it."""
+        source = reader.inputs[0]
+        for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+            count = self._plain.part_count(epoch, index)
+            members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
+            box, reads = source.scratch(count), Gather()
+            source.fill(epoch, members, box, reads)
+            reads.run()
+            stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
+            out.put(row, stacked, are_new=True)
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Stacks elements of a stream as they come."""
+        members: list[Leaves] = []
+        done = 0
+        for leaves in reader.inputs[0].sequence(epoch):
+            members.append([copied(leaf) for leaf in leaves])
+            if len(members) == self.size:
+                yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
+                done += self.size
+                members = []
+        if members and not self.drop_remainder:
+            yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
+
+    def clear_after(self, index: int) -> int:
+        """As without padding."""
+        return self._plain.clear_after(index)
+
+    @property
+    def element_nbytes(self) -> int:
+        """An element is no larger, for it would not fit; 0 where batches are padded to their own largest."""
+        return self.spec.nbytes // self.size
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """The elements of one batch, none larger than it is padded to, and the batch; of unknown size, nothing."""
+        return max(self.size * self.source.spec.nbytes, self.spec.nbytes) + self.spec.nbytes
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BucketByLength(Sequential):
+    """Batches of elements of similar length. The input gives pairs of an element and its length."""
+
+    source: Node
+    boundaries: tuple[int, ...]
+    sizes: tuple[int, ...]
+    drop_remainder: bool
+    padding: Padding
+
+    @property
+    def verb(self) -> str:
+        """`bucket_by_length`."""
+        return "bucket_by_length"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it: `bucket_by_length(len, [10, 20])`."""
+        node = self.source
+        while not isinstance(node, Map):  # the loader may have put steps between
+            (node,) = node.inputs
+        return f"bucket_by_length({node.function_name}, {list(self.boundaries)})"
+
+    @property
+    def _element_spec(self) -> Spec:
+        return judged(self.source.spec)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments; the input knows the function."""
+        return {"boundaries": self.boundaries, "sizes": self.sizes, "drop_remainder": self.drop_remainder}
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with that of the elements before it."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        is_exact = self.drop_remainder and len(set(self.sizes)) == 1
+        return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
+
+    @property
+    def scatters(self) -> bool:
+        """Elements that follow each other go to different buckets."""
+        return True
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of all buckets; how often each of them is full is not known ahead."""
+        return self.sizes[0] if len(set(self.sizes)) == 1 else None
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """A batch of a bucket when it is full; at the end what is left, shortest first."""
+        spec = self._element_spec
+        buckets: list[list[Leaves]] = [[] for _ in self.sizes]
+        for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
+            which = bisect_right(self.boundaries, int(leaves[-1]))
+            bucket = buckets[which]
+            bucket.append([copied(leaf) for leaf in leaves[:-1]])
+            if len(bucket) == self.sizes[which]:
+                yield self.padding.stack(self.label, spec, zip(*bucket, strict=True), number + 1 - len(bucket))
+                bucket.clear()
+        if not self.drop_remainder:
+            left = (bucket for bucket in buckets if bucket)
+            yield from (self.padding.stack(self.label, spec, zip(*bucket, strict=True), 0) for bucket in left)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Buckets, and a batch of the largest, as large as they are padded to; of unknown size, nothing."""
+        element_nbytes = max(self._element_spec.nbytes, self.spec.nbytes // max(self.sizes))
+        return (sum(self.sizes) + max(self.sizes)) * element_nbytes

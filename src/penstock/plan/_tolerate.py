@@ -1,0 +1,340 @@
+"""Going on after an element that fails: the steps that `on_error` puts into a plan; where, is in `_guarding.py`.
+
+They stand where a whole element is about to go into a batch. So what is replaced, or left out, is an image together
+with its label, whichever of its steps failed.
+
+- `Replace` gives another element of the same batch in the place of one that fails.
+- `CheckedElement` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
+- `CheckedGroup` is for what is made of several elements of a stream: it is there if all of them are.
+
+The first two read many elements at once, as if nothing could fail, and one by one when something did. What failed is
+noted in the worker's `WorkerStatus`, as data: a traceback that is kept would keep the rows that it was reading into.
+"""
+
+import traceback
+from abc import abstractmethod
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from penstock.base._errors import ElementError, PenstockError, WorkerError, words_of
+from penstock.base._spec import ArraySpec, Spec
+from penstock.plan._filter import Sequential
+from penstock.plan._map import Map
+from penstock.plan._node import Indices, Leaves, Node, OneToOne, walk
+from penstock.plan._reader import Gather, Reader, Rows
+from penstock.plan._stream import Inlet
+from penstock.plan._text import sources_of
+
+_NEIGHBOUR_COUNT: Final = 1024
+"""Where there are no batches, so many elements are tried in the place of one that failed."""
+_MESSAGE_LENGTH: Final = 2_000
+_TRACEBACK_LENGTH: Final = 20_000
+"""Of what is longer, so many characters of its beginning and its end are kept: there may be many failures."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An element that failed, as it is told: to the quarantine file, and to the report."""
+
+    guard: int
+    """Which of a plan's guarding steps found it: `FailureFilter.number`."""
+    epoch: int
+    index: int
+    """The element, at that step."""
+    step: str
+    """What failed: `map(decode)`, or where it was read."""
+    sources: tuple[tuple[str, int, str], ...]
+    """What it is made of: the constructor, the element's index there, and that in the user's terms."""
+    exception: str
+    """The type of what was raised, by the user's code where it was that."""
+    message: str
+    traceback: str
+    recurs: bool = True
+    """Whether `sources` are the same in every epoch: not for what a stream gives in another order each time."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for an element that fails in every epoch, wherever a shuffle puts it."""
+        recurs = self.recurs and self.sources
+        return (self.guard, self.sources) if recurs else (self.guard, self.epoch, self.index)
+
+
+class FailureFilter(OneToOne):
+    """A step that notes elements which fail, and goes on. The user does not see it."""
+
+    source: Node
+    number: int
+    """Which guard of its plan it is."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """It is an option of the loader's."""
+        return True
+
+    @property
+    def is_parallel(self) -> bool:
+        """What it guards is what workers do."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """That of what it guards."""
+        return self.source.label
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Fills all rows at once; if that fails, one by one. An element that workers died of is not tried again."""
+        is_condemned, reader.trace.is_condemned = reader.trace.is_condemned, False
+        if is_condemned and len(indices) == 1:
+            self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
+            self._fill_instead(reader, epoch, int(indices[0]), out)
+            return
+        try:
+            self._try(reader, epoch, indices, out)
+            return
+        except Exception as error:
+            _require_tolerable(error)
+        for place, index in enumerate(indices.tolist()):
+            row = out.take(slice(place, place + 1))
+            if not self._succeeds(reader, epoch, index, row):
+                self._fill_instead(reader, epoch, index, row)
+
+    def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> None:
+        gather = Gather()
+        reader.inputs[0].fill(epoch, indices, self._places(out), gather)
+        gather.run()
+        self._pass(out)
+
+    def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
+        reader.trace.words[0] = 0
+        try:
+            self._try(reader, epoch, np.array([index], np.int64), row)
+            return True
+        except Exception as error:
+            _require_tolerable(error)
+            self._note(reader, epoch, index, error)
+            return False
+
+    def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
+        step, reader.trace.words[0] = reader.trace.words[0] - reader.number - 1, 0  # counted from here
+        nodes = list(walk(self))
+        if isinstance(error, WorkerError):  # where they died was seen elsewhere: most likely in a function
+            step = next((number for number, node in enumerate(nodes) if isinstance(node, Map)), 0)
+        at = nodes[step].label if 0 < step < len(nodes) else ""
+        cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
+        sources = tuple(sources_of(self.source, epoch, index))
+        reader.trace.failures.append(
+            Failure(
+                guard=self.number,
+                epoch=epoch,
+                index=index,
+                step=at or (sources[0][0] if sources else self.source.label),
+                sources=sources,
+                exception=type(cause).__qualname__,
+                message=_short(str(error) if isinstance(error, PenstockError) else words_of(error), _MESSAGE_LENGTH),
+                traceback=_short(_traceback(error), _TRACEBACK_LENGTH),
+                recurs=not any(isinstance(each, Inlet) and each.changes_order for each in nodes),
+            )
+        )
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Those that do not fail, for who wants to see some; workers read a stream that is guarded by `fill`."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            yield self._passed(leaves)
+
+    @property
+    def guarded(self) -> Node:
+        """Whose elements it goes on after: those that would go into a batch, were there no guard."""
+        return self.source
+
+    @abstractmethod
+    def _places(self, out: Rows) -> Rows:
+        """Where the input's elements belong."""
+
+    @abstractmethod
+    def _pass(self, out: Rows) -> None:
+        """Says of rows that they are there."""
+
+    @abstractmethod
+    def _passed(self, leaves: Leaves) -> Leaves:
+        """Says of an element that it is there."""
+
+    @abstractmethod
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        """Fills the row of an element that failed."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Replace(FailureFilter):
+    """The input's elements; in the place of one that fails, the next of its batch that does not."""
+
+    source: Node
+    number: int
+    size: int
+    """Elements in a batch; 0 where there are none."""
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return "replace"
+
+    def _find_spec(self) -> Spec:
+        return self.source.spec
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """That of the input."""
+        return self.source.known_spec
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """None: an element is there, or is not."""
+        return None
+
+    def _places(self, out: Rows) -> Rows:
+        return out
+
+    def _pass(self, out: Rows) -> None:
+        pass
+
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves
+
+    def _neighbours(self, index: int) -> Iterator[int]:
+        """The elements after it, and then those before it, of its batch; of the dataset, if there are no batches."""
+        length = self.source.length
+        first = index - index % self.size if self.size else 0
+        stop = first + (self.size or _NEIGHBOUR_COUNT + index + 1)
+        if isinstance(length, int):
+            stop = min(stop, length)
+        yield from range(index + 1, min(stop, index + 1 + _NEIGHBOUR_COUNT))
+        yield from range(first, min(index, first + _NEIGHBOUR_COUNT))
+
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        for other in self._neighbours(index):
+            if self._succeeds(reader, epoch, other, row):
+                return
+        last = reader.trace.failures[-1]
+        whole = "all elements of the batch" if self.size else "it and all that was tried"
+        raise ElementError(
+            f"on_error='replace' has nothing to put in the place of element {index} of epoch {epoch}, for {whole} "
+            f"failed, the last with: {last.message}"
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CheckedElement(FailureFilter):
+    """Pairs of an element and whether it is there. Over the pairs of a `filter`, the verdict is changed to no."""
+
+    source: Node
+    number: int
+
+    @property
+    def verb(self) -> str:
+        """That of the step which asks for it."""
+        return "filter" if self._is_over_verdicts else "skip"
+
+    @property
+    def _is_over_verdicts(self) -> bool:
+        return isinstance(self.source, Map) and self.source.verdict == "bool"
+
+    def _find_spec(self) -> Spec:
+        if self._is_over_verdicts:
+            return self.source.spec
+        return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _places(self, out: Rows) -> Rows:
+        return out if self._is_over_verdicts else out.leaves(0, len(out.arrays) - 1)
+
+    def _pass(self, out: Rows) -> None:
+        if not self._is_over_verdicts:
+            out.arrays[-1][out.rows] = True
+
+    def _passed(self, leaves: Leaves) -> Leaves:
+        return leaves if self._is_over_verdicts else [*leaves, True]
+
+    def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
+        (number,) = row.row_numbers()
+        row.put(number, [*_blank(self.spec.leaves[:-1]), False])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CheckedGroup(Sequential):
+    """Pairs of what is made of several elements of a stream, and whether all of them are there.
+
+    So a window that a broken element would be in is left out, and no window closes the gap; and what `zip` puts
+    together stays together.
+    """
+
+    source: Node
+    """Made of pairs, of which `CheckedElement` gives some."""
+    whole: Node
+    """The same, made of elements: what a user wrote."""
+    verdicts: tuple[int, ...]
+    """Which leaves say whether an element is there."""
+
+    @property
+    def verb(self) -> str:
+        """That of what it is about."""
+        return self.whole.verb
+
+    @property
+    def label(self) -> str:
+        """That of what it is about."""
+        return self.whole.label
+
+    def _find_spec(self) -> Spec:
+        return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with that of what it is about."""
+        return self.spec if self.whole.known_spec else None
+
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+        """Looks at all verdicts."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            is_there = all(np.all(leaves[place]) for place in self.verdicts)
+            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self.verdicts), is_there]
+
+
+def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
+    """Leaves of an element that nobody will see."""
+    return [
+        np.zeros([size or 0 for size in leaf.shape], leaf.dtype) if leaf.dtype.itemsize else _blank_text(leaf)
+        for leaf in leaves
+    ]
+
+
+def _blank_text(leaf: ArraySpec) -> Any:
+    empty: Any = b"" if leaf.dtype.kind == "S" else ""
+    return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
+
+
+def _traceback(error: Exception) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as failure:  # attributes of the user's exception may fail
+        return f"<its traceback is not known: it raised {type(failure).__name__}>"
+
+
+def _short(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]} ... ({len(text):,} characters) ... {text[-length // 2 :]}"
+
+
+def _require_tolerable(error: Exception) -> None:
+    """Has no memory raised: that says nothing of the element."""
+    if isinstance(error, MemoryError):
+        raise error

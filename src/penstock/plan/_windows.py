@@ -1,0 +1,148 @@
+"""Windows of neighbouring elements, as an index view: time series, video, and whatever has an order."""
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from penstock.base._spec import Spec
+from penstock.plan._batch import require_one_shape, stacked
+from penstock.plan._node import Demand, Indices, Leaves, Length, Node
+from penstock.plan._reader import copied
+
+if TYPE_CHECKING:
+    from penstock.plan._reader import Gather, Reader, Rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Windows(Node):
+    """Element `i` is `size` elements of the input, `stride` apart, from where window `i` starts.
+
+    Windows lie within groups: runs of elements that belong together. Without groups all is one.
+    """
+
+    source: Node
+    size: int
+    shift: int
+    stride: int
+    groups: tuple[Indices, Indices] | None
+    """For each group that has windows: its first element, and the number of windows before it."""
+    count: Length
+
+    @property
+    def verb(self) -> str:
+        """`windows`."""
+        return "windows"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it, without what was left at its default."""
+        text = "".join(f", {name}={value}" for name, value in self._changed().items())
+        return f"windows({self.size}{text}{', groups=...' if self.groups else ''})"
+
+    def _changed(self) -> dict[str, int]:
+        return {name: value for name, value in (("shift", self.shift), ("stride", self.stride)) if value != 1}
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments; of groups, their number."""
+        groups = None if self.groups is None else len(self.groups[0])
+        return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups}
+
+    def _find_length(self) -> Length:
+        return self.count
+
+    @property
+    def span(self) -> int:
+        """The number of neighbouring elements from a window's first to its last."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def known_spec(self) -> Spec | None:
+        """Known with the input's."""
+        return self.spec if self.source.known_spec else None
+
+    def _find_spec(self) -> Spec:
+        require_one_shape(self.label, self.source.spec)
+        return self.source.spec.stacked(self.size)
+
+    @property
+    def batch_size(self) -> int:
+        """A window is an element."""
+        return 1
+
+    def starts(self, indices: Indices) -> Indices:
+        """The first input element of each window."""
+        if self.groups is None:
+            return indices * self.shift
+        firsts, before = self.groups
+        group = np.searchsorted(before, indices, side="right") - 1
+        return firsts[group] + (indices - before[group]) * self.shift
+
+    def _members(self, indices: Indices) -> Indices:
+        within = np.arange(self.size, dtype=np.int64) * self.stride
+        return (self.starts(indices)[:, None] + within).ravel()
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """The elements of each window, in order."""
+        return [Demand(0, epoch, self._members(indices))]
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+        """The elements go straight to where they lie in their window."""
+        reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(self.size), gather)
+
+    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+        """Keeps as many elements of a stream as a window spans."""
+        kept: deque[Leaves] = deque(maxlen=self.span)
+        for number, leaves in enumerate(reader.inputs[0].sequence(epoch), 1):
+            kept.append([copied(leaf) for leaf in leaves])
+            if number >= self.span and (number - self.span) % self.shift == 0:
+                members = [kept[place] for place in range(0, self.span, self.stride)]
+                yield stacked(self.source.spec, members)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """What a window of a stream spans; positions alone need none."""
+        return (self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0
+
+    def part_count(self, epoch: int, index: int) -> int:
+        """The number of elements in a window."""
+        return self.size
+
+    def fill_parts(
+        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
+    ) -> None:
+        """Some of the elements of one window."""
+        start = int(self.starts(np.array([index], np.int64))[0])
+        reader.inputs[0].fill(epoch, parts * self.stride + start, out, gather)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a window begins before the one before has ended."""
+        return self.shift < self.span or self.source.overlaps
+
+    def clear_after(self, index: int) -> int:
+        """The first window that starts where everything up to the end of this one is left behind."""
+        end = self.source.clear_after(int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)
+        later = index + 1
+        limit = self.count if isinstance(self.count, int) else later + self.span
+        while later < limit and int(self.starts(np.array([later], np.int64))[0]) < end:
+            later += 1
+        return later
+
+
+def group_bounds(labels: "np.ndarray[Any, Any]", span: int, shift: int) -> tuple[tuple[Indices, Indices], int]:
+    """Finds the groups in a label an element: a group is a run of equal labels.
+
+    Returns:
+        What `Windows.groups` holds, and the number of windows in all.
+    """
+    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+    firsts = np.concatenate(([0], changes)).astype(np.int64)
+    sizes = np.diff(np.concatenate((firsts, [len(labels)])))
+    counts = np.maximum(0, (sizes - span) // shift + 1)
+    firsts, counts = firsts[counts > 0], counts[counts > 0]
+    ends = np.cumsum(counts)
+    return (firsts, (ends - counts).astype(np.int64)), int(ends[-1]) if len(ends) else 0

@@ -1,0 +1,118 @@
+"""How much memory this process and its worker processes have, measured."""
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from penstock.report._cgroups import PROC, control_groups, group_page_cache_nbytes
+
+INTERVAL_S: Final = 0.5
+"""A loader looks no more often than this: reading what the kernel says costs some 100 us."""
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory without the pages of files, which the kernel can drop at any time."""
+
+    private_nbytes: int
+    """Of this process alone."""
+    shared_nbytes: int
+    """That several processes may map: penstock's rings are of this kind, and caches in memory. Counted once."""
+    worker_nbytes: tuple[int, ...] = ()
+    """Private memory of each worker process."""
+
+    @property
+    def here_nbytes(self) -> int:
+        """Of this process, the shared part included."""
+        return self.private_nbytes + self.shared_nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """All together."""
+        return self.here_nbytes + sum(self.worker_nbytes)
+
+
+def memory_now(workers: Iterable[int] = ()) -> Memory:
+    """Measures this process and the worker processes with these ids.
+
+    What is shared is the most that any of them maps, or what lies in this process's memory files if that is more: of
+    those that are read and written as files, nobody maps a page. Where there is no `/proc`, all that was ever resident
+    at once in this process counts as private.
+    """
+    here = _private_and_shared("self")
+    if here is None:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return Memory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 0)
+    there = [found for found in map(_private_and_shared, map(str, workers)) if found is not None]
+    shared = max([here[1], _memory_files_nbytes(), *(shared for _, shared in there)])
+    return Memory(here[0], shared, tuple(private for private, _ in there))
+
+
+def worker_pids() -> list[int]:
+    """The processes that this one started and that live; none where there is no `/proc`."""
+    found: list[int] = []
+    for path in PROC.glob("self/task/*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return sorted(found)
+
+
+def _private_and_shared(process: str) -> tuple[int, int] | None:
+    """Resident bytes of a process, or None where that is not to be had."""
+    try:
+        text = (PROC / process / "status").read_text()
+    except OSError:
+        return None
+    lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
+    if not lines:  # it has ended, and nobody has asked how
+        return None
+    private, shared = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+    return private, shared
+
+
+def _memory_files_nbytes() -> int:
+    """Bytes that lie in penstock's memory files, of those that this process has open; a microsecond or two each."""
+    found: dict[int, int] = {}  # by inode, for a mapping may have a descriptor of its own
+    with contextlib.suppress(OSError):
+        for name in os.listdir(PROC / "self" / "fd"):  # not scandir, which Ctrl-C would leave open
+            path = f"{PROC}/self/fd/{name}"
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(path).startswith("/memfd:penstock"):
+                    status = os.stat(path)
+                    found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+def page_cache_nbytes() -> int:
+    """Pages of files that the kernel keeps for this process's control group, or for all; 0 where that is not known."""
+    for version, folder in control_groups("memory"):
+        with contextlib.suppress(OSError, ValueError):
+            return group_page_cache_nbytes(version, folder)
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (PROC / "meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:"))
+    return 0
+
+
+@final
+class Peak:
+    """The most that a loader's process and workers grew, as far as somebody looked."""
+
+    def __init__(self) -> None:
+        self.reserved_nbytes = memory_now().here_nbytes
+        """What the process had before."""
+        self.nbytes = 0
+        """What it had more than that, and its workers have, at most."""
+        self.due_s: float = 0.0
+        """When to look again, by `time.perf_counter`."""
+
+    def look(self, workers: Iterable[int]) -> None:
+        """Measures this process and the worker processes."""
+        self.nbytes = max(self.nbytes, memory_now(workers).nbytes - self.reserved_nbytes)
+        self.due_s = time.perf_counter() + INTERVAL_S

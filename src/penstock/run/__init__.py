@@ -1,0 +1,1 @@
+"""How a plan runs: scheduling and delivery, the executors, and the pool of worker processes."""

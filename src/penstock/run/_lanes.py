@@ -1,0 +1,136 @@
+"""From what workers noted of their time to what a report says of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.plan._batch import Batch
+from penstock.plan._map import Map
+from penstock.plan._node import Node, walk
+from penstock.plan._text import length_text
+from penstock.plan._times import Noted
+from penstock.plan._tolerate import CheckedGroup
+from penstock.report._lanes import Lane, PlanStep, StepTime
+
+
+def lane_of(
+    node: Node,
+    times: npt.NDArray[np.int64],
+    workers: int,
+    delivered: float,
+    *,
+    rows_per_batch: int = 0,
+    is_serial: bool,
+    executor: str,
+    first: int,
+    takes_turns: bool = False,
+) -> Lane:
+    """What some workers did so far.
+
+    Args:
+        node: What they run.
+        times: See `Ring.total_times`.
+        workers: How many they are.
+        delivered: Batches that it was for, if these workers do not fill them; else 0.
+        rows_per_batch: Rows in a batch, if they do; else 0.
+        is_serial: Whether one worker does it, whatever the number that was asked for.
+        executor: What they are, see `Lane`.
+        first: The place of `node` in the whole plan.
+        takes_turns: Whether they run one at a time.
+    """
+    noted = Noted.of(times)
+    steps = tuple(
+        StepTime(each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each), each.may_hold_gil)
+        for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
+        if count
+    )
+    # Of a stream that is put into batches where it is read, the stream is what takes long.
+    named = node.source if is_serial and isinstance(node, Batch) else node
+    return Lane(
+        label=named.label,
+        workers=workers,
+        is_serial=is_serial,
+        batches=noted.rows / rows_per_batch if rows_per_batch else delivered,
+        wall_s=noted.wall_s,
+        cpu_s=noted.cpu_s,
+        steps=steps,
+        executor=executor,
+        first=first,
+        takes_turns=takes_turns,
+        given=None if rows_per_batch else noted.rows,
+        unit=unit_of(node),
+        repeats=noted.repeats,
+    )
+
+
+def unit_of(node: Node) -> str:
+    """What a step gives, in a word."""
+    return "element" if node.batch_size == 1 else "batch"
+
+
+def steps_of(node: Node) -> PlanStep:
+    """The plan as a report shows it, from its last step on; reads nothing and runs nothing."""
+    _, numbers, node = _shown(node, 0)
+    return _step(node, numbers)
+
+
+def _step(node: Node, numbers: list[int]) -> PlanStep:
+    """A step and those that it reads, given its places in the whole plan, its own last."""
+    parts, inputs, place = [], [], numbers[-1] + 1
+    for each in node.inputs:
+        hidden, places, shown = _shown(each, place)
+        parts += hidden
+        inputs.append(_step(shown, places))
+        place += len(list(walk(each)))
+    if getattr(node, "reads_ahead", False):
+        inputs = [_as_one(tuple(inputs))]
+    return PlanStep(
+        label=_label(node),
+        numbers=(*numbers, *parts),
+        inputs=tuple(inputs),
+        length=length_text(None if node.known_spec is None else node.length),
+        element_nbytes=_element_nbytes(node),
+    )
+
+
+def _shown(node: Node, number: int) -> tuple[list[int], list[int], Node]:
+    """Goes down to a step that is shown, from the one whose place is `number`.
+
+    Returns:
+        The places of functions that are parts of the step after it, and of what guards them; the places of what guards
+        the step itself, and its own; and the step.
+    """
+    parts: list[int] = []
+    places = [number]
+    while node.is_hidden:
+        if isinstance(node, Map):
+            parts, places = [*parts, *places], []
+        (node,) = node.inputs
+        number += 1
+        places.append(number)
+    return parts, places, node
+
+
+def _label(node: Node) -> str:
+    if node.verb == "filter" and (isinstance(node.inputs[0], CheckedGroup) or node.inputs[0].verb == "skip"):
+        return "(leaves out what failed)"  # a step that nobody wrote: see `on_error`
+    return node.label
+
+
+def _as_one(steps: tuple[PlanStep, ...]) -> PlanStep:
+    """Steps that are alike, and so are those before them."""
+    return replace(
+        steps[0],
+        numbers=tuple(number for step in steps for number in step.numbers),
+        inputs=tuple(map(_as_one, zip(*(step.inputs for step in steps), strict=True))),
+        alike=len(steps),
+    )
+
+
+def _element_nbytes(node: Node) -> int | None:
+    """Bytes of each element, where all are of one size."""
+    spec = None if node.is_hidden else node.known_spec
+    if spec is None or not spec.is_bounded or any(leaf.varies for leaf in spec.leaves):
+        return None
+    return spec.nbytes

@@ -1,0 +1,52 @@
+"""The end of the process, and of a loader that was dropped.
+
+NOTE on shutdown: why nothing hangs and nothing is left.
+1. A loader that is closed, by `close` or `with`, stops its workers and waits for them.
+2. A loader that is dropped is finalized: the workers are told to stop, and nobody waits, for a finalizer
+   must not. Between units they hold nothing but their queue, so dropping the loader is enough.
+3. At the end of the process loaders that still live are closed, before modules are torn down, with a short
+   wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process. A
+   daemon thread of the user that is in `next` ends without a word (`Pipeline.require_open`).
+4. Ctrl-C reaches the main thread alone. If it waits for a batch, the wait is interrupted; the loader stays
+   usable, and 1 to 3 end it.
+5. SIGKILL needs no help: threads end with the process, and the mapping has no name to be left behind.
+6. After fork() a child has no workers. Its loader says so (`Pipeline.require_open`), and neither finalizer
+   nor exit touches the parent's threads (`request_stop` looks at the process id).
+"""
+
+import atexit
+import weakref
+from collections.abc import Callable
+
+from penstock.run._pipeline import Pipeline
+
+EXIT_WAIT_S = 2.0
+"""How long the end of a process waits for the workers of each loader that nobody closed."""
+
+_live: "weakref.WeakSet[Pipeline]" = weakref.WeakSet()
+
+
+def watch(owner: object, pipeline: Pipeline) -> None:
+    """Has a pipeline stopped when its owner is dropped, and at the end of the process."""
+    _live.add(pipeline)
+    # The finalizer lives as long as the owner, so it must not hold what may hold the owner: the plan's functions and
+    # their globals, by way of the pipeline. Executors hold none of that.
+    weakref.finalize(owner, _stop, weakref.ref(pipeline), pipeline.stop_workers).atexit = False
+
+
+def _stop(pipeline_ref: "weakref.ref[Pipeline]", stop_workers: Callable[[], None]) -> None:
+    pipeline = pipeline_ref()
+    if pipeline is None:  # it went together with its owner
+        stop_workers()
+    else:
+        pipeline.request_stop()
+
+
+@atexit.register
+def _close_all() -> None:
+    pipelines = list(_live)
+    for pipeline in pipelines:
+        pipeline.process_ends = True
+        pipeline.request_stop()
+    for pipeline in pipelines:
+        pipeline.close(EXIT_WAIT_S)

@@ -1,0 +1,1 @@
+"""What runs units: `inline`, `threads` and `processes`, one a file."""

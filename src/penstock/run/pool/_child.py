@@ -1,0 +1,260 @@
+"""A worker process as its parent sees it: how it is started, spoken to, stopped, and what its end was.
+
+Used by the one thread of a pool, and never waits.
+"""
+
+import contextlib
+import errno
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+from penstock.memory._budget import mib
+from penstock.memory._mapping import MemoryFile, map_shared
+from penstock.run.pool._worker import PACKET_NBYTES, STACK_SIGNAL, Closing, Message, Opening
+
+_THREAD_COUNTS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
+"""What libraries read to know how many threads to start; a worker's share of the CPUs."""
+_HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""Has glibc keep up to 128 MiB of what a function let go of, for its next element; arrays above 32 MiB, the most that
+it takes, are given back. See design/0020."""
+_PICKLE: Final = pickle.dumps(None)[:1]
+"""How a message begins; anything else is text of faulthandler."""
+
+
+class Channels(NamedTuple):
+    """Descriptors that all workers of a pool have."""
+
+    board: int
+    shared: int
+    tokens: int
+    bell: int
+
+
+@final
+class Child:
+    """One worker process.
+
+    Args:
+        number: Its number in the pool; a replacement has that of the one before.
+        channels: What it shares with the others.
+        thread_count: How many threads BLAS and the like may start in it.
+
+    Raises:
+        OSError: The system starts no more processes.
+    """
+
+    def __init__(self, number: int, channels: Channels, thread_count: int) -> None:
+        self.number = number
+        self.is_ready = False
+        self.is_silent = False
+        """Its end of the socket is closed."""
+        self.silent_at = 0.0
+        """When that was noticed; 0 before."""
+        self.is_listened_to = False
+        """Whether the pool waits for its messages."""
+        self.lost: list[int] | None = None
+        """The places of units to be done again, once they are known."""
+        self.ending: str | None = None
+        """How it ended, once it is reaped: `was killed by signal 9 (SIGKILL)`."""
+        self.was_stopped = False
+        self.stack = ""
+        """What it wrote when it was asked for its stack."""
+        self.asked_at = 0.0
+        """When it was asked for its stack, for it is to be killed; 0 while it is well."""
+        self.done_count = 0
+        """Units that it has done."""
+        self.started_at = time.monotonic()
+        self.seen: object = None
+        """What it was doing when it was last looked at."""
+        self.seen_at = 0.0
+        self._outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            arguments = (number, os.getpid(), theirs.fileno(), *channels)
+            script = (
+                f"import sys; sys.path[:] = {[path for path in sys.path if type(path) is str]!r}; "
+                f"from penstock.run.pool._worker import main; main{arguments}"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", script, f"penstock worker {number}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), *channels),
+                env=_HEAP | os.environ | _thread_counts(thread_count),
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
+        self.pid = self._process.pid
+        self._own_peak_nbytes = 0
+        self._inherited_nbytes = _peak_nbytes(os.getpid())
+        self.socket.setblocking(False)
+        # Without one, its end is seen by the end of the socket.
+        self.pidfd: int | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self.pidfd = os.pidfd_open(self.pid)
+
+    def __str__(self) -> str:
+        return f"Worker {self.number} (pid {self.pid})"
+
+    def tell(self, message: Opening | Closing, files: Sequence[MemoryFile] = ()) -> None:
+        """Sends a message and the descriptors of files, now or as soon as `flush` finds room."""
+        self._outbox.append((pickle.dumps(message), files))
+        self.flush()
+
+    def flush(self) -> bool:
+        """Sends what waits; returns whether all of it went."""
+        if self.ending is not None or self.is_silent:
+            self._outbox.clear()
+        try:
+            while self._outbox:
+                data, files = self._outbox[0]
+                if all(file.descriptor >= 0 for file in files):  # else closed meanwhile, and a closing follows
+                    socket.send_fds(self.socket, [data], [file.descriptor for file in files])
+                self._outbox.popleft()
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):  # it ended, which is noticed elsewhere
+            self._outbox.clear()
+        return True
+
+    def messages(self) -> Iterator[Message]:
+        """Takes the messages that are there; text of a stack is kept in `stack`."""
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, PACKET_NBYTES + 1024, 1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.is_silent = True
+                return
+            if not data.startswith(_PICKLE):
+                self.stack += data.decode(errors="replace")
+                continue
+            value: Any = pickle.loads(data)
+            if isinstance(value, int) and not descriptors:
+                raise OSError(
+                    errno.EMFILE,
+                    f"{self} sent {mib(value)} in a file, and this process has as many files open as it may. Close "
+                    "some, or allow more (ulimit -n)",
+                )
+            for descriptor in descriptors:
+                value = pickle.loads(map_shared(descriptor, value))
+                os.close(descriptor)
+            yield value
+
+    @property
+    def standstill(self) -> str:
+        """Where it stood still, for messages."""
+        return "was stopped, by SIGSTOP." if self.was_stopped else f"was here:\n{_user_lines(self.stack)}\n"
+
+    def look_at_memory(self) -> None:
+        """Notes its memory, which nobody can ask for after its end."""
+        self._own_peak_nbytes = max(self._own_peak_nbytes, _peak_nbytes(self.pid))
+
+    def ask_for_stack(self) -> None:
+        """Has it write where it is, before it is killed; unless somebody stopped it."""
+        self.asked_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            self.was_stopped = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        self._signal(STACK_SIGNAL)
+
+    def kill(self) -> None:
+        """Ends it, whatever it is doing."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        # By descriptor: if the user's code reaps all children, the number may be somebody else's by now.
+        with contextlib.suppress(ProcessLookupError):
+            if self.ending is None and self.pidfd is not None:
+                signal.pidfd_send_signal(self.pidfd, number)
+            elif self.ending is None:
+                os.kill(self.pid, number)
+
+    def dismiss(self) -> None:
+        """Has it end after its unit."""
+        with contextlib.suppress(OSError):  # it has ended
+            self.socket.shutdown(socket.SHUT_RDWR)  # a child that the user forked may have a copy, and keep it open
+        self.socket.close()
+
+    def reap(self) -> bool:
+        """Takes notice of its end, and closes what was open for it; returns whether it has ended."""
+        if self.ending is not None:
+            return True
+        peak_nbytes = 0
+        try:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid == 0:
+                return False
+            # KiB on Linux, bytes on macOS. It counts what the process was before exec(), a copy of this one.
+            peak_nbytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            if peak_nbytes <= self._inherited_nbytes:
+                peak_nbytes = self._own_peak_nbytes
+            code: int | None = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:  # somebody else waited for all children, as the user's code may
+            code = None
+        self._process.returncode = self._code = code if code is not None else 0
+        self.socket.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        self.ending = _ending(code, peak_nbytes)
+        return True
+
+    def likely_cause(self) -> str:
+        """What its end may come from, for messages."""
+        if self._code == -signal.SIGKILL:
+            return "SIGKILL is most often the system running out of memory."
+        if self._code < 0:
+            return "A crash like that comes from compiled code."
+        return "Something there ends the process, such as os._exit()."
+
+
+def _ending(code: int | None, peak_nbytes: int) -> str:
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    memory = f", with a peak memory of {mib(peak_nbytes)}," if peak_nbytes else ""
+    return f"was killed by signal {-code}{name}{memory}"
+
+
+def _peak_nbytes(pid: int) -> int:
+    """The most memory that a living process had resident; 0 if nobody says."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _thread_counts(count: int) -> dict[str, str]:
+    return {
+        name: value if (value := os.environ.get(name, "")).isdigit() and 0 < int(value) <= count else str(count)
+        for name in _THREAD_COUNTS
+    }
+
+
+def _user_lines(stack: str) -> str:
+    """A stack without the frames of this package's private rooms, which are below each of the user's."""
+    ours = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "_")
+    return "\n".join(line for line in stack.strip().splitlines() if ours not in line)

@@ -1,0 +1,546 @@
+"""How a plan travels to worker processes, with the user's functions in it.
+
+A parcel is a pickle and some arrays. In the pickle, by value: functions and classes of the main module and of
+modules that are not installed (one beside the script, a test module), with the globals that they mention. By
+reference: what is installed, which a worker imports. Not in the pickle: large arrays, of which a worker gets its
+own copy on write in shared memory; memmaps, which it maps again by path; open files, which are refused.
+
+A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with the names
+that travelling functions take from it. What else it imported stays at home: no worker imports a framework that
+only the training uses.
+
+To pack it, nothing of the user's is imported, and nothing run but the methods by which objects are pickled. What
+cannot travel is refused by the name of the variable, which is looked for afterwards, by packing parts.
+"""
+
+import contextlib
+import functools
+import inspect
+import io
+import itertools
+import math
+import operator
+import os
+import pickle
+import random
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
+from penstock.base._errors import SourceError, TravelError, type_of
+from penstock.memory._budget import mib
+from penstock.memory._pickles import reduced
+from penstock.memory._shared import View, lay_out
+from penstock.plan._cache import Cache
+from penstock.plan._filter import FlatMap
+from penstock.plan._map import Map
+from penstock.plan._node import Node, walk
+from penstock.plan._source import Source, SourceNode
+from penstock.plan._stream import Generate, StreamSource
+from penstock.sources._listing import FileList
+from penstock.sources._openfile import File
+from penstock.sources._remote import Settings, arrive, protocols_of
+from penstock.sources.npy import StridedFile
+
+SHARED_ARRAY_NBYTES: Final = 1 << 20
+"""Arrays from this size on go into shared memory."""
+PARCEL_LIMIT_NBYTES: Final = 32 << 20
+"""What else travels may not be larger, pickled: each worker has a copy, and takes time to make it."""
+
+Array = npt.NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class PlanPayload:
+    """Something packed."""
+
+    data: bytes
+    """For `unpack`, together with the memory of the arrays."""
+    arrays: tuple[Array, ...]
+    """What has to be put into shared memory: each one piece of memory, C or Fortran, without Python objects."""
+
+    generators: tuple[str, ...] = ()
+    """The types of random generators that are in it, of which each worker gets a copy."""
+    unseen: tuple[Cache, ...] = ()
+    """Caches of datasets that functions hold, of which nobody has seen yet what they are to keep: where they arrive,
+    they keep nothing."""
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+class _Mapped(NamedTuple):
+    """An array, as the file that it maps."""
+
+    file: StridedFile
+    is_memmap: bool
+    """Or else a plain view of one."""
+
+    def load(self, _: object) -> Array:
+        """Maps it again, copy on write."""
+        file = self.file
+        first, end = file.extent
+        with contextlib.suppress(FileNotFoundError), open(file.path, "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if (status.st_dev, status.st_ino) == (file.st_dev, file.st_ino) and status.st_size >= end:
+                return self._of(np.memmap(opened, np.uint8, "c", first, (end - first,)), file.offset - first)
+        raise SourceError(
+            f"{file.path} was deleted, replaced or shortened since it was mapped and given to a dataset. Map it again "
+            "and make the dataset again."
+        )
+
+    def _of(self, whole: Array, offset: int) -> Array:
+        kind: type[Array] = np.memmap if self.is_memmap else np.ndarray
+        array: Array = np.ndarray.__new__(kind, self.file.shape, self.file.dtype, whole, offset, self.file.strides)
+        if self.is_memmap:
+            array.__dict__.update(whole.__dict__)  # the mapping, its name and offset
+        return array
+
+
+def pack(plan: Node, value: Any) -> PlanPayload:
+    """Packs a value for worker processes; what `lay_out` copies is all the memory that it takes.
+
+    Args:
+        plan: The plan in it; looked at to find out what does not travel, and what is not its own.
+        value: What `unpack` gives back: the plan, and what goes with it.
+
+    Raises:
+        TravelError: Something cannot travel; names the step and the variable.
+    """
+    try:
+        pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
+    except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
+        raise _diagnosis(_held(plan), error) from (None if isinstance(error, _TooLargeError) else error)
+    views, roots = lay_out([array for array, file in pickler.arrays if file is None])
+    rest = iter(views)
+    places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
+    data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
+    return PlanPayload(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen))
+
+
+def unpack(data: bytes, arrays: Sequence[npt.NDArray[np.uint8]]) -> Any:
+    """Gives back what `pack` was given, in a worker.
+
+    Args:
+        data: That of the parcel.
+        arrays: The memory of each of its arrays, writable, shape `(nbytes,)`. What it returns holds views of them.
+
+    Raises:
+        SourceError: The file of a memmap is gone or another.
+        Exception: What the user's objects raise when they are made; ImportError for a module that is not there.
+    """
+    file = io.BytesIO(data)
+    places = pickle.load(file)
+    return _Unpickler(file, places, arrays).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, file: io.BytesIO, places: Sequence["View | _Mapped"], roots: Sequence[npt.NDArray[np.uint8]]
+    ) -> None:
+        super().__init__(file)
+        self._places = places
+        self._roots = roots
+        self._loaded: dict[int, Array] = {}
+
+    def persistent_load(self, number: int) -> Array:
+        if number not in self._loaded:
+            self._loaded[number] = self._places[number].load(self._roots)
+        return self._loaded[number]
+
+
+class _TooLargeError(Exception):
+    """A pickle has grown beyond its limit."""
+
+
+class _Sink:
+    """Where a pickle is written: kept or only counted, up to a limit."""
+
+    def __init__(self, limit_nbytes: int, is_kept: bool) -> None:
+        self.pieces: list[bytes] = []
+        self.nbytes = 0
+        self._limit_nbytes, self._is_kept = limit_nbytes, is_kept
+
+    def write(self, data: Any) -> None:
+        self.nbytes += memoryview(data).nbytes
+        if self.nbytes > self._limit_nbytes:
+            raise _TooLargeError
+        if self._is_kept:
+            self.pieces.append(bytes(data))
+
+
+# Which modules cloudpickle takes by value is known to the whole process: one thread at a time says so. A thread may
+# come again, from a method of the user's by which an object is pickled.
+@final
+class _Turn:
+    def __init__(self) -> None:
+        self.forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """After fork(): whoever held the lock did not come along."""
+        self.lock = threading.RLock()
+
+
+_turn = _Turn()
+
+
+def _pickled(
+    value: Any, limit_nbytes: int, *, is_kept: bool = True, own: Collection[int] = ()
+) -> tuple["_Pickler", _Sink]:
+    names = _Names()
+    while True:
+        sink = _Sink(limit_nbytes, is_kept)
+        with _turn.lock:
+            pickler = _Pickler(sink, names, own)
+            try:
+                pickler.dump(value)
+            finally:
+                pickler.forget()
+        if not pickler.lacks_names():
+            return pickler, sink
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """One dump of cloudpickle's pickler, under the lock, with our own ways for arrays, modules and files.
+
+    Args:
+        sink: Where it writes.
+        names: What functions take from modules, as dumps of the same before have found; this one adds to it.
+        own: The ids of the plan's nodes. Others are of datasets that functions hold.
+    """
+
+    def __init__(self, sink: _Sink, names: "_Names", own: Collection[int]) -> None:
+        super().__init__(sink, protocol=5)
+        self.arrays: list[tuple[Array, StridedFile | None]] = []
+        """Arrays that are not in the pickle, by number, and where those that are mapped lie."""
+        self.generators: set[str] = set()
+        self.unseen: list[Cache] = []
+        """See `PlanPayload`."""
+        self._numbers: dict[int, int] = {}
+        self._names = names
+        self._own = own
+        self._sent: list[tuple[types.ModuleType, set[str]]] = []
+        self._looked_at: set[str] = set()
+        self._registered: list[types.ModuleType] = []
+        self._aliases: set[int] = set()
+        self._settings: dict[str, Settings] = {}
+        """What other processes have to know to read URLs, by protocol."""
+
+    def forget(self) -> None:
+        """Has cloudpickle treat modules as before; what the user registered was left alone."""
+        for module in self._registered:
+            with contextlib.suppress(ValueError):  # a thread of the user's has done it
+                cloudpickle.unregister_pickle_by_value(module)
+
+    def lacks_names(self) -> bool:
+        """Whether a module went without a name that a function pickled later takes from it: then once more."""
+        return any(self._names.of(module) - sent for module, sent in self._sent)
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """The number of an array that is not in the pickle; the same array, the same number."""
+        if type(obj) is not np.ndarray and type(obj) is not np.memmap:
+            return None
+        number = self._numbers.get(id(obj))
+        if number is None and obj.size:
+            file = StridedFile.of_memmap(obj)
+            if file is not None or (obj.nbytes >= SHARED_ARRAY_NBYTES and not obj.dtype.hasobject):
+                self._numbers[id(obj)] = number = len(self.arrays)
+                self.arrays.append((obj, file))  # which keeps the id its own
+        return number
+
+    def reducer_override(self, obj: Any) -> Any:
+        """What pickle asks for everything but plain values."""
+        if isinstance(obj, np.ndarray):
+            return _reduce_array(obj)
+        if isinstance(obj, types.FunctionType):
+            self._look_at(obj.__module__)
+            reduced = super().reducer_override(obj)
+            if reduced is not NotImplemented:
+                self._names.add(obj)
+            return reduced
+        if isinstance(obj, type):
+            self._look_at(obj.__module__)
+        elif isinstance(obj, types.ModuleType):
+            if is_own(obj):
+                return self._reduce_module(obj)
+        elif isinstance(obj, Cache):
+            if id(obj) not in self._own and obj.known_spec is None:
+                self.unseen.append(obj)
+        elif isinstance(obj, (File, FileList)):
+            return self._reduce_files(obj)
+        elif isinstance(obj, _HINTS):
+            if not _is_of_installed(obj):  # or else by name
+                return self._reduce_hint(obj)
+        elif isinstance(obj, functools._lru_cache_wrapper):
+            if is_own_code(obj):  # or else it would go as a name in its module, which a worker would import
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
+        elif isinstance(obj, _OPEN_FILES) and obj is not sys.stdout and obj is not sys.stderr:
+            raise TypeError("an open file belongs to its process")  # cloudpickle would send its text
+        elif isinstance(obj, (np.random.Generator, np.random.RandomState, random.Random)):
+            for module, name in ((np.random.mtrand, "_rand"), (random, "_inst")):
+                if obj is getattr(module, name, None):
+                    return getattr, (module, name)  # that of the worker, which is seeded for each element
+            if not isinstance(obj, random.SystemRandom):
+                self.generators.add(type(obj).__name__)
+        elif (memory := sys.modules.get("fsspec.implementations.memory")) is not None and isinstance(
+            obj, memory.MemoryFileSystem
+        ):
+            raise TypeError("what memory:// holds is in the memory of this process alone")
+        elif (h5py := sys.modules.get("h5py")) is not None and isinstance(obj, h5py.HLObject):
+            return _reduce_hdf5(obj, h5py)
+        elif (keras := sys.modules.get("keras")) is not None and isinstance(obj, getattr(keras, "Layer", ())):
+            self.generators.update(_seeded_layers(obj))
+        return super().reducer_override(obj)
+
+    def _look_at(self, name: str | None) -> None:
+        """Registers a module of the user's, once, when the first of its functions or classes comes."""
+        if name is None or name in self._looked_at:
+            return
+        self._looked_at.add(name)
+        module, known = sys.modules.get(name), cloudpickle.list_registry_pickle_by_value()
+        if isinstance(module, types.ModuleType) and is_own(module) and module.__name__ not in known:
+            with contextlib.suppress(ValueError):  # it is there under another name
+                cloudpickle.register_pickle_by_value(module)
+                self._registered.append(module)
+
+    def _reduce_module(self, module: types.ModuleType) -> Any:
+        content = {name: vars(module)[name] for name in self._names.of(module)}
+        self._sent.append((module, set(content)))
+        # The content is set when the module exists, for it may refer to the module.
+        return types.ModuleType, (module.__name__,), content, None, None, _fill_module
+
+    def _reduce_files(self, files: File | FileList) -> Any:
+        """Names of files; with those behind URLs goes what this program set of fsspec."""
+        urls = files.remote_folders if isinstance(files, FileList) else [files.url] * (not files.is_local)
+        if not urls:
+            return super().reducer_override(files)
+        protocols = {protocol for url in urls for protocol in protocols_of(url)}
+        for protocol in protocols - self._settings.keys():
+            self._settings[protocol] = Settings.of(protocol)
+        settings = tuple(self._settings[protocol] for protocol in sorted(protocols))
+        return arrive, (settings, type(files), tuple(vars(files).values()))
+
+    def _reduce_hint(self, hint: Any) -> Any:
+        """What annotations mention, which pickle and cloudpickle would have a worker look up in the user's module."""
+        if isinstance(hint, typing.NewType):
+            return typing.NewType, (hint.__name__, hint.__supertype__)
+        if isinstance(hint, (typing.ParamSpec, typing.TypeVarTuple)):
+            return type(hint), (hint.__name__,)
+        # One that comes again comes in its own value, `type Tree = list[Tree]`, which pickle cannot say.
+        value = typing.Any if id(hint) in self._aliases else hint.__value__
+        self._aliases.add(id(hint))
+        return _alias, (hint.__name__, value, hint.__type_params__)
+
+
+class _Names:
+    """Which names travelling functions take from the user's modules."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[str]] = {}
+        self._mentioned: set[str] = set()
+
+    def of(self, module: types.ModuleType) -> set[str]:
+        """Those of a module; for one that came by a way that was not seen, all that are mentioned anywhere."""
+        # A module that makes its names when they are asked for (PEP 562) goes on doing so.
+        names = self._taken.get(module.__name__, self._mentioned) | {"__getattr__"}
+        return (names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
+
+    def add(self, function: types.FunctionType) -> None:
+        """Adds what a function takes: `mylib.f` takes `f`, and if `mylib` is used otherwise, all that it mentions."""
+        mentioned = set(mentioned_in(function.__code__))
+        self._mentioned |= mentioned
+        scope = {**globals_of(function, mentioned), **closure_of(function)}
+        if not any(isinstance(value, types.ModuleType) and is_own(value) for value in scope.values()):
+            return
+        for name, attributes in uses(function.__code__):
+            value = scope.get(name)
+            while isinstance(value, types.ModuleType) and is_own(value):
+                taken = self._taken.setdefault(value.__name__, set())
+                if not attributes:
+                    taken |= mentioned
+                    break
+                name, *attributes = attributes
+                taken.add(name)
+                value = vars(value).get(name)
+
+
+_OPEN_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
+# `type X = ...` is of Python 3.12.
+_HINTS = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
+
+
+def _is_of_installed(hint: Any) -> bool:
+    module = sys.modules.get(hint.__module__ or "")
+    return module is not None and not is_own(module) and getattr(module, hint.__name__, None) is hint
+
+
+def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+    return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _fill_module(module: types.ModuleType, content: dict[str, Any]) -> None:
+    vars(module).update(content)
+    vars(module).setdefault("__getattr__", functools.partial(_absent, module.__name__))
+
+
+def _absent(module: str, name: str) -> Any:
+    raise AttributeError(
+        f"module {module!r} came to this worker process with the names that the dataset's functions take from it, and "
+        f"{name!r} is not one. Write `import {module}` inside the function to have all of it."
+    )
+
+
+def _reduce_array(array: Any) -> Any:
+    """Large arrays of subclasses: as a plain array, which is shared, and their type; others as they are."""
+    kind: Any = type(array)
+    if array.nbytes < SHARED_ARRAY_NBYTES or array.dtype.hasobject:
+        return reduced(array)
+    if kind is np.ma.MaskedArray:
+        return kind, (array.data, array.mask, None, False, True, 0, array.fill_value)
+    if kind.__reduce__ is np.ndarray.__reduce__ and kind.__reduce_ex__ is np.ndarray.__reduce_ex__:
+        return np.ndarray.view, (array.view(np.ndarray), kind)
+    return NotImplemented
+
+
+def _seeded_layers(layer: Any) -> Iterator[str]:
+    """The types of Keras's layers that draw from a seed of their own, which goes along: RandomCrop always has one."""
+    if getattr(layer, "seed", None) is not None:
+        yield type(layer).__name__
+    for each in getattr(layer, "layers", ()):
+        yield from _seeded_layers(each)
+
+
+def _reduce_hdf5(obj: Any, h5py: Any) -> Any:
+    """A file, group or dataset of h5py, by names: a worker opens the file for itself."""
+    if not obj or obj.file.mode != "r" or not os.path.exists(obj.file.filename):
+        raise TypeError('its HDF5 file is closed, open for writing, or not on disk; open one with mode "r"')
+    if isinstance(obj, h5py.File):
+        return h5py.File, (os.path.abspath(obj.filename), "r")
+    return operator.getitem, (obj.file, obj.name)
+
+
+# What follows runs after a failure, to find its cause.
+
+_MEASURED_NBYTES: Final = 1 << 30
+_Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it cannot be
+
+
+def stay_behind(plan: Node) -> list[TravelError]:
+    """Says of each function and source of a plan that cannot travel why; copies no arrays."""
+    found = []
+    for step in _held(plan):
+        try:
+            _pickled(step[1], PARCEL_LIMIT_NBYTES, is_kept=False)
+        except Exception as error:
+            found.append(_diagnosis([step], error))
+    return found
+
+
+def _held(plan: Node) -> list[tuple[Node, Any]]:
+    """What steps hold that is the user's."""
+    nodes = {id(node): node for node in walk(plan)}.values()
+    held: list[tuple[Node, Any]] = [(node, node.function) for node in nodes if isinstance(node, Map)]
+    held += [(node, node.function) for node in nodes if isinstance(node, FlatMap)]
+    held += [(node, node.data) for node in nodes if isinstance(node, (SourceNode, Generate))]
+    return held
+
+
+def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelError:
+    """Names the step and the variable that cannot travel; or that is the largest, where all can."""
+    results = [_measured(value) for _, value in held]
+    worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
+    if worst is None or (not isinstance(error, _TooLargeError) and results[worst][1] is None):
+        why = f"{type(error).__name__}: {error}"
+        return TravelError(f'This dataset cannot travel to a worker process ({why}). Use executor="threads".')
+    node, value = held[worst]
+    words, culprit, (nbytes, reason) = _narrowed(value, results[worst], set())
+    where, cure = "", "Give files or arrays (from_npy, from_arrays)"
+    if isinstance(node, Generate):
+        where, cure = f" at {node.where}", "Make it inside the generator"
+    if isinstance(node, (Map, FlatMap)):
+        where, cure = f" at {node.where}", "Make it inside the function, give it as NumPy arrays, which workers share"
+    what = [*words, type_of(culprit)]
+    what[-2:] = [", ".join(what[-2:])]
+    fact = f"{node.label}{where} {'is' if culprit is value else 'holds'} {', in it '.join(what)}"
+    if reason:
+        fact += f", which cannot travel to a worker process ({reason})"
+    else:
+        size = f"more than {mib(_MEASURED_NBYTES)}" if nbytes > _MEASURED_NBYTES else mib(int(nbytes))
+        fact += f" of {size} pickled; besides arrays, at most {mib(PARCEL_LIMIT_NBYTES)} travel to a worker process"
+    return TravelError(f'{fact}. {cure}, or use executor="threads".')
+
+
+def _measured(value: Any) -> _Result:
+    try:
+        return _pickled(value, _MEASURED_NBYTES, is_kept=False)[1].nbytes, None
+    except _TooLargeError:
+        return _MEASURED_NBYTES + 1, None
+    except Exception as error:
+        return math.inf, f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def _narrowed(value: Any, result: _Result, above: set[int]) -> tuple[list[str], Any, _Result]:
+    """The part of a value that is to blame: the words that lead to it, itself, and its result."""
+    above = {*above, id(value)}
+    for words, part in _parts(value):
+        if id(part) not in above and len(above) < 10:
+            found = _measured(part)
+            if found[0] >= result[0] / 2:
+                inner, culprit, found = _narrowed(part, found, above)
+                return [words, *inner] if words else inner, culprit, found
+    return [], value, result
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value holds that is pickled with it, in words; none where it goes without saying."""
+    kind = type(value)
+    if isinstance(value, types.MethodType):
+        yield from (("", value.__func__), ("", value.__self__))
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+        arguments: dict[Any, Any] = {**dict(enumerate(value.args)), **value.keywords}
+        yield from ((f"the argument `{name}`", each) for name, each in arguments.items())
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield "", value.__wrapped__
+    elif isinstance(value, types.FunctionType) and is_own_code(value):
+        names = {name for name, _ in uses(value.__code__)}
+        yield from ((f"the variable `{name}`", each) for name, each in closure_of(value).items())
+        yield from ((f"the global `{name}`", each) for name, each in globals_of(value, names).items())
+        for parameter in inspect.signature(value, follow_wrapped=False).parameters.values():
+            yield f"the default of `{parameter.name}`", parameter.default
+    elif isinstance(value, type) and is_own_code(value):
+        # Methods last: one that says `super()` holds the class, with all that is wrong with it.
+        members = {name: each for name, each in vars(value).items() if name not in ("__dict__", "__weakref__")}
+        for name in sorted(members, key=lambda name: isinstance(members[name], types.FunctionType)):
+            yield f"`{value.__name__}.{name}`", members[name]
+    elif kind in (list, tuple, set, dict):
+        items = value.items() if kind is dict else enumerate(value)
+        yield from ((f"the item {key!r:.40}", each) for key, each in itertools.islice(items, 1000))
+    else:
+        ways = ("__reduce__", "__reduce_ex__", "__getstate__")
+        is_plain = all(getattr(kind, name) is getattr(object, name) for name in ways)
+        ours = kind.__module__.partition(".")[0] == "penstock"  # whose attributes say nothing to the user
+        if isinstance(value, StreamSource) or (is_plain and (isinstance(value, Source) or not ours)):
+            for name, each in getattr(value, "__dict__", {}).items():
+                yield "" if ours else f"the attribute `{name}`", each
+        yield "", kind

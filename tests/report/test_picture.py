@@ -1,0 +1,369 @@
+"""The picture of a report: which boxes with which texts, where, and what is drawn of them."""
+
+import itertools
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.report._lanes import Lane, PlanStep, StepTime
+from penstock.report._picture import MARGIN, MOST_INPUTS, Box, Drawing, lay_out
+from penstock.report._units import size
+
+# Not of all tests: Matplotlib keeps fonts open.
+leaves_nothing = pytest.mark.usefixtures("leaves_nothing_behind")
+
+DATA = PlanStep("from_npy(a.npy)", (2,), (), "160 elements", 1024)
+MAP = PlanStep("map(decode)", (1,), (DATA,), "160 elements", 2048)
+BATCH = PlanStep("batch(16)", (0,), (MAP,), "10 elements", 32768)
+STEPS = (StepTime("map(decode)", 1, 160, 0.6, 2048), StepTime("from_npy(a.npy)", 2, 160, 0.2, 1024))
+LANE = Lane("batch(16)", 2, False, 10, 1.0, 0.5, STEPS, "processes")
+
+
+def report(plan: PlanStep | None = BATCH, *lanes: Lane, wait_s: float = 0.75, use_s: float = 0.25) -> ps.Report:
+    """Of eleven batches."""
+    return ps.Report(
+        batches=11,
+        elements_per_batch=16,
+        elapsed_s=wait_s + use_s,
+        wait_s=wait_s,
+        first_batch_s=0.1,
+        copied=0,
+        executor="processes",
+        workers=2,
+        projected_nbytes=200 << 20,
+        slot_count=6,
+        slot_nbytes=30 << 20,
+        shared_nbytes=0,
+        note="",
+        memory_limit=1024 << 20,
+        cpu_count=8,
+        lanes=lanes or (LANE,),
+        plan=plan,
+        peak_nbytes=256 << 20,
+        overhead_nbytes=100 << 20,
+    )
+
+
+def texts(drawing: Drawing) -> list[list[str]]:
+    return [box.text.splitlines() for box in drawing.boxes]
+
+
+def order(drawing: Drawing) -> list[str]:
+    """The first line of each box, those before an arrow's end first."""
+    return [lines[0] for lines in texts(drawing)]
+
+
+# What it says.
+
+
+def test_each_step_has_a_box_with_what_was_measured() -> None:
+    drawing = lay_out(report())
+    assert texts(drawing) == [
+        ["from_npy(a.npy)", "160 elements, 160 KiB in all", "1.2 ms an element, 20% of the work"],
+        ["map(decode)", "160 elements, 320 KiB in all", "3.8 ms an element, 60% of the work", "this is the limit"],
+        ["batch(16)", "10 elements, 32.0 KiB each"],
+        [
+            "2 processes",
+            "into batches: 1.2 ms an element, 20% of the work",
+            "25% computing, 25% waiting at work, 50% idle",
+        ],
+        ["your program", "25.0 ms a batch, 160 elements/s", "waits 75% of the time for data"],
+    ]
+    assert [box.share for box in drawing.boxes] == [*map(pytest.approx, (0.1, 0.3)), None, pytest.approx(0.1), None]
+    assert [(edge.source, edge.target) for edge in drawing.edges] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    title = " ".join(label.text for label in drawing.labels if label.style == "title")
+    assert title == f"{report().sentence}."
+
+
+def test_bytes_that_are_not_known_are_not_said() -> None:
+    ragged = replace(LANE, steps=(replace(STEPS[0], element_nbytes=None),))
+    found = texts(lay_out(report(replace(BATCH, element_nbytes=None), ragged)))
+    assert found[0] == ["from_npy(a.npy)", "160 elements, 1.0 KiB each"]  # not measured: what the plan knows
+    assert found[1][1] == "160 elements"
+    assert found[2] == ["batch(16)", "10 elements"]
+
+
+@pytest.mark.parametrize(
+    ("lane", "use_s", "box"),
+    [
+        (LANE, 0.99, "your program"),
+        (replace(LANE, steps=()), 0.25, "2 processes"),
+        (replace(LANE, executor="threads", workers=1, is_serial=True), 0.25, "one thread"),
+        (LANE, 0.25, "map(decode)"),
+    ],
+)
+def test_one_box_is_the_limit_and_says_so(lane: Lane, use_s: float, box: str) -> None:
+    drawing = lay_out(report(BATCH, lane, wait_s=1 - use_s, use_s=use_s))
+    assert [(each.labels[0].text, each.labels[-1].text) for each in drawing.boxes if each.is_limit] == [
+        (box, "this is the limit")
+    ]
+
+
+def test_what_workers_did_with_their_time_is_computed_by_the_batch() -> None:
+    shares = LANE.shares(0.1)
+    assert shares is not None
+    assert (shares.computing, shares.waiting, shares.idle) == pytest.approx((0.25, 0.25, 0.5))
+    assert LANE.shares(0.01).idle == 0  # type: ignore[union-attr]  # never less
+    assert replace(LANE, executor="inline").shares(0.1) is None
+    assert replace(LANE, batches=0).shares(0.1) is None
+
+
+def test_memory_is_drawn_to_one_scale_beside_the_limit() -> None:
+    drawing = lay_out(report())
+    bars = {bar.kind: bar for bar in drawing.bars if bar.kind != "share"}
+    room = drawing.width - 2 * MARGIN
+    for kind, nbytes in (("projected", 200), ("overhead", 100), ("measured", 256)):
+        assert bars[kind].width == pytest.approx(room * nbytes / 1024)
+    assert bars["limit"].x + bars["limit"].width / 2 == pytest.approx(MARGIN + room)
+    said = [label.text for label in drawing.labels if label.style == "fact"]
+    assert said[:2] == [
+        "memory projected: 200 MiB, and up to 100 MiB for worker processes; the limit is 1.0 GiB",
+        "memory measured: your program grew by 256 MiB",
+    ]
+
+
+def test_many_inputs_are_folded() -> None:
+    inputs = tuple(PlanStep("range(30)", (2 + number,), (), "30 elements", 8) for number in range(9))
+    drawing = lay_out(report(PlanStep("concatenate()", (0,), inputs, "270 elements", 8)))
+    assert order(drawing)[: MOST_INPUTS + 1] == ["range(30)"] * (MOST_INPUTS - 1) + [
+        "and 6 more inputs",
+        "concatenate()",
+    ]
+
+
+def test_a_report_of_no_batch_is_the_plan() -> None:
+    fresh = replace(report(), batches=0, lanes=(), peak_nbytes=0)
+    assert order(lay_out(fresh)) == ["from_npy(a.npy)", "map(decode)", "batch(16)", "your program"]
+    assert lay_out(fresh).boxes[-1].labels[-1].text == "no batch was handed out yet"
+    assert lay_out(fresh).labels[0].text == "No batch was handed out yet."
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(None, ""), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB")],
+)
+def test_sizes_have_few_digits(nbytes: int | None, text: str) -> None:
+    assert size(nbytes).replace(",", "") == text
+
+
+# Of plans that were run.
+
+
+def plus(x: Any) -> Any:
+    return x + 1
+
+
+def a_function_of_pairs_with_a_name_that_is_longer_than_two_lines_of_a_box_can_ever_hold_broken_or_not(x: Any) -> Any:
+    return x
+
+
+def データを読んで画像に変換する関数(x: Any) -> Any:  # noqa: N802
+    return x["画像"]
+
+
+def is_odd(x: Any) -> Any:
+    return x % 2 == 1
+
+
+def numbers() -> Iterator[int]:
+    yield from range(120)
+
+
+def part(index: int, count: int) -> Iterator[int]:
+    yield from range(index, 120, count)
+
+
+SCALAR = ps.ArraySpec((), "int64")
+
+PLANS: dict[str, Callable[[], ps.Dataset]] = {
+    "short": lambda: ps.range(120).map(plus).batch(8),
+    "long": lambda: (
+        ps.zip(
+            (
+                ps.range(200).shuffle(seed=1).map(plus).take(180).cast("float32"),
+                ps.from_arrays(np.zeros((200, 3))).skip(20).repeat(2).take(180),
+            )
+        )
+        .map(a_function_of_pairs_with_a_name_that_is_longer_than_two_lines_of_a_box_can_ever_hold_broken_or_not)
+        .shuffle(seed=2)
+        .batch(8)
+        .take(20)
+    ),
+    "serial": lambda: ps.from_generator(numbers, element_spec=SCALAR).batch(8),
+    "cut in two": lambda: (
+        ps.zip((ps.range(120).filter(is_odd), ps.from_generator(numbers, element_spec=SCALAR).map(plus).take(60)))
+        .shuffle(window=16)
+        .map(lambda pair: pair[0])
+        .batch(8)
+    ),
+    "shards": lambda: ps.from_generator(part, shards=5, element_spec=SCALAR).map(plus).batch(8),
+    "many": lambda: ps.concatenate([ps.range(9) for _ in range(9)]).batch(3),
+    "characters": lambda: ps.zip({"画像": ps.range(60), "$x^2$": ps.range(60)}).map(データを読んで画像に変換する関数),
+}
+
+
+def run(name: str, **options: Any) -> ps.Report:
+    with PLANS[name]().loader("threads", workers=2, **options) as loader:
+        list(loader)
+        return loader.report()
+
+
+@leaves_nothing
+@pytest.mark.parametrize("name", PLANS)
+def test_no_box_overlaps_another_and_arrows_lead_to_the_consumer(name: str) -> None:
+    said = run(name)
+    drawing = lay_out(said)
+    for one, other in itertools.combinations(drawing.boxes, 2):
+        assert not overlap(one, other)
+    for box in drawing.boxes:
+        assert MARGIN - 1e-9 < box.x < box.x + box.width < drawing.width - MARGIN + 1e-9
+        assert MARGIN <= box.y < box.y + box.height <= drawing.height - MARGIN
+        assert all(box.y < label.y < box.y + box.height for label in box.labels)
+    # Each box but the last has one arrow out of it, to a box below.
+    assert sorted(edge.source for edge in drawing.edges) == list(range(len(drawing.boxes) - 1))
+    for edge in drawing.edges:
+        source, target = drawing.boxes[edge.source], drawing.boxes[edge.target]
+        assert edge.points[0] == pytest.approx((source.x + source.width / 2, source.y + source.height))
+        assert edge.points[-1] == pytest.approx((target.x + target.width / 2, target.y))
+        assert source.y + source.height < target.y
+    assert sum(box.is_limit for box in drawing.boxes) == (not said.is_idle)
+
+
+def overlap(one: Box, other: Box) -> bool:
+    across = one.x < other.x + other.width and other.x < one.x + one.width
+    return across and one.y < other.y + other.height and other.y < one.y + one.height
+
+
+@leaves_nothing
+def test_workers_stand_below_the_steps_that_they_run() -> None:
+    assert order(lay_out(run("short"))) == ["range(120)", "map(plus)", "batch(8)", "2 threads", "your program"]
+    assert order(lay_out(run("serial"))) == ["from_generator(numbers)", "batch(8)", "one thread", "your program"]
+    assert order(lay_out(run("cut in two"))) == [
+        *("range(120)", "filter(is_odd)", "2 threads"),
+        *("from_generator(numbers)", "one thread", "map(plus)", "take(60)", "2 threads"),
+        *("zip", "shuffle(seed=0, window=16)", "one thread"),
+        *("map(<lambda>)", "batch(8)", "2 threads", "your program"),
+    ]
+
+
+@leaves_nothing
+def test_shards_are_one_box_and_so_are_their_readers() -> None:
+    found = texts(lay_out(run("shards")))
+    assert found[0][:2] == ["from_generator(part)", "5 of these, side by side"]
+    assert found[1][0] == "5 times one thread"
+    assert found[2][0] == "from_generator(part), shards=5"
+
+
+@leaves_nothing
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_steps_of_which_a_user_knows_nothing_are_not_shown(on_error: str) -> None:
+    found = order(lay_out(run("short", on_error=on_error)))
+    left_out = ["(leaves out what failed)"] if on_error == "skip" else []
+    assert [each for each in found if "thread" not in each] == [
+        *("range(120)", "map(plus)"),
+        *left_out,
+        *("batch(8)", "your program"),
+    ]
+
+
+@leaves_nothing
+def test_a_place_that_reads_what_workers_make_is_not_the_limit_while_it_waits_for_them() -> None:
+    def slowly(x: Any) -> Any:
+        time.sleep(0.002)
+        return x
+
+    with ps.range(160).map(slowly).filter(lambda _: True).batch(8).loader("threads", workers=2) as loader:
+        assert sum(map(len, loader)) == 160
+        said = loader.report()
+    assert said.slowest is not None
+    assert said.slowest[1] is not None
+    assert said.slowest[1].step == "map(slowly)"
+    feed = next(lane for lane in said.lanes if lane.is_serial)
+    assert feed.wall_s < 0.3 * said.slowest[0].wall_s, "half of it is what two workers took, and what it waited"
+    assert said.what_if(workers=4).elements_per_s > 1.3 * said.elements_per_s
+
+
+@leaves_nothing
+def test_the_table_says_bytes_and_what_workers_did() -> None:
+    table = str(run("short")).splitlines()
+    found = re.match(r"  range\(120\) +(\d+) elements +(\S+ \S+) +\S+ \S+ each ", table[1])
+    assert found is not None
+    assert found[2] == size(8 * int(found[1]))
+    assert table[4].startswith("  2 threads: ")
+    assert table[4].endswith("% idle")
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a", "png", "a.png.gz"])
+def test_other_formats_are_refused(name: str) -> None:
+    with pytest.raises(
+        ps.ArgumentError, match=r"report\(\)\.save\('.*'\): the picture is a PNG or an SVG, so its name"
+    ):
+        report().save(name)
+
+
+def test_without_matplotlib_the_cure_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"save\(\) draws with Matplotlib: pip install 'penstock\[show\]'"):
+        report().save(tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("name", PLANS)
+def test_no_text_leaves_its_box_or_the_page(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from penstock._show._report import draw
+
+    said = run(name, memory_limit=1 << 30)
+    said.save(tmp_path / "a.png")
+    said.save(str(tmp_path / "a.SVG"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert b"</svg>" in (tmp_path / "a.SVG").read_bytes()
+
+    drawing = lay_out(said)
+    figure = draw(drawing)
+    (axes,) = figure.axes
+    page = figure.bbox
+    written = [text for text in axes.texts if text.get_text()]
+    assert len(written) == len(drawing.labels) + sum(len(box.labels) for box in drawing.boxes)
+    places = {patch.get_gid(): patch.get_window_extent() for patch in axes.patches if patch.get_gid()}
+    assert len(places) == len(drawing.boxes)
+    for one, other in itertools.combinations(places.values(), 2):
+        assert not one.overlaps(other)
+    extents = iter([text.get_window_extent() for text in written])
+    for number, box in enumerate(drawing.boxes):
+        room = places[f"box {number}"]
+        for _ in box.labels:
+            text = next(extents)
+            assert room.x0 < text.x0 < text.x1 < room.x1
+            assert room.y0 < text.y0 < text.y1 < room.y1
+    for text in extents:
+        assert page.x0 < text.x0 < text.x1 < page.x1
+        assert page.y0 < text.y0 < text.y1 < page.y1
+    shortened = [text.get_text() for text in written if "…" in text.get_text()]
+    assert len(shortened) == (name == "long"), shortened
+
+
+@pytest.mark.framework
+def test_pyplot_is_not_imported_and_no_setting_of_the_user_moves_it(fresh_python: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = fresh_python(
+        "import sys, penstock as ps\n"
+        "with ps.range(9).batch(3).loader('inline') as loader:\n"
+        "    list(loader)\n"
+        f"    loader.report().save({str(tmp_path / 'a.png')!r})\n"
+        "print('matplotlib.pyplot' in sys.modules)",
+        env={"MPLBACKEND": "tkagg", "DISPLAY": ""},
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,0 +1,151 @@
+"""The line that says how far long work has come: seen on a terminal, and nowhere else."""
+
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.report import _progress
+from penstock.report._progress import Progress
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test moves: `clock.now_s += 1`."""
+
+    class Clock:
+        now_s = 100.0
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+    clock = Clock()
+    monkeypatch.setattr(_progress, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes stderr a terminal; `terminal()` closes it and returns all that was shown there."""
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    shown = bytearray()
+
+    def read() -> None:
+        try:
+            while chunk := os.read(leader, 4096):
+                shown.extend(chunk)
+        except OSError:  # how Linux says that the other end is closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    stderr = os.fdopen(follower, "w")
+    monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=stderr))  # pytest puts back `sys.stderr` itself
+    monkeypatch.setenv("TERM", "xterm")
+
+    def close() -> str:
+        if not stderr.closed:
+            stderr.close()
+            reader.join()
+            os.close(leader)
+        return shown.decode()
+
+    yield close
+    close()
+
+
+def _lines(shown: str) -> list[str]:
+    return shown.split("\r\x1b[K")[1:]
+
+
+def test_a_terminal_sees_one_line_that_is_taken_away(terminal, clock):
+    with Progress("Listing", unit="files") as progress:
+        for _ in range(3):
+            clock.now_s += 1
+            progress.advance(500)
+    assert _lines(terminal()) == [
+        "Listing: 500 files, 500/s",
+        "Listing: 1,000 files, 500/s",
+        "Listing: 1,500 files, 500/s",
+        "",
+    ]
+
+
+def test_of_a_known_number_the_time_that_is_left_is_shown(terminal, clock):
+    with Progress("PendingBatch", total=40_000) as progress:
+        clock.now_s += 2
+        progress.advance(100)
+        clock.now_s += 2
+        progress.advance(19_900)
+    assert _lines(terminal())[:-1] == [
+        "PendingBatch: 100 of 40,000 elements, 50/s, 0%, 13 min left",
+        "PendingBatch: 20,000 of 40,000 elements, 5,000/s, 50%, 4 s left",
+    ]
+
+
+def test_what_takes_less_than_half_a_second_shows_nothing(terminal, clock):
+    with Progress("Listing") as progress:
+        clock.now_s += 0.4
+        progress.advance(1000)
+    assert terminal() == ""
+
+
+def test_it_is_drawn_ten_times_a_second(terminal, clock):
+    with Progress("Listing") as progress:
+        for _ in range(2000):
+            clock.now_s += 0.001
+            progress.advance()
+    assert len(_lines(terminal())) == pytest.approx(15 + 1, abs=1)
+
+
+def test_a_line_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
+    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((20, 24)))
+    with Progress("Listing a folder of many files") as progress:
+        clock.now_s += 1
+        progress.advance()
+    assert _lines(terminal())[0] == "Listing a folder of"
+
+
+def test_it_is_taken_away_when_the_work_fails(terminal, clock):
+    def fail() -> None:
+        with Progress("Listing") as progress:
+            clock.now_s += 1
+            progress.advance()
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        fail()
+    assert terminal().endswith("\r\x1b[K")
+
+
+def test_a_terminal_that_cannot_take_a_line_back_sees_none(terminal, clock, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress("Listing") as progress:
+        clock.now_s += 1
+        progress.advance()
+    assert terminal() == ""
+
+
+def test_a_log_sees_nothing(capfd, clock):
+    with Progress("Listing") as progress:
+        clock.now_s += 1
+        progress.advance(7)
+    assert capfd.readouterr().err == ""
+    assert progress.done == 7
+
+
+def test_work_goes_on_without_stderr_and_when_it_is_closed(terminal, clock, monkeypatch):
+    with Progress("Listing") as progress:
+        clock.now_s += 1
+        terminal()
+        progress.advance()
+    for gone in (None, _progress.sys.stderr):
+        monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=gone))
+        with Progress("Listing") as progress:
+            clock.now_s += 1
+            progress.advance()
+        assert progress.done == 1

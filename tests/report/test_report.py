@@ -1,0 +1,623 @@
+"""What a report says: the limit, what would help, and the times of the steps."""
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.report._lanes import Lane, StepTime
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+def lane(wall_ms: float, cpu_ms: float, *, workers: int = 2, is_serial: bool = False, step_ms: float = 0.0) -> Lane:
+    """Ten batches of which each took so long."""
+    steps = (StepTime("map(decode)", 1, 160, step_ms / 100),) if step_ms else ()
+    return Lane("batch(16)", workers, is_serial, 10, wall_ms / 100, cpu_ms / 100, steps)
+
+
+def report(*lanes: Lane, use_ms: float, wait_ms: float, workers: int = 2, cpu_count: int = 8) -> ps.Report:
+    """Of eleven batches, so that ten were between the first and the last."""
+    return ps.Report(
+        batches=11,
+        elements_per_batch=16,
+        elapsed_s=(use_ms + wait_ms) / 100,
+        wait_s=wait_ms / 100,
+        first_batch_s=0.1,
+        copied=0,
+        executor="processes",
+        workers=workers,
+        projected_nbytes=212 << 20,
+        slot_count=6,
+        slot_nbytes=30 << 20,
+        shared_nbytes=0,
+        note="",
+        memory_limit=1024 << 20,
+        cpu_count=cpu_count,
+        lanes=lanes,
+    )
+
+
+def test_it_is_shown_as_it_is_printed() -> None:
+    said = report(lane(100, 100), use_ms=22, wait_ms=28)
+    assert repr(said) == str(said) != ""
+
+
+# What it computes.
+
+
+def test_workers_share_the_work_until_the_consumer_is_the_limit() -> None:
+    said = report(lane(100, 100, step_ms=97.6), use_ms=22, wait_ms=28)
+    found = [(said.what_if(workers=n).elements_per_s, said.what_if(workers=n).wait_share) for n in (1, 2, 4, 5, 20)]
+    rates, waits = zip(*found, strict=True)
+    assert rates == pytest.approx([160, 320, 640, 16 / 0.022, 16 / 0.022])
+    assert waits == pytest.approx([0.78, 0.56, 0.12, 0, 0])
+    assert (
+        said.limit == "map(decode) is the limit, 6.1 ms an element on 2 workers; 3 more workers would remove the wait"
+    )
+    assert "memory 212 of 1,024 MiB projected" in said.sentence
+    assert str(said.what_if(workers=4)) == "with 4 workers: 640 elements/s, waiting 12% of the time"
+
+
+def test_more_workers_than_cpus_do_not_help_what_computes() -> None:
+    said = report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(320)
+    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+
+
+def test_more_workers_than_cpus_help_what_waits() -> None:
+    said = report(lane(100, 10, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))
+
+
+def test_a_consumer_that_takes_the_cpus_leaves_none_for_more_workers() -> None:
+    # A batch is 50 ms of two workers, who wait for a CPU half of that, and 50 ms of a training on all its threads.
+    busy = replace(lane(100, 50, step_ms=99), delay_s=0.5)
+    said = replace(report(busy, use_ms=30, wait_ms=20, cpu_count=2), cpu_s=0.5)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.elements_per_s)
+    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+
+
+def test_threads_of_workers_are_not_taken_for_the_consumer() -> None:
+    threads = replace(lane(100, 100, step_ms=99), executor="threads", delay_s=0.0)
+    said = replace(report(threads, use_ms=10, wait_ms=40, cpu_count=4), cpu_s=1.1)
+    assert said.what_if(workers=4).elements_per_s == pytest.approx(16 / (0.110 / 4))  # 100 ms of theirs, 10 of its own
+
+
+def test_waiting_for_a_cpu_is_not_waiting_for_a_disk() -> None:
+    found = [
+        report(replace(lane(100, 40), delay_s=delay_s), use_ms=1, wait_ms=49).what_if(workers=4).elements_per_s
+        for delay_s in (0.0, 0.4)
+    ]
+    assert found[0] == pytest.approx(16 / 0.025)
+    assert found[1] == pytest.approx(16 / (0.060 / 4 + 0.020))  # what was lost in between stays lost
+
+
+def test_cpus_that_are_idle_are_not_said_to_be_busy() -> None:
+    # Two workers share 10 ms of work on a batch that takes 18 ms: what is between them and the consumer is not theirs.
+    said = report(lane(10, 9), use_ms=1, wait_ms=17, cpu_count=2)
+    assert said.limit.endswith(
+        "on 2 workers; more workers would not help, for most of the time goes into what is done one at a time, such as "
+        "handing elements over"
+    )
+
+
+def test_inline_it_is_said_how_many_workers_there_would_be() -> None:
+    said = report(lane(99, 99, step_ms=98, workers=1), use_ms=1, wait_ms=99, workers=0, cpu_count=2)
+    assert said.limit.endswith("inline; 2 workers would give 323 elements/s")
+
+
+def test_workers_share_the_cpus_with_other_programs() -> None:
+    # Two workers get 1 of 2 CPUs, and could run twice as long as they do: so two threads of others could, too.
+    busy = replace(lane(200, 100, step_ms=199), delay_s=1.0)
+    said = replace(report(busy, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
+    rates = [said.what_if(workers=n).elements_per_s / said.elements_per_s for n in (1, 2, 6)]
+    assert rates == pytest.approx([2 / 3, 1.0, 1.5])  # they get 1 of 3, 2 of 4, 6 of 8 turns
+    # But whether they get them, nobody knows: the kernel may deal by groups.
+    assert said.limit.endswith(
+        "; more workers would not help, for all 2 CPUs are busy, while other programs have 1.0 of the 2 CPUs"
+    )
+
+
+def test_what_waits_is_helped_by_more_workers_as_far_as_other_programs_leave_cpus() -> None:
+    # Each of two workers waits 90 of 100 ms: many of them would take more than the one CPU that is left.
+    slow = replace(lane(200, 20, step_ms=199), delay_s=0.0)
+    said = replace(report(slow, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
+    found = re.search(r"; (\d+) more workers would give (\d+) elements/s, while other programs have 1.0", said.limit)
+    assert found is not None
+    more, rate = map(int, found.groups())
+    assert 720 <= rate <= 800  # 16 elements take 20 ms of one CPU
+    assert said.what_if(workers=2 + more).elements_per_s >= rate
+
+
+@pytest.mark.parametrize("cpus", [None, 1.9, 2.2])
+def test_other_programs_that_take_little_are_not_spoken_of(cpus: float | None) -> None:
+    said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=50, cpu_count=2), cpus=cpus)
+    assert "other programs" not in str(said)
+    assert said.limit.endswith("for all 2 CPUs are busy")
+
+
+def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
+    said = report(lane(100, 30, step_ms=99), use_ms=1, wait_ms=49, cpu_count=2)
+    # n workers need 15 ms and 70 / n, for they have two CPUs; 64 more of them would be the most that is looked at.
+    assert said.what_if(workers=66).elements_per_s == pytest.approx(16 / (0.015 + 0.070 / 66))
+    assert said.limit.endswith("on 2 workers; 23 more workers would give 899 elements/s")
+
+
+def test_threads_that_take_turns_are_not_to_be_more() -> None:
+    said = report(replace(lane(50, 50, step_ms=48), takes_turns=True), use_ms=10, wait_ms=40)
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
+    assert said.limit.endswith(
+        "on 2 workers; threads take turns at it, so more of them would not help, but executor='processes' may"
+    )
+
+
+def test_a_consumer_that_fills_small_batches_itself_is_told_so() -> None:
+    driven = replace(lane(0.1, 0.1, step_ms=0.05, workers=1), executor="inline", takes_turns=True)
+    said = report(driven, use_ms=0.3, wait_ms=0.1)
+    assert said.limit == (
+        "your program is the limit, 300.0 us a batch, and fills such small batches itself, 100.0 us: to hand them over "
+        "takes longer"
+    )
+    said = report(driven, use_ms=0.05, wait_ms=0.1)
+    assert said.limit.endswith(
+        "an element inline; your program fills such small batches itself, for to hand them over takes longer"
+    )
+    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
+
+
+def test_a_run_with_too_many_workers_says_what_fewer_would_do() -> None:
+    # Eight workers on two CPUs: each batch took 100 ms by the clock and 25 ms of a CPU.
+    said = report(lane(100, 25, workers=8, step_ms=99), use_ms=5, wait_ms=7.5, workers=8, cpu_count=2)
+    assert said.what_if(workers=2).elements_per_s == pytest.approx(said.what_if(workers=8).elements_per_s)
+
+
+def test_a_stream_is_as_fast_as_the_one_place_where_it_is_read() -> None:
+    feed = replace(lane(40, 40, is_serial=True), label="from_generator(lines)")
+    said = report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35)
+    assert said.what_if(workers=9).elements_per_s == pytest.approx(16 / 0.04)
+    assert said.limit == "from_generator(lines), read in one place, is the limit, 2.5 ms an element"
+
+
+def test_a_consumer_that_hardly_waits_is_the_limit() -> None:
+    assert report(lane(100, 100), use_ms=99, wait_ms=1).limit == "your program is the limit, 99.0 ms a batch"
+
+
+def test_what_is_not_in_a_step_goes_into_batches() -> None:
+    said = report(lane(100, 100, step_ms=20), use_ms=10, wait_ms=40)
+    assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_parts_that_begin_later_are_told_too(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = ps.range(50).filter(lambda x: x % 2).batch(5)
+    with caplog.at_level(logging.INFO, "penstock"), dataset.loader(executor) as loader:
+        assert [len(list(loader)) for _ in range(2)] == [5, 5]
+    assert [record.getMessage()[:18] for record in caplog.records] == ["Epoch 0: 5 batches", "Epoch 1: 5 batches"]
+
+
+def test_an_epoch_is_told_without_those_before() -> None:
+    before, now = (
+        lane(10, 10, step_ms=8),
+        replace(lane(100, 50), batches=40, steps=(StepTime("map(decode)", 1, 200, 0.9),)),
+    )
+    done = now.since(before)
+    assert (done.batches, done.wall_s, done.cpu_s) == pytest.approx((30, 0.9, 0.4))
+    assert done.steps == (StepTime("map(decode)", 1, 40, pytest.approx(0.82)),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
+def test_what_if_refuses_what_is_no_number_of_workers(workers: Any) -> None:
+    with pytest.raises(ps.ArgumentError, match="a number from 1 on is needed"):
+        report(lane(1, 1), use_ms=1, wait_ms=1).what_if(workers=workers)
+
+
+def test_what_if_needs_a_batch() -> None:
+    with (
+        ps.range(4).batch(2).loader("inline") as loader,
+        pytest.raises(ps.ArgumentError, match="no batch was handed out yet"),
+    ):
+        loader.report().what_if(workers=2)
+
+
+def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
+    quick = lane(2, 2, step_ms=1.9)
+    assert report(quick, use_ms=96, wait_ms=4).limit == "your program is the limit, 96.0 ms a batch"
+    said = report(quick, use_ms=4, wait_ms=96)
+    assert (said.slowest, said.is_idle) == (None, True)
+    assert said.limit == (
+        "no step is the limit, for all workers are mostly idle: handing elements over takes 96.0 ms a batch, and more "
+        "workers would not help"
+    )
+    on_a_busy_machine = replace(said, cpu_count=2, cpus=1.0, cpu_s=0.9)
+    assert on_a_busy_machine.is_idle
+    rates = {on_a_busy_machine.what_if(workers=count).elements_per_s for count in (1, 2, 4, 64)}
+    assert rates == {said.elements_per_s}
+
+
+def test_one_long_wait_for_idle_workers_is_not_blamed_on_handing_over() -> None:
+    said = report(lane(2, 2, step_ms=1.9), use_ms=4, wait_ms=96)
+    assert replace(said, longest_wait_s=0.9).limit == (
+        "no step is the limit, for 0.9 of 1.0 s were one wait, as while workers start or import what a function needs"
+    )
+    assert "handing elements over" in replace(said, longest_wait_s=0.4).limit  # others took as long
+    busy = report(lane(80, 80, step_ms=79), use_ms=4, wait_ms=96)
+    assert "one wait" not in replace(busy, longest_wait_s=0.9).limit
+
+
+def test_workers_of_one_pool_are_busy_together() -> None:
+    first, second = (replace(lane(60, 60, step_ms=59), label=label, executor="processes") for label in "ab")
+    said = report(first, second, replace(first, batches=0), use_ms=5, wait_ms=75)
+    assert said.limit.startswith("map(decode) is the limit, ")
+    apart = report(*(replace(each, executor="threads") for each in (first, second)), use_ms=75, wait_ms=5)
+    assert apart.limit.startswith("your program is the limit, ")
+
+
+def test_one_long_element_is_work_though_the_workers_are_idle_meanwhile() -> None:
+    # Of eight workers one was at it, and what the others had made could not be handed out before.
+    said = report(lane(80, 1, workers=8, step_ms=79), use_ms=10, wait_ms=90, workers=8)
+    assert said.limit.startswith("map(decode) is the limit, ")
+
+
+def test_one_long_step_of_the_consumer_is_said() -> None:
+    said = replace(report(lane(2, 2), use_ms=360, wait_ms=0), longest_use_s=3.0)
+    assert "; your program is the limit, 360.0 ms a batch; 3.0 of 3.6 s were one step of your program;" in said.sentence
+    assert "one step" not in replace(said, longest_use_s=1.1).sentence  # less than a third
+    few = replace(said, batches=3, elapsed_s=3.6, longest_use_s=1.9)
+    assert "one step" not in few.sentence  # one of two
+    assert "one step" not in replace(said, elapsed_s=0.004, longest_use_s=0.003).sentence  # that is nothing
+
+
+def test_the_steps_of_a_group_of_workers_stand_below_it() -> None:
+    feed = replace(lane(40, 40, is_serial=True, workers=1), label="from_generator(lines)", given=170)
+    said = replace(report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35), first_batch_s=0.0, batches=10)
+    lines = str(said).splitlines()[1:5]
+    assert [line[:30].rstrip() for line in lines] == [
+        "  2 threads for batch(16): 75%",
+        "    map(decode)",
+        "    into batches",
+        "  one thread for from_generato",
+    ]
+    assert "100% of the workers' time" in str(said).splitlines()[5]
+    assert "from_generator(lines), read in one place  170 elements" in str(said).splitlines()[5]
+    assert "first batch after" not in said.sentence
+
+
+# What is measured.
+
+
+class Sleeping(ps.Source):
+    """A source whose elements take a while."""
+
+    element_spec = ps.ArraySpec((), "int64")
+    computes = True
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 160
+
+    def read_into(self, indices: Any, out: Any) -> None:
+        time.sleep(self.seconds * len(indices))
+        out[...] = indices
+
+
+def slowly(seconds: float) -> Callable[[Any], Any]:
+    def work(x: Any) -> Any:
+        time.sleep(seconds)
+        return np.full(4, x)
+
+    return work
+
+
+KINDS = {
+    "source": ("from_source is the limit, ", 0.002, 0, 0, (0.8, 1)),
+    "map": ("map(work) is the limit, ", 0, 0.002, 0, (0.8, 1)),
+    "consumer": ("your program is the limit, ", 0, 0.0001, 0.04, (0, 0.15)),
+}
+
+
+@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.parametrize(("executor", "workers"), [("inline", 1), ("threads", 2), ("processes", 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) -> None:
+    text, source_s, map_s, consumer_s, (least, most) = KINDS[kind]
+    if kind == "consumer" and executor == "inline":
+        pytest.skip("an inline loader always waits: it is the consumer who works")
+    dataset = ps.from_source(Sleeping(source_s)).map(slowly(map_s)).batch(8)
+    with dataset.loader(executor, workers=workers) as loader:
+        for _ in loader:
+            time.sleep(consumer_s)
+        said = loader.report()
+        assert text in said.limit, said
+        assert least <= said.wait_share <= most
+        elements = {step.step.partition("(")[0]: step.elements for step in said.lanes[0].steps}
+        assert elements.keys() == {"from_source", "map"}
+        assert all(160 <= count <= 160 + 8 * 8 for count in elements.values()), "workers are ahead by the ring"
+    assert loader.report().lanes[0].steps, "what was measured outlives the loader"
+
+
+@pytest.mark.usefixtures("workers_stay")
+def test_workers_that_another_loader_asked_for_are_counted_where_they_share_the_work() -> None:
+    with ps.range(64).map(slowly(0.001)).batch(8).loader("processes", workers=1) as loader:
+        assert sum(len(batch) for batch in loader) == 64
+        said = loader.report()
+    assert said.workers == said.lanes[0].workers == 2
+    assert "(processes, 2 workers)" in said.sentence
+
+
+def held(step_ms: float, *, may_hold_gil: bool = True) -> ps.Report:
+    """Of threads whose slowest step takes most of a batch, in a plan that runs Python of the user's."""
+    step = StepTime("step", 1, 160, step_ms / 100, may_hold_gil=may_hold_gil)
+    on_threads = Lane("batch(16)", 2, False, 10, step_ms / 90, step_ms / 150, (step,))
+    return replace(report(on_threads, use_ms=0.1, wait_ms=step_ms), executor="threads", may_hold_gil=True)
+
+
+def test_inline_is_advised_for_batches_that_are_filled_as_fast_as_they_are_handed_over() -> None:
+    inline = "executor='inline' may be faster"
+    assert inline in held(0.5).limit
+    assert inline not in held(5).limit
+    assert inline not in replace(held(0.5), may_hold_gil=False).limit
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "may_hold_gil", "are_promised"), [(0.5, True, False), (0.5, False, True), (5, True, True)]
+)
+def test_inline_workers_are_not_promised_to_fill_batches_that_are_filled_as_fast_as_they_are_handed_over(
+    step_ms, may_hold_gil, are_promised
+):
+    inline = replace(held(step_ms, may_hold_gil=may_hold_gil), executor="inline", workers=0, may_hold_gil=False)
+    assert inline.limit.startswith("step is the limit")
+    assert ("workers would give" in inline.limit) is are_promised
+    assert (
+        inline.limit.endswith("inline; for workers to hand such batches over would take about as long")
+    ) is not are_promised
+
+
+def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
+    assert "; more threads help if it lets go of the GIL" in held(50).limit
+    assert "GIL" not in held(50, may_hold_gil=False).limit
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "cpus", "workers", "text"),
+    [
+        (
+            50,
+            2.0,
+            2,
+            "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes'",
+        ),
+        (25, 8.0, 4, "; its threads use one CPU together"),
+        (96, 2.0, 2, "; more workers would not help, for all 2 CPUs are busy"),
+        (50, 1.0, 2, "; more threads help if it lets go of the GIL, executor='processes' also if it does not"),
+        (50, None, 2, "; more threads help if it lets go of the GIL"),
+        (70, 2.0, 2, "; more threads help if it lets go of the GIL"),
+        (20, 2.0, 2, "; more threads help if it lets go of the GIL"),
+        (100, 2.0, 1, "; more threads help if it lets go of the GIL"),
+    ],
+)
+def test_what_threads_take_of_the_cpus_tells_whether_they_wait_for_the_gil(
+    cpu_ms: float, cpus: float | None, workers: int, text: str
+) -> None:
+    # Each of ten batches takes 100 ms, and each of the workers computes for so long meanwhile.
+    step = StepTime("step", 1, 160, workers * 1.0, may_hold_gil=True)
+    on_threads = Lane("batch(16)", workers, False, 10, workers * 1.0, workers * cpu_ms / 100, (step,))
+    said = report(on_threads, use_ms=1, wait_ms=99, workers=workers, cpu_count=max(2, workers))
+    said = replace(said, executor="threads", may_hold_gil=True, cpus=cpus, cpu_s=workers * cpu_ms / 100)
+    assert text in said.limit
+
+
+def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 160
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.002)
+            return index
+
+    with ps.from_source(Items()).batch(8).loader("threads", workers=2) as loader:
+        assert sum(map(len, loader)) == 160
+        assert "; more threads help if it lets go of the GIL, executor='processes' also if" in loader.report().limit
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(4, 4), (100, 1)])
+def test_the_columns_of_a_wide_table_are_one_line(columns: int, lines: int) -> None:
+    names = [f"column {number}" for number in range(columns)]
+    table = {"label": np.arange(64), **dict.fromkeys(names, np.zeros(64, np.float32))}
+    with ps.from_arrays(table).batch(8).loader("inline") as loader:
+        assert sum(len(batch["label"]) for batch in loader) == 64
+        said = str(loader.report()).splitlines()
+    found = [line for line in said if "from_arrays(array of (64,) float32)" in line]
+    assert len(found) == lines
+    if lines == 1:
+        assert found[0].lstrip().startswith("100 times from_arrays(array of (64,) float32)")
+        assert "6,400 elements" in found[0]
+    assert sum("from_arrays(array of (64,) int64)" in line for line in said) == 1
+
+
+def test_copying_large_elements_into_batches_is_named() -> None:
+    large = np.ones((8 << 20,), np.uint8)
+    with ps.range(48).map(lambda _: large).batch(4).loader("threads", workers=1) as loader:
+        for batch in loader:
+            del batch
+        assert "putting elements into batches is the limit" in loader.report().limit
+
+
+@pytest.mark.parametrize("has_step_above", [False, True])
+def test_a_slow_generator_is_named(has_step_above: bool) -> None:
+    def lines() -> Any:
+        for number in range(64):
+            time.sleep(0.002)
+            yield number
+
+    dataset = ps.from_generator(lines)
+    if has_step_above:
+        dataset = dataset.map(slowly(0))
+    with dataset.batch(8).loader("threads", workers=2) as loader:
+        assert sum(map(len, loader)) == 64
+        assert "lines), read in one place, is the limit, " in loader.report().limit
+
+
+def test_after_one_batch_nothing_is_said_of_the_limit() -> None:
+    with ps.range(16).batch(8).loader("inline") as loader:
+        next(iter(loader))
+        said = loader.report()
+    assert said.limit == "what the limit is shows from the second batch on"
+    assert said.sentence.startswith("1 batch (inline, 0 workers); what the limit is shows from the second batch on; ")
+
+
+def test_the_rate_of_a_later_epoch_counts_its_first_batch_whose_time_is_counted() -> None:
+    first = report(lane(100, 100), use_ms=10, wait_ms=40)
+    later = replace(first, first_batch_s=0.0, batches=10)
+    assert first.elements_per_s == later.elements_per_s == pytest.approx(10 * 16 / 0.5)
+
+
+def test_each_epoch_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with ps.range(40).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
+        for _ in range(2):
+            list(loader)
+        table = str(loader.report()).splitlines()
+    lines = [record.message for record in caplog.records]
+    assert [line.partition(",")[0] for line in lines] == ["Epoch 0: 5 batches", "Epoch 1: 5 batches"]
+    assert [row.split()[0].partition("(")[0] for row in table[1:4]] == ["range", "map", "into"]
+
+
+def test_nothing_is_told_to_nobody() -> None:
+    with ps.range(40).batch(8).loader("inline") as loader:
+        list(loader)
+        said = loader.report()
+    assert said.elements_per_s > 0
+    assert math.isfinite(said.what_if(workers=3).elements_per_s)
+
+
+def ragged(count: int) -> Any:
+    def make(i: Any) -> Any:
+        return np.zeros(int(i) % 7 + 1)
+
+    return ps.range(count).map(make, element_spec=ps.ArraySpec((None,), "float64"))
+
+
+def numbers() -> Any:
+    yield from (np.int64(number) for number in range(80))
+
+
+PAIRS = ps.range(80).map(lambda x: x)
+COUNTED: dict[str, tuple[Any, int, str]] = {
+    "batch": (PAIRS.batch(8), 8, "elements"),
+    "padded_batch": (ragged(80).padded_batch(8), 8, "elements"),
+    "padded_batch(shape)": (ragged(80).padded_batch(8, padded_shapes=(7,)), 8, "elements"),
+    "bucket_by_length": (ragged(80).bucket_by_length(len, [3], [4, 4]), 4, "elements"),
+    "bucket_by_length(sizes)": (ragged(80).bucket_by_length(len, [3], [4, 8]), 1, "batches"),
+    "no batches": (PAIRS, 1, "elements"),
+    "unbatch": (PAIRS.batch(8).unbatch(), 1, "elements"),
+    "windows": (PAIRS.windows(4), 1, "elements"),
+    "map of batches": (PAIRS.batch(8).map(lambda x: x + 1), 8, "elements"),
+    "map to one number": (PAIRS.batch(8).map(lambda x: x.sum()), 1, "batches"),
+    "filter of batches": (PAIRS.batch(8).filter(lambda x: True), 8, "elements"),
+    "stream": (ps.from_generator(numbers).batch(8), 8, "elements"),
+    "fewer than a batch": (PAIRS.batch(100).repeat(3), 80, "elements"),
+    "one batch of several": (PAIRS.batch(72).take(1).repeat(3), 72, "elements"),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_elements_are_counted_or_batches_are_said(kind: str) -> None:
+    dataset, size, unit = COUNTED[kind]
+    with dataset.loader("inline") as loader:
+        count = sum(1 for _ in loader)
+        said = loader.report()
+    assert (said.batches, said.elements_per_batch) == (count, size)
+    assert said.elements_per_s == pytest.approx((count - 1) * size / said.elapsed_s)
+    assert f" {unit}/s; waited" in said.sentence
+    rows = [
+        line
+        for line in str(said).splitlines()
+        if line.lstrip().startswith(("into batches", "from_generator(numbers), read in"))
+    ]
+    assert f" {unit} " in rows[0]
+
+
+def test_a_shard_counts_its_own_elements() -> None:
+    with PAIRS.batch(8).loader("inline", shard=(1, 4)) as loader:
+        assert sum(len(batch) for batch in loader) == 20
+        said = loader.report()
+    assert said.elements_per_batch == 2
+    assert said.elements_per_s == pytest.approx(9 * 2 / said.elapsed_s)
+    (row,) = (line for line in str(said).splitlines() if line.lstrip().startswith("into batches"))
+    assert row.split()[:4] == ["into", "batches", "20", "elements"]
+
+
+def test_what_is_read_in_one_place_counts_what_it_gave() -> None:
+    third = ps.from_generator(numbers).filter(lambda x: x % 4 == 0).padded_batch(5)
+    with third.loader("inline") as loader:
+        assert sum(1 for _ in loader) == 4
+        lanes = loader.report().lanes
+    assert next((lane.label.partition("(")[0], lane.given) for lane in lanes if lane.is_serial) == ("filter", 20)
+
+
+def test_a_stream_whose_units_ask_for_more_counts_what_there_was() -> None:
+    with ps.from_generator(numbers).batch(25).loader("inline") as loader:
+        assert [len(batch) for batch in loader] == [25, 25, 25, 5]
+        (lane,) = loader.report().lanes
+    assert lane.batches == pytest.approx(80 / 25)
+
+
+def test_rows_that_are_kept_leaf_by_leaf_are_counted_once(tmp_path: Any) -> None:
+    kept = ps.range(40).map(lambda i: {"x": np.full(8, i, "float32"), "y": i, "z": i}).cache(str(tmp_path))
+    with kept.batch(8).loader("inline") as loader:
+        list(loader)
+    with kept.batch(8).loader("inline") as loader:
+        list(loader)
+        (step,) = [each for each in loader.report().lanes[0].steps if each.step.startswith("cache")]
+    assert step.elements == 40
+    assert step.nbytes == 40 * (32 + 8 + 8)
+
+
+def test_a_source_that_is_read_twice_has_its_elements_with_each_step() -> None:
+    source = Sleeping(0.0)
+    both = ps.zip((ps.from_source(source).take(80), ps.from_source(source).skip(80)))
+    with both.batch(8).loader("inline") as loader:
+        list(loader)
+        steps = loader.report().lanes[0].steps
+    assert [step.elements for step in steps] == [80, 80]
+
+
+def test_the_first_batch_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with ps.range(40).batch(8).loader("inline") as loader:
+        for _ in range(3):
+            list(loader)
+        assert loader.report().first_batch_s > 0
+    assert ["first batch after" in record.message for record in caplog.records] == [True, False, False]
+
+
+def test_the_longest_step_of_the_consumer_is_measured() -> None:
+    with ps.range(80).batch(8).loader("inline") as loader:
+        for number, _ in enumerate(loader):
+            time.sleep(0.15 if number == 3 else 0)
+        said = loader.report()
+        assert 0.15 <= said.longest_use_s <= said.elapsed_s - said.wait_s + 1e-9
+        assert "s were one step of your program" in said.sentence
+
+
+def test_the_longest_wait_is_measured_without_that_for_the_first_batch() -> None:
+    def slow(x: Any) -> Any:
+        time.sleep(0.3 if x == 0 else 0.15 if x == 40 else 0)
+        return x
+
+    with ps.range(80).map(slow, element_spec=ps.ArraySpec((), "int64")).batch(8).loader("inline") as loader:
+        list(loader)
+        said = loader.report()
+    assert 0.15 <= said.longest_wait_s <= said.wait_s < 0.3 <= said.first_batch_s
