@@ -30,7 +30,8 @@ Result, three rounds, medians and spread, pictures/s, and as parts of twice seri
 
 1.35 times the best of the others (1.24 to 1.43), 1.32 times torch_keeping (1.09 to 1.55). Before workers kept the
 memory of a function's arrays, penstock had 546 (505 to 616) where it had 883 (873 to 989) with it, in turn, and was
-behind torch: see design/0020. A plain loop drops batches of 19 MB, after which glibc keeps as much by itself.
+behind torch: see `_HEAP` in `run/pool/_child.py`. A plain loop drops batches of 19 MB, after which glibc keeps as
+much by itself.
 
 Not shown: pictures so large that an element needs more than 128 MiB; Pillow and OpenCV, which take memory from the same
 allocator (see `augment_characters` and `augment_images`).

@@ -32,7 +32,7 @@ Result of three rounds, 2026-11-23, in percent: medians, their spread, and how f
 
 Wanted: less than 1. A unit pays about 3 us, and one that calls functions up to 7: below 1 % where it takes 0.3 to 0.7
 ms, and 0.05 % of a training step of 10 ms. Two hours before, with one unit looked at every 5 ms and more calls in the
-others, the same run gave 1.4, 1.4, 1.7, 1.9, 1.2, 2.0, 1.5 and 1.2, in the order of the columns; see design/0014.
+others, the same run gave 1.4, 1.4, 1.7, 1.9, 1.2, 2.0, 1.5 and 1.2, in the order of the columns; see design/0012.
 
 Not shown: the line at an epoch's end, which is made only if somebody listens.
 """

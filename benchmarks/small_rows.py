@@ -13,7 +13,7 @@ varied by a factor of up to 1.5 from minute to minute; ratios are of the same ro
 Result, of three rounds: 513,000 rows/s (508,000 to 543,000), the floor 834,000; 0.62 of the floor (0.55 to 0.63), where
 0.8 was wanted. The limit is the copy in the kernel, 2 us a row of which half is the way to the page and back, and no
 call that copies there is without it; np.take of a mapping takes 1 us, dies if the file shrinks, and counts the file as
-the process's memory. See design/0001.
+the process's memory. See design/0006.
 
 Result of 2026-11-22, three rounds, on a slower day: 408,000 (363,000 to 467,000), the floor 824,000 (813,000 to
 825,000); 0.50 of it (0.44 to 0.58). `penstock_kept` is the same with `cache()` in memory: 599,000 (497,000 to 607,000),
