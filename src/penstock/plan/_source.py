@@ -122,6 +122,13 @@ class Source(Openable, ABC):
         """
         return None
 
+    def arrays(self) -> Sequence[Any] | None:
+        """The arrays behind the leaves, whose rows are the elements: NumPy arrays, or arrays in files.
+
+        The copy engine then reads them without this object. The default is None: elements are not simply there.
+        """
+        return None
+
     def gather(self, reads: Sequence[Read]) -> None:
         """Executes requests that belong together. The default calls `read_into` for each.
 

@@ -97,6 +97,10 @@ class ArraySource(Source):
         else:
             out[...] = self._array[indices]
 
+    def arrays(self) -> Sequence[npt.NDArray[Any]]:
+        """The array."""
+        return (self._array,)
+
     def gather(self, reads: Sequence[Read]) -> None:
         """Copies rows to wherever they belong."""
         for read in reads:

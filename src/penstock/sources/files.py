@@ -51,6 +51,10 @@ class FileSource(Handle):
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)
 
+    def arrays(self) -> Sequence[StridedFile]:
+        """The array in the file."""
+        return (self.handle,)
+
     def open(self) -> "OpenFileSource":
         """The form that reads; the file itself is opened at the first read."""
         return OpenFileSource(self)

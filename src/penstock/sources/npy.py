@@ -117,6 +117,11 @@ class StridedFile:
         shape = (self.shape[0] * self.shape[1], *self.shape[2:])
         return replace(self, shape=shape, strides=self.strides[1:], outer=outer)
 
+    def windowed(self, size: int, stride: int) -> "StridedFile":
+        """The windows of `size` rows, `stride` apart, as rows of an array in the same file: one for each start."""
+        shape = (max(0, self.shape[0] - (size - 1) * stride), size, *self.row_shape)
+        return replace(self, shape=shape, strides=(self.strides[0], self.strides[0] * stride, *self.strides[1:]))
+
     @classmethod
     def of_memmap(cls, array: np.ndarray[Any, Any]) -> Self | None:
         """Describes an `np.memmap`, or any view of one, as the file beneath it.

@@ -1,0 +1,264 @@
+"""A plan that only moves bytes, as copies: which rows of which arrays go where, for many batches at once.
+
+The steps of a plan say which elements they need by arithmetic on indices (`Node.fill`). Here that arithmetic runs once
+for a block of batches, over rows that have numbers and no memory. What comes out is a list of index arrays a batch. The
+copy engine executes them without Python (`native/`).
+
+A plan is not of this kind if a step computes, or if a source has no array or file behind it. `CopyPlan.of` then returns
+None, and workers run the plan unit by unit.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from penstock.base._spec import Spec
+from penstock.plan._batch import Batch, Unbatch
+from penstock.plan._cast import Cast
+from penstock.plan._combine import Zip
+from penstock.plan._index import Slice
+from penstock.plan._node import Indices, Node, Reorder
+from penstock.plan._reader import _compose, _places
+from penstock.plan._source import SourceNode
+from penstock.plan._windows import Windows
+
+_NUMERIC = frozenset("biufc")
+
+
+class Copy(NamedTuple):
+    """Rows of one array that go to one leaf of a batch."""
+
+    array: int
+    """The array's number in `CopyPlan.arrays`."""
+    leaf: int
+    """The leaf's number."""
+    rows: Indices
+    """Rows of the array, int64, shape `(n,)`."""
+    places: Indices | None
+    """Where each goes, counted in such rows from the start of the leaf; None for `first`, `first + 1`, and so on."""
+    first: int
+
+
+class _NotCopiesError(Exception):
+    """The plan does more than to move bytes."""
+
+
+@final
+class CopyPlan:
+    """The copies that fill the batches of a plan.
+
+    Args:
+        node: The plan; its elements are what is delivered.
+        shard: `(index, count)`: the share of each batch's rows that is delivered.
+    """
+
+    def __init__(self, node: Node, shard: tuple[int, int]) -> None:
+        self.arrays: list[Any] = []
+        """NumPy arrays, and arrays in files (`StridedFile`)."""
+        self.spec = node.spec
+        self._shard = shard
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._node = node
+        self._root = _Reader(self, node, None)
+
+    @classmethod
+    def of(cls, node: Node, shard: tuple[int, int]) -> "CopyPlan | None":
+        """Returns the copies of a plan, or None if it does more than to move bytes."""
+        if node.length is None or not node.spec.is_bounded:
+            return None
+        try:
+            return cls(node, shard)
+        except _NotCopiesError:
+            return None
+
+    def block(self, epoch: int, first: int, count: int) -> list[list[Copy]]:
+        """Computes the copies of batches `[first, first + count)` of an epoch."""
+        found = _Gather()
+        self._root.fill(
+            epoch, np.arange(first, first + count, dtype=np.int64), _Rows.of(len(self.spec.leaves), count), found
+        )
+        batches: list[list[Copy]] = [[] for _ in range(count)]
+        sizes = [self._part_count(epoch, index) for index in range(first, first + count)]
+        for array, rows, out in found.wanted:
+            self._share_out(array, rows, out, batches, sizes)
+        return batches
+
+    def _part_count(self, epoch: int, index: int) -> int:
+        """The rows of a batch, by which shards share it; 0 where it is delivered whole."""
+        return 0 if self._shard[1] == 1 else self._node.part_count(epoch, index) or 0
+
+    def number(self, array: Any, window: "tuple[int, int] | None") -> int:
+        """The number of an array, or of the windows over one."""
+        key = hash((id(array), window))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.arrays)
+            self._kept.append(array)  # so that the address stays its own
+            self.arrays.append(array if window is None else _windowed(array, *window))
+        return self._numbers[key]
+
+    def _share_out(
+        self, array: int, rows: Indices, out: "_Rows", batches: list[list[Copy]], sizes: Sequence[int]
+    ) -> None:
+        """Cuts rows of a block at the borders between batches, and keeps those of this shard."""
+        each, (leaf,) = out.each, out.numbers
+        if isinstance(out.rows, slice) and out.rows.step in (None, 1) and self._shard[1] == 1:
+            start = out.rows.start
+            for number in range(start // each, -(-(start + len(rows)) // each)):
+                begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
+                batches[number].append(Copy(array, leaf, rows[begin:end], None, start + begin - number * each))
+            return
+        places = out.positions()
+        owners = places // each
+        if (owners[1:] < owners[:-1]).any():
+            order = np.argsort(owners, kind="stable")
+            owners, places, rows = owners[order], places[order], rows[order]
+        bounds = np.searchsorted(owners, np.arange(len(batches) + 1)).tolist()
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            mine, theirs = places[begin:end] - number * each, rows[begin:end]
+            if size := sizes[number]:
+                index, count = self._shard
+                # A row of the batch is made of as many rows of this kind.
+                per_row = each // (self.spec.leaves[0].max_shape or (1,))[0]
+                first, last = (part * size // count * per_row for part in (index, index + 1))
+                kept = (mine >= first) & (mine < last)
+                mine, theirs = mine[kept] - first, theirs[kept]
+            if len(mine):
+                batches[number].append(Copy(array, leaf, theirs, mine, 0))
+
+
+@final
+class _Rows:
+    """Rows of a block by number: as `Rows`, without memory.
+
+    Args:
+        leaves: The leaves that are written.
+        each: Rows in a batch.
+        rows: Which rows of the block, counted over all of its batches.
+    """
+
+    extents = ()
+
+    def __init__(self, leaves: tuple[int, ...], each: int, rows: "Indices | slice") -> None:
+        self.numbers = leaves
+        self.each = each
+        self.rows = rows
+
+    @classmethod
+    def of(cls, leaf_count: int, count: int) -> "_Rows":
+        return cls(tuple(range(leaf_count)), 1, slice(0, count))
+
+    def take(self, rows: "Indices | slice") -> "_Rows":
+        return _Rows(self.numbers, self.each, _compose(self.rows, rows))
+
+    def leaves(self, start: int, stop: int) -> "_Rows":
+        return _Rows(self.numbers[start:stop], self.each, self.rows)
+
+    def unstacked(self, size: int, inner: Indices | None = None) -> "_Rows":
+        if inner is not None:
+            rows: Indices | slice = self.positions()[inner // size] * size + inner % size
+        elif isinstance(self.rows, slice) and self.rows.step in (None, 1):
+            rows = slice(self.rows.start * size, self.rows.stop * size)
+        else:
+            rows = (self.positions()[:, None] * size + np.arange(size)).ravel()
+        return _Rows(self.numbers, self.each * size, rows)
+
+    def positions(self) -> Indices:
+        if isinstance(self.rows, slice):
+            return np.arange(self.rows.start, self.rows.stop, self.rows.step or 1, dtype=np.int64)
+        return self.rows
+
+
+@final
+class _Gather:
+    """Collects what sources are asked for."""
+
+    def __init__(self) -> None:
+        self.wanted: list[tuple[int, Indices, _Rows]] = []
+
+    def add(self, reader: "_Reader", indices: Indices, out: _Rows) -> None:
+        for offset, number in enumerate(reader.numbers):
+            self.wanted.append((number, indices, out.leaves(offset, offset + 1)))
+
+
+@final
+class _Reader:
+    """A node whose `fill` is asked for row numbers alone.
+
+    Args:
+        plan: What collects the arrays.
+        node: The node.
+        window: `(size, stride)` if its elements are windows over the node's, each named by its first element.
+    """
+
+    def __init__(self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None") -> None:
+        self._node = node
+        self.numbers: list[int] = []
+        _require_moves(node)
+        inner = window
+        if isinstance(node, Windows) and window is None and _keeps_neighbours(node.source):
+            inner = (node.size, node.stride)
+        if isinstance(node, SourceNode):
+            arrays = node.data.arrays()
+            if arrays is None:
+                raise _NotCopiesError
+            self.numbers = [plan.number(array, window) for array in arrays]
+        elif isinstance(node, Cast):
+            _require_one_cast(node)
+        self._over_windows = inner is not window
+        self.inputs = [_Reader(plan, each, inner) for each in node.inputs]
+
+    def fill(self, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
+        if self._over_windows:
+            self.inputs[0].fill(epoch, self._node.starts(indices), out, gather)  # type: ignore[attr-defined]
+        elif isinstance(self._node, Cast):  # the engine converts to what the batch has
+            self.inputs[0].fill(epoch, indices, out, gather)
+        else:
+            self._node.fill(self, epoch, indices, out, gather)  # type: ignore[arg-type]  # the same methods
+
+    def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
+        self.fill(epoch, indices, out, gather)  # the places are alike, see `_require_moves`
+
+    def fill_parts(self, epoch: int, index: int, parts: Indices, out: _Rows, gather: _Gather) -> None:
+        self._node.fill_parts(self, epoch, index, parts, out, gather)  # type: ignore[arg-type]  # as above
+
+
+def _require_moves(node: Node) -> None:
+    """Refuses a step that does more than arithmetic on indices."""
+    if not isinstance(node, (SourceNode, Reorder, Zip, Batch, Windows, Unbatch, Cast)):
+        raise _NotCopiesError
+    if isinstance(node, Unbatch) and node.inputs == (node.source,) and node.source.part_count(0, 0) is None:
+        raise _NotCopiesError  # its parts cannot be read alone
+    if isinstance(node, Reorder) and any(_places(each.spec) != _places(node.spec) for each in node.inputs):
+        raise _NotCopiesError
+
+
+def _keeps_neighbours(node: Node) -> bool:
+    """Whether neighbours of a node's elements are neighbours in the arrays below."""
+    if isinstance(node, SourceNode):
+        return True
+    is_shift = isinstance(node, (Zip, Cast)) or (isinstance(node, Slice) and node.step == 1)
+    return is_shift and all(map(_keeps_neighbours, node.inputs))
+
+
+def _require_one_cast(node: Cast) -> None:
+    below: list[Node] = [node.source]
+    while below:
+        each = below.pop()
+        if isinstance(each, Cast):
+            raise _NotCopiesError
+        below += each.inputs
+    leaves = (*node.spec.leaves, *node.source.spec.leaves)
+    if not all(leaf.dtype.kind in _NUMERIC for leaf in leaves):
+        raise _NotCopiesError
+
+
+def _windowed(array: Any, size: int, stride: int) -> Any:
+    """The windows over an array, one a start, as an array of the same memory or file."""
+    if not isinstance(array, np.ndarray):
+        return array.windowed(size, stride)
+    shape = (max(0, len(array) - (size - 1) * stride), size, *array.shape[1:])
+    strides = (array.strides[0], array.strides[0] * stride, *array.strides[1:])
+    return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)

@@ -1,0 +1,114 @@
+"""The copies of a plan, executed one after the other by NumPy, make the elements of the plan."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import penstock as ps
+from penstock.lower._copies import CopyPlan
+from penstock.plan._reader import Rows
+from penstock.testing import assert_same
+from penstock.testing.strategies import Plan, plans
+
+
+def executed(plan: CopyPlan, batch: list, index: int, count: int | None, shard: tuple[int, int] = (0, 1)) -> Rows:
+    """A batch, made by NumPy."""
+    spec = plan.spec if shard[1] == 1 else plan.spec.divided(shard[1])
+    box = Rows.allocate(spec, 1)
+    for copy in batch:
+        array = plan.arrays[copy.array]
+        if not isinstance(array, np.ndarray):
+            array = np.ndarray(
+                array.shape, array.dtype, np.fromfile(array.path, np.uint8).data, array.offset, array.strides
+            )
+        out = box.arrays[copy.leaf].reshape(-1, *array.shape[1:])
+        places = copy.places
+        if places is None:
+            places = np.arange(copy.first, copy.first + len(copy.rows))
+        out[places] = array[copy.rows].astype(out.dtype)
+    if count is not None:
+        box.set_extents(count)
+    return box
+
+
+def check(dataset: ps.Dataset, shard: tuple[int, int] = (0, 1), epoch: int = 0, block: int = 3) -> bool:
+    node = dataset._node
+    plan = CopyPlan.of(node, shard)
+    if plan is None:
+        return False
+    length = min(int(min(node.length, 40)), 40)
+    with ps.Dataset(node).loader("inline", shard=shard) as loader:
+        if epoch:
+            loader.set_state({**loader.get_state(), "epoch": epoch})
+        expected = [element for element, _ in zip(loader, range(length), strict=False)]
+    for first in range(0, length, block):
+        batches = plan.block(epoch, first, min(block, length - first))
+        for index, batch in enumerate(batches, first):
+            count = node.part_count(epoch, index)
+            box = executed(plan, batch, index, count and count // shard[1], shard)
+            assert_same(node.spec.structure.unflatten(box.leaf_values(0)), expected[index])
+    return True
+
+
+@given(plans(), st.integers(1, 5))
+@settings(deadline=None)
+def test_copies_of_any_plan_make_its_elements(plan: Plan, block: int) -> None:
+    if len(plan):
+        check(plan.dataset, block=block)
+
+
+TABLE = np.arange(240, dtype=np.float32).reshape(60, 4)
+
+
+@pytest.fixture
+def film(tmp_path):
+    np.save(tmp_path / "film.npy", TABLE)
+    return ps.from_npy(tmp_path / "film.npy")
+
+
+STEPS = {
+    "pairs": lambda ds: ps.zip((ds[:-1], ds[1:])).shuffle(seed=1).batch(8),
+    "windows": lambda ds: ds.windows(5, stride=2).shuffle(seed=2).batch(4, drop_remainder=True),
+    "windows of a slice, cast": lambda ds: ds[3:50].windows(5, shift=3).batch(4).cast("float64"),
+    "two windows": lambda ds: ps.zip((ds[:-1].windows(6), ds[1:].windows(6))).cast("int64").shuffle(1).batch(3),
+    "windows of a shuffle": lambda ds: ds.shuffle(seed=3).windows(4).batch(2),
+    "mix": lambda ds: ps.mix([ds, ds[::-1]], [1, 2]).batch(7),
+    "interleave": lambda ds: ps.interleave([ds[:20], ds[20:], ds[::3]]).batch(9).repeat(2),
+    "repeat": lambda ds: ds.shuffle(1).repeat().batch(16),
+    "unbatch": lambda ds: ds.batch(8).unbatch().batch(5),
+    "concatenate": lambda ds: ps.concatenate([ds, ds]).shuffle(1, window=9).batch(8),
+    "elements": lambda ds: ds,
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_plans_that_move_bytes_are_copies(film, steps, epoch):
+    for data in (film, ps.from_arrays(TABLE), ps.from_arrays(TABLE.T.copy().T), ps.from_arrays(TABLE[::-1, 1:])):
+        assert check(steps(data), epoch=epoch)
+
+
+@pytest.mark.parametrize("shard", [(0, 2), (1, 2), (2, 4)])
+def test_a_shard_has_its_rows_alone(film, shard):
+    assert check(ps.zip((film, film)).shuffle(seed=1).batch(8, drop_remainder=True), shard)
+    assert check(film.windows(4).shuffle(seed=1).batch(8, drop_remainder=True), shard)
+
+
+def test_windows_are_named_by_their_first_row(film):
+    plan = CopyPlan.of(film.windows(16).shuffle(1).batch(4)._node, (0, 1))
+    assert plan is not None
+    assert [len(copy.rows) for copy in plan.block(0, 0, 1)[0]] == [4]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.from_arrays(TABLE).map(lambda x: x).batch(4),
+        ps.range(10).batch(2),
+        ps.from_arrays(TABLE).filter(lambda x: True).batch(4),
+        ps.from_arrays(TABLE).cast("int8").cast("float32").batch(4),
+    ],
+    ids=["map", "range", "filter", "two casts"],
+)
+def test_plans_that_do_more_are_not(dataset):
+    assert CopyPlan.of(dataset._node, (0, 1)) is None
