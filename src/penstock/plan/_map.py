@@ -29,6 +29,7 @@ from penstock.plan._reader import (
     chunk_count,
     chunk_nbytes,
     copied,
+    make_read_only,
     pieces,
 )
 from penstock.plan._text import origins
@@ -280,7 +281,14 @@ class Map(OneToOne):
         short = self._short_axes(element)
         with seeded_globals() as globals_, watched_torch() as used_torch:
             globals_.seed(0, self.random_depth, 0, index)
-            value = self._call(element, self._new_rng(), 0, index)
+            rng = self._new_rng()
+            arguments = (element,) if rng is None else (element, rng.at(0, index))
+            try:
+                value = self.function(*arguments)
+            except BaseException as error:
+                if is_untouched(error):
+                    raise
+                raise self._failure(error, arguments, 0, index) from error
             self.traits.uses_globals |= globals_.used()
             self.traits.uses_torch |= used_torch()
         try:
@@ -322,62 +330,46 @@ class Map(OneToOne):
         chunk: Indices,
         out: Rows,
     ) -> None:
-        source = reader.inputs[0]
-        box = source.scratch(len(chunk))
+        source, count = reader.inputs[0], len(chunk)
+        box = source.scratch(count)
         reader.trace.words[0] = 0  # until it is read, nobody is at an element of it
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
-        structure, trace = source.spec.structure, reader.trace.words
+        trace, times, clock = reader.trace.words, reader.trace.times, time.perf_counter
         trace[0], trace[1] = reader.number + 1, epoch
-        times, count = reader.trace.times, len(chunk)
         due, every = count, 1  # none
         if times is not None and (times.is_sampled or reader.number not in times.short):
             due, every = times.turn(reader.number)
-        timed, call_s, put_s, started = 0, 0.0, 0.0, time.perf_counter()
-        for place, (row, index) in enumerate(zip(out.row_numbers(), chunk.tolist(), strict=True)):
+        timed, call_s, put_s, place, started = 0, 0.0, 0.0, 0, clock()
+        elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)
+        for row, index, element in zip(out.row_numbers(), chunk.tolist(), elements, strict=True):
             trace[2] = index
-            element = structure.unflatten(self._given(box.leaf_values(place)))
-            if place == due:
-                began = time.perf_counter()
-                leaves = self._run(element, rng, globals_, epoch, index)
-                ended = time.perf_counter()
+            began = clock() if place == due else 0.0
+            leaves = self._run(element, rng, globals_, epoch, index)
+            if began:
+                ended = clock()
                 out.put(row, leaves)
                 call_s += ended - began
-                put_s += time.perf_counter() - ended
+                put_s += clock() - ended
                 timed += 1
                 due += every
             else:
-                leaves = self._run(element, rng, globals_, epoch, index)
                 out.put(row, leaves)
+            place += 1  # noqa: SIM113  # cheaper than `enumerate` around `zip`
             del element, leaves  # or the scratch memory looks as if the function had kept it
         if times is not None:
-            times.note_calls(reader.number, count, time.perf_counter() - started, timed, call_s, put_s)
-
-    def _given(self, leaves: Leaves) -> Leaves:
-        """What the function gets: its own to change, unless it is only to judge."""
-        if self.verdict is not None:
-            for leaf in leaves:
-                if isinstance(leaf, np.ndarray):
-                    leaf.flags.writeable = False
-        return leaves
+            times.note_calls(reader.number, count, clock() - started, timed, call_s, put_s)
 
     def _new_rng(self) -> ElementRng | None:
         """What `random_map`'s function draws from."""
         return None if self.seed is None else ElementRng(self.seed, self.random_depth)
 
-    def _call(self, element: "Tree", rng: ElementRng | None, epoch: int, index: int) -> "Tree":
-        """What the function makes of an element."""
-        arguments = (element,) if rng is None else (element, rng.at(epoch, index))
-        try:
-            return self.function(*arguments)
-        except BaseException as error:
-            if is_untouched(error):
-                raise
-            raise ElementError(
-                f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
-                f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
-            ) from error
+    def _failure(self, error: BaseException, arguments: tuple[Any, ...], epoch: int, index: int) -> ElementError:
+        return ElementError(
+            f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
+            f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
+        )
 
     def _judged(self, value: Any, index: int) -> Any:
         try:
@@ -404,8 +396,10 @@ class Map(OneToOne):
         structure, trace = source.spec.structure, reader.trace.words
 
         def run(leaves: Leaves, globals_: "seeded_globals | None", index: int) -> Leaves:
-            element = structure.unflatten(self._given([copied(leaf) for leaf in leaves]))
-            return self._run(element, rng, globals_, epoch, index)
+            own = [copied(leaf) for leaf in leaves]
+            if self.verdict is not None:
+                make_read_only(own)
+            return self._run(structure.unflatten(own), rng, globals_, epoch, index)
 
         for index, leaves in enumerate(source.sequence(epoch)):
             trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
@@ -424,10 +418,16 @@ class Map(OneToOne):
     def _run(
         self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
     ) -> Leaves:
-        """The leaves of what the function makes of an element."""
+        """Runs the function on one element and returns the leaves of what it returned."""
         if globals_ is not None and self.traits.uses_globals:
             globals_.seed(0, self.random_depth, epoch, index)
-        value = self._call(element, rng, epoch, index)
+        arguments = (element,) if rng is None else (element, rng.at(epoch, index))
+        try:
+            value = self.function(*arguments)
+        except BaseException as error:
+            if is_untouched(error):
+                raise
+            raise self._failure(error, arguments, epoch, index) from error
         if self.verdict is not None:
             value = element, self._judged(value, index)
         try:

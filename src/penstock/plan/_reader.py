@@ -20,7 +20,7 @@ import numpy.typing as npt
 from penstock.base._errors import PenstockError, SpecError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import ArraySpec, Spec
-from penstock.base._tree import Tree
+from penstock.base._tree import Structure, Tree
 from penstock.plan._node import Indices, Leaves, Node, walk
 from penstock.plan._source import Openable, Read, Source, key_of, opened_by
 from penstock.plan._text import origins
@@ -109,7 +109,7 @@ class Rows:
             leaves: What.
             are_new: Whether nobody else has them, so that arrays of any size need not be copied.
         """
-        if self._plain():
+        if self._is_plain or self._plain():
             number = 0  # counted by hand: for an element of two leaves, `zip` takes longer than writing them
             for places in self.arrays:
                 places[row] = leaves[number]
@@ -129,6 +129,22 @@ class Rows:
         if self._plain():
             return [array[row] for array in self.arrays]
         return [_value(array, row, extent) for array, extent in zip(self.arrays, self.extents, strict=True)]
+
+    def elements(self, structure: Structure, count: int, *, is_writeable: bool) -> Iterator[Tree]:
+        """Gives the elements in the first rows of the arrays one after the other, see `leaf_values`.
+
+        Args:
+            structure: Of an element.
+            count: How many.
+            is_writeable: Whether arrays in them may be written to.
+        """
+        if self._plain():  # in C alone: this runs for each element
+            arrays = [array[:count] for array in self.arrays]
+            if not is_writeable:
+                make_read_only(arrays)
+            return map(structure.unflatten, zip(*arrays, strict=True))
+        rows = map(self.leaf_values, range(count))
+        return map(structure.unflatten, rows if is_writeable else map(make_read_only, rows))
 
     def columns(self, count: int) -> Iterator[list[Any]]:
         """For each leaf those of the elements in the first rows of the arrays, as `leaf_values` has them."""
@@ -508,6 +524,14 @@ class Reader:
         if box is None or len(box.arrays[0]) < count or _holders(box.arrays) > _UNSHARED:
             self._memo[name] = box = Rows.allocate(spec, count)
         return box.take(slice(0, count))
+
+
+def make_read_only(leaves: list[Any]) -> list[Any]:
+    """Makes the arrays among some leaves read-only; returns the leaves."""
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray):
+            leaf.flags.writeable = False
+    return leaves
 
 
 def copied(leaf: Any) -> Any:
