@@ -491,3 +491,22 @@ def test_a_loader_refuses_to_become_an_array_with_the_cure():
     with pytest.raises(ps.ArgumentTypeError, match=r"A loader is no array: .*for batch in loader\. Keras takes fit\("):
         np.asarray(loader)
     assert not hasattr(loader, "shape")
+
+
+def test_a_consumer_waits_for_another_that_has_just_begun():
+    with ps.range(8).batch(2).loader(workers=1) as loader:
+        epoch = iter(loader)
+        next(epoch)
+        loader._lock.acquire()
+        thread = threading.Thread(target=next, args=(epoch,))
+        thread.start()
+        loader._lock.release()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert next(epoch).tolist() == [4, 5]
+
+
+def test_shards_are_refused_if_any_of_several_short_batches_does_not_divide():
+    dataset = ps.concatenate([ps.range(10).batch(4), ps.range(9).batch(4)])
+    with pytest.raises(ps.ArgumentError, match="The last batch has 1 elements, which 2 shards"):
+        dataset.loader(shard=(0, 2))

@@ -62,6 +62,14 @@ def test_ragged_elements_that_wait_are_counted_where_they_must_fit() -> None:
     assert known == pytest.approx((6 + 4 + 2) * slot, rel=0.01)
 
 
+def test_a_bucket_of_elements_of_one_size_has_a_place_in_the_ring() -> None:
+    ds = ps.range(40).map(lambda x: np.zeros(1000)).bucket_by_length(lambda row: 1, [5], [4, 8])
+    assert ds.element_spec.max_shape == (8, 1000)
+    with ds.loader(executor="inline") as loader:
+        assert loader.projected_nbytes > 6 * 8 * 1000 * 8
+        assert [len(batch) for batch in loader] == [4] * 10
+
+
 def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
     reads = []
 

@@ -339,3 +339,25 @@ def _no_garbage_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_batch_does_not_change_in_a_forked_child(executor: Any) -> None:
+    loader = ps.range(64).batch(4).loader(executor, prefetch=1)
+    iterator = iter(loader)
+    batch = next(iterator)
+    out, mine = os.pipe()
+    go, signal = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go, 1)
+        os.write(mine, bytes(batch.tolist()))
+        os._exit(0)
+    del batch
+    list(iterator)  # its slot is filled again
+    os.write(signal, b"\0")
+    os.waitpid(pid, 0)
+    assert os.read(out, 4) == bytes([0, 1, 2, 3])
+    for descriptor in (out, mine, go, signal):
+        os.close(descriptor)
+    loader.close()

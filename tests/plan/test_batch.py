@@ -261,3 +261,11 @@ def test_unbatch_reads_element_after_element_in_the_same_memory():
         tracemalloc.stop()
     assert batch.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5]
     assert peak_nbytes < 1.5 * 8 * 100_000, "what the function returns, and no second one to put it into"
+
+
+def test_unbatch_refuses_a_function_that_drops_rows():
+    dataset = ps.range(10).batch(4).map(lambda batch: batch[batch % 5 != 4]).unbatch()
+    with pytest.raises(
+        ps.SpecError, match=r"unbatch\(\) counts on 4 rows in element 1 of map\(<lambda>\), but it has 3"
+    ):
+        list(dataset)

@@ -55,3 +55,9 @@ def test_values_that_cannot_be_converted_are_named():
     ) as caught:
         _ = ds[1]
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_cast_to_text_of_any_size_is_refused():
+    with pytest.raises(ps.SpecError, match=r"cannot make <U0 of \(\) int64: text and bytes of any size"):
+        ps.range(3).cast("U")[1]
+    assert ps.range(3).cast("U20")[1] == "1"

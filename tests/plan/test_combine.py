@@ -136,3 +136,12 @@ def test_what_is_endless_among_parts_is_told_by_the_number_that_the_user_gave():
     assert endless.length == math.inf
     with pytest.raises(ps.ArgumentError, match=r"concatenate\(\): dataset 0 is endless"):
         ps.concatenate([endless, ps.range(1)])
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_batches_and_ragged_elements_concatenate(executor):
+    spec = ps.ArraySpec((None,), "int64")
+    ragged = ps.range(3).map(lambda i: np.arange(int(i)), element_spec=spec)
+    dataset = ps.concatenate([ps.range(8).batch(4), ragged])
+    with dataset.loader(executor=executor) as loader:
+        assert [x.tolist() for x in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [], [0], [0, 1]]

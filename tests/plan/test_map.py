@@ -1,4 +1,5 @@
 import contextlib
+import enum
 from collections import namedtuple
 
 import numpy as np
@@ -120,6 +121,20 @@ def test_lists_and_numbers_are_leaves_as_numpy_makes_them(value, dtype, shape):
     np.testing.assert_array_equal(ds.batch(2)[0][0], np.array([value, value], dtype))
 
 
+def test_an_element_without_arrays_is_refused():
+    with pytest.raises(ps.SpecError, match="returned no array at all for element 0"):
+        ps.range(3).map(lambda i: ())[0]
+
+
+def test_an_element_that_refuses_to_be_an_array_is_named():
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    with pytest.raises(ps.SpecError, match=r"^map\(.*\) .* a Tensor that is not an array: Can't call .* element 0"):
+        ps.range(3).map(lambda i: Tensor())[0]
+
+
 @pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize(("value", "kind"), [("name.png", "U"), (b"bytes", "S"), ("", "U")])
 def test_text_and_bytes_are_leaves_of_any_size(value, kind):
@@ -130,6 +145,19 @@ def test_text_and_bytes_are_leaves_of_any_size(value, kind):
     assert batch.tolist() == [value[:0], value, value * 2]
     with ds.batch(3).loader() as loader:
         assert next(iter(loader)).tolist() == batch.tolist()
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@pytest.mark.usefixtures("workers_stay")
+def test_text_of_a_type_of_the_users_is_text() -> None:
+    dataset = ps.range(6).map(lambda x: Colour.RED if x % 2 else Colour.BLUE).batch(3)
+    with dataset.loader("processes", workers=1) as loader, dataset.loader("inline") as oracle:
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in oracle]
+        assert [type(text) for batch in loader for text in batch.tolist()] == [str] * 6
 
 
 def test_spec_comes_from_element_0_run_once():

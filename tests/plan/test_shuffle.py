@@ -1,5 +1,6 @@
 import time
 import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -60,3 +61,16 @@ def test_plan_over_10_to_the_12_elements_is_built_and_indexed_at_once():
     assert int(first[3]) == 10**12 - 1
     assert peak_nbytes < 4 << 20
     assert took_s < 1  # what it costs exactly is measured in benchmarks; here: not 10**12 of anything
+
+
+def test_a_windowed_shuffle_takes_a_stream_one_element_at_a_time_after_its_first_window() -> None:
+    given: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(100):
+            given.append(number)
+            yield number
+
+    elements = iter(ps.from_generator(numbers).shuffle(window=10))
+    next(elements)
+    assert len(given) <= 1 + 10  # the spec looked at one

@@ -309,6 +309,19 @@ def test_an_exception_whose_own_cause_fails_costs_no_worker(kind: Any) -> None:
                 list(loader)
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_an_exception_that_is_its_own_cause_arrives(executor):
+    def fail(x):
+        try:
+            raise ValueError("no")
+        except ValueError as error:
+            raise error from error
+
+    dataset = ps.range(4).map(fail, element_spec=ps.ArraySpec((), "int64")).batch(2)
+    with dataset.loader(executor=executor) as loader, pytest.raises(ps.ElementError, match="ValueError: no"):
+        list(loader)
+
+
 def test_stop_iteration_from_a_source_does_not_look_like_the_end(executor: Any) -> None:
     source = FailingSource(RangeSource(40), {9: StopIteration("nothing more")})
     with (

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.memory._ring import Ring
-from penstock.testing import LethalFunction
+from penstock.testing import LethalFunction, assert_same
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
 
@@ -254,6 +254,31 @@ def test_a_loader_is_sought_forwards_and_backwards_in_mid_epoch(executor: str) -
             assert lists(itertools.islice(loader, 3)) == whole[position : position + 3]
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("cursor", [50, 64, 96, 1 << 40])
+def test_a_cursor_beyond_the_end_ends_the_epoch(executor: Any, cursor: int) -> None:
+    ds = ps.range(50).filter(lambda x: x % 2 == 0).batch(4)
+    with ds.loader(executor=executor, timeout_s=5) as loader:
+        state = loader.get_state() | {"position": 3, "cursor": [cursor]}
+        loader.set_state(state)
+        assert list(loader) == []
+        assert sum(len(batch) for batch in loader) == 25
+
+
+@pytest.mark.parametrize("position", [1 << 41, (1 << 62) - 1])
+def test_a_position_that_no_stream_has_is_refused(position: int) -> None:
+    loader = ps.from_generator(range, 9).batch(4).loader(executor="inline")
+    with loader, pytest.raises(ps.StateError, match=str(position)):
+        loader.set_state(loader.get_state() | {"position": position})
+
+
+def test_a_cursor_for_an_iterator_that_cannot_seek_is_refused() -> None:
+    with ps.from_generator(range, 9).batch(4).loader(executor="inline") as loader:
+        loader.set_state(loader.get_state() | {"position": 1, "cursor": [4]})
+        with pytest.raises(ps.StateError, match=r"cursor.*from_generator\(range\).*set_state"):
+            list(loader)
+
+
 # Memory.
 
 
@@ -354,3 +379,25 @@ def test_elements_are_handed_to_a_filter_some_at_a_time(monkeypatch: pytest.Monk
     with ps.range(96).map(made, element_spec=spec).filter(lambda _: True).loader("inline") as loader:
         assert len(list(loader)) == 96
     assert len(taken) <= 96 + 96 // 16 + 1  # the loader's own elements, and what they were handed over in
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">M8[s]"])
+def test_ragged_elements_keep_their_byte_order(dtype: str) -> None:
+    spec = ps.ArraySpec((None,), dtype)
+    rows = [np.arange(i).astype(dtype) for i in range(5)]
+
+    def same(row: Any) -> Any:
+        return row
+
+    read = ps.from_source(rows, element_spec=spec)
+    stream = ps.from_generator(lambda: iter(rows), element_spec=spec)
+    mapped = stream.map(same, element_spec=spec)
+    # Handed over by workers, by what reads a stream, and by workers to a step that sees a stream in order.
+    copied = mapped.flat_map(lambda row: [row], element_spec=spec)
+    for dataset in (read, stream, mapped, mapped.filter(lambda row: True), copied):
+        with dataset.loader("processes", workers=1) as loader:
+            for row, want in zip(loader, rows, strict=True):
+                assert_same(row, want)
+    with mapped.padded_batch(5).loader("processes", workers=1) as loader:
+        (batch,) = loader
+        assert_same(batch[4], rows[4])

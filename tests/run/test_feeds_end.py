@@ -180,6 +180,22 @@ def test_a_generator_that_waits_for_ever_is_named_by_the_deadline() -> None:
     assert stuck.times(BLOCKED) == 1
 
 
+def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
+    gate = threading.Event()
+
+    def stuck() -> Iterator[int]:
+        yield from range(6)
+        gate.wait(30)
+
+    ds = ps.from_generator(stuck).map(lambda x: x).batch(2)
+    with ds.loader(executor="threads", timeout_s=0.4) as loader:
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+        with pytest.raises(ps.DeadlineError, match="while batch 3 of epoch 0 was waited for"):
+            next(batches)
+        gate.set()
+
+
 def test_a_stream_that_gives_nothing_for_long_but_gets_on_is_no_matter_for_the_deadline() -> None:
     sparse = ps.from_generator(itertools.count, element_spec=INT64).filter(lambda x: x % 10_000 == 9_999)
     with sparse.loader("threads", workers=2, timeout_s=0.1) as loader:

@@ -171,3 +171,11 @@ def test_random_map_draws_the_same_on_every_executor(workers: int) -> None:
             ours, oracle = ([batch.tolist() for batch in loader] for loader in (threads, inline))
             assert ours == oracle
     assert [float(x) for x in dataset] == [float(dataset[index]) for index in range(60)]
+
+
+@pytest.mark.slow
+def test_a_generator_that_a_function_holds_is_reported() -> None:
+    rng = np.random.default_rng(0)
+    with ps.range(4).map(lambda x: x + rng.random()).batch(2).loader("processes", workers=1) as loader:
+        list(loader)
+        assert "holds a random generator (Generator). Each worker has a copy of it" in str(loader.report())

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import penstock as ps
 from penstock.lower._program import Unit
 from penstock.run.pool._client import Job
 from penstock.run.pool._pool import Pool
@@ -83,3 +85,26 @@ def test_what_was_done_first_is_heard_of_first_whenever_the_pool_looks(
         pool.tenant_count = 0
         pool.post(lambda: None)
         pool._thread.join()
+
+
+@pytest.mark.slow
+def test_streams_continue_where_the_task_queue_wraps_around() -> None:
+    """Units have places on a board of 4,096, a circle: those of a stream are heard of in order all the same."""
+
+    def rows() -> Any:
+        for number in range(20):
+            yield np.full(50, number), "text" * number
+
+    spec = (ps.ArraySpec((None,), "int64"), ps.ArraySpec((), np.dtype("U")))
+    dataset = ps.from_generator(rows, element_spec=spec).filter(lambda x: True).map(lambda x: x, element_spec=spec)
+    with dataset.loader("processes", workers=2) as loader:
+        for _ in range(240):
+            assert [(int(array[0]), len(text)) for array, text in loader] == [(n, 4 * n) for n in range(20)]
+
+
+@pytest.mark.slow
+def test_text_of_units_that_end_while_the_pool_looks_belongs_to_its_element() -> None:
+    # A worker may say what it has to say between two looks at the board.
+    with ps.range(12_000).map(lambda x: f"n{x}").batch(6).loader("processes", workers=4) as loader:
+        for number, batch in enumerate(loader):
+            assert batch.tolist() == [f"n{6 * number + row}" for row in range(6)]

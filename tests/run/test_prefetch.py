@@ -1,5 +1,10 @@
 """Batches are filled ahead while the consumer is busy with something else: as many as there are slots, and no more."""
 
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -131,3 +136,22 @@ def test_no_batch_is_begun_before_all_of_the_one_before_it() -> None:
         assert gate.seen[: gate.seen.index(16)][-12:] == list(range(4, 16))
         gate.open()
         assert next(iterator).tolist() == list(range(16))
+
+
+def test_ragged_elements_of_unknown_size_are_read_no_further_than_batches_need() -> None:
+    given: list[int] = []
+
+    def rows() -> Iterator[Any]:
+        for number in itertools.count():
+            given.append(number)
+            yield np.zeros(number % 7)
+
+    spec = ps.ArraySpec((None,), "float64")
+    ds = ps.from_generator(rows, element_spec=spec).map(lambda row: row + 1, element_spec=spec).padded_batch(2)
+    with ds.loader(executor="threads", workers=1, prefetch=1) as loader:
+        batches = iter(loader)
+        for taken in range(1, 20):
+            next(batches)
+            # The batches taken, those in 3 slots, and four spans of a batch each. (The loader read the first element
+            # before, with an iterator of its own, to try the function.)
+            assert max(given) + 1 <= 2 * (taken + 3 + 4), taken
