@@ -77,3 +77,34 @@ def test_a_stream_takes_what_was_announced_and_does_not_grow(
     assert result["growth"] <= 4 * MIB, result
     assert result["copied"] == 0
     assert result["projected"] < 60 * MIB, result  # of 60 MB that the generator gives in an epoch, and 300 of the file
+
+
+CAPTURES = """
+import os, pathlib
+import numpy as np
+import penstock as ps
+from penstock.testing._runs import child_processes
+
+def private_mib(process):
+    lines = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024
+
+def measure(nbytes, workers):
+    table = np.ones(nbytes, np.uint8)
+    dataset = ps.range(512).map(lambda i: table[i::512].sum(dtype=np.int64)).batch(8)
+    with dataset.loader("processes", workers=workers) as loader:
+        assert sum(int(batch.sum()) for batch in loader) == nbytes
+        return max(private_mib(process) for process in child_processes()), private_mib(os.getpid())
+
+measure(1 << 20, 1)  # what is imported and allocated once
+few, parent = measure(1 << 20, 4)
+many, parent_of_many = measure(128 << 20, 4)
+assert many - few < 4, (few, many)
+assert parent_of_many - parent < 128 + 8, (parent, parent_of_many)  # the user's own array
+assert many < 45, many
+"""
+
+
+def test_all_workers_share_one_copy_of_an_array_that_a_function_captures(fresh_python: Run) -> None:
+    done = fresh_python(CAPTURES)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,20 @@ def test_a_bucket_of_elements_of_one_size_has_a_place_in_the_ring() -> None:
     with ds.loader(executor="inline") as loader:
         assert loader.projected_nbytes > 6 * 8 * 1000 * 8
         assert [len(batch) for batch in loader] == [4] * 10
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_shuffle_window_counts_in_projected_memory(executor: Any) -> None:
+    def large() -> Iterator[Any]:
+        for i in range(60):
+            yield np.full(10_000, i)
+
+    dataset = ps.from_generator(large, element_spec=ps.ArraySpec((10_000,), "int64"))
+    with dataset.loader(executor) as plain, dataset.shuffle(window=20).loader(executor) as shuffled:
+        assert shuffled.projected_nbytes - plain.projected_nbytes >= 20 * 80_000 * 0.9
+        assert sorted(int(row[0]) for row in shuffled) == list(range(60))
+    with ps.range(60).shuffle(1).loader(executor) as indices_alone:
+        assert indices_alone.projected_nbytes < 8 << 20
 
 
 def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:

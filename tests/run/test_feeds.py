@@ -1,8 +1,11 @@
 """Streams being run: how long they are, what generators do, states, and memory."""
 
+import gc
 import itertools
+import json
 import threading
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -207,6 +210,33 @@ def test_shards_are_read_at_the_same_time() -> None:
         assert lists(loader) == batches_of(10, 30)
 
 
+class Meeting:
+    """A barrier for `count` threads. Element 0 passes: a loader tries it alone."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._there, self._changed = count, set[int](), threading.Condition()
+
+    def wait(self, element: int) -> None:
+        if element == 0:
+            return
+        with self._changed:
+            self._there.add(threading.get_ident())
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(self._there) >= self._count, 10), "nobody else came"
+
+
+def test_functions_after_one_generator_run_side_by_side() -> None:
+    met = Meeting(3)
+
+    def work(x: Any) -> Any:
+        met.wait(x)
+        return x
+
+    dataset = ps.from_generator(range(96), element_spec=INT64).map(work, element_spec=INT64).batch(48)
+    with dataset.loader("threads", workers=3) as loader:
+        assert lists(loader) == batches_of(48, 96)
+
+
 @EVERY_EXECUTOR
 def test_two_loaders_of_one_dataset_do_not_meet(executor: str) -> None:
     dataset = stream(Watched(60)).filter(lambda x: x % 2 == 0).batch(4)
@@ -246,12 +276,21 @@ def test_a_state_beyond_the_end_of_an_unknown_length_is_an_empty_rest(executor: 
 
 @EVERY_EXECUTOR
 def test_a_loader_is_sought_forwards_and_backwards_in_mid_epoch(executor: str) -> None:
-    dataset = stream(Watched(400)).filter(lambda x: x % 3 != 1).shuffle(2, window=7).batch(4)
-    whole = lists(dataset)
+    dataset = (
+        stream(Watched(400))
+        .filter(lambda x: x % 3 != 1)
+        .shuffle(2, window=7)
+        .random_map(lambda x, rng: x + rng.random(), element_spec=ps.ArraySpec((), "float64"))
+        .batch(4)
+    )
+    with dataset.loader("inline") as loader:
+        epochs = [lists(loader) for _ in range(2)]
+    assert epochs[0] == lists(dataset) != epochs[1]
     with dataset.loader(executor, prefetch=2) as loader:
-        for position in (0, 30, 3, 60, 66, 1, 2, 29):
-            loader.set_state(loader.get_state() | {"epoch": 0, "position": position})
-            assert lists(itertools.islice(loader, 3)) == whole[position : position + 3]
+        for epoch, position in ((0, 0), (0, 30), (1, 3), (0, 60), (1, 66), (1, 0), (0, 2), (0, 29)):
+            state = loader.get_state() | {"epoch": epoch, "position": position}
+            loader.set_state(json.loads(json.dumps(state)))
+            assert lists(itertools.islice(loader, 3)) == epochs[epoch][position : position + 3]
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
@@ -322,6 +361,31 @@ def test_threads_and_begun_generators_do_not_grow_with_epochs(executor: str) -> 
             assert watched.times(BEGUN) - watched.times(ENDED) <= 1
         assert threading.active_count() == threads
     assert watched.times(BEGUN) <= 60
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_objects_that_a_generator_captured_are_freed(executor: str) -> None:
+    class Large:
+        def __init__(self) -> None:
+            self.data = np.zeros(1000)
+
+    def run() -> Any:
+        large = Large()
+
+        def generator() -> Iterator[Any]:
+            for i in range(20):
+                yield large.data[i]
+
+        with ps.from_generator(generator).batch(3).loader(executor) as loader:
+            for _ in range(3):
+                assert len(list(loader)) == 7
+            next(iter(loader))
+        return weakref.ref(large)
+
+    gc.collect()
+    found = [run() for _ in range(5)]
+    gc.collect()
+    assert [reference() for reference in found] == [None] * 5
 
 
 @pytest.mark.faults

@@ -40,6 +40,30 @@ def test_an_element_of_another_shape_is_named(executor: str) -> None:
 
 
 @EVERY_EXECUTOR
+def test_a_shape_that_differs_from_the_spec_is_named_with_its_element(executor: str) -> None:
+    def samples() -> Iterator[Any]:
+        for i in range(50):
+            yield {"image": np.zeros((4, 4, 3), np.uint8), "label": np.int32(i)}
+
+    dataset = ps.from_generator(samples).batch(8, drop_remainder=True)
+    want = {"image": ps.ArraySpec((8, 4, 4, 3), "uint8"), "label": ps.ArraySpec((8,), "int32")}
+    assert dataset.element_spec == want
+    with dataset.loader(executor) as loader:
+        assert loader.element_spec == want
+        assert len(list(loader)) == 6
+
+    def cropped(x: Any) -> Any:
+        return {**x, "image": x["image"][: 4 if x["label"] < 40 else 3]}
+
+    text = r"map\(cropped\) at test_feeds_end.py:\d+ returned .*\(3, 4, 3\) uint8.* for element 40"
+    with (
+        ps.from_generator(samples).map(cropped).batch(8).loader(executor) as loader,
+        pytest.raises(ps.SpecError, match=text),
+    ):
+        list(loader)
+
+
+@EVERY_EXECUTOR
 def test_a_generator_that_raises_is_named_with_its_element_and_the_next_epoch_works(executor: str) -> None:
     fragile = Watched(1000, fails_at=500)
     with stream(fragile).batch(7).loader(executor) as loader:

@@ -128,6 +128,20 @@ def test_all_workers_fill_the_next_batch_together() -> None:
         assert [batch.tolist() for batch in iterator] == np.arange(2 * WORKERS).reshape(2, WORKERS).tolist()
 
 
+def test_a_function_may_return_the_same_buffer_each_time() -> None:
+    class Buffered:
+        def __init__(self) -> None:
+            self.buffer = np.zeros(3)
+
+        def __call__(self, x: Any) -> Any:
+            self.buffer[:] = x
+            return self.buffer
+
+    with ps.range(40).map(Buffered()).batch(4).loader(executor="processes", workers=2) as loader:
+        batches = [batch.copy() for batch in loader]
+    assert np.concatenate(batches).tolist() == [[float(i)] * 3 for i in range(40)]
+
+
 @pytest.mark.slow
 def test_a_pool_has_two_descriptors_for_each_worker(fresh_python: Any) -> None:
     done = fresh_python("""

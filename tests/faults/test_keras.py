@@ -1,10 +1,16 @@
-"""Ctrl-C at any moment of `fit` on worker processes: what is left is an interpreter as good as before."""
+"""Ctrl-C and killed workers during `fit` on worker processes: training continues, or the interpreter stays usable."""
 
 import os
+import signal
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
+import penstock as ps
+from penstock.testing._runs import child_processes
+from tests.adapters.keras_models import arrays, assert_same, delivered, recording_model
 from tests.faults.programs import Program
 
 pytestmark = [pytest.mark.keras, pytest.mark.faults, pytest.mark.slow]
@@ -115,3 +121,21 @@ def test_ctrl_c_at_many_moments_of_fit_leaves_a_usable_interpreter(start: Callab
     status, out, err = program.wait(deadline_s=240)
     assert status == 0, err
     assert out.startswith("done")
+
+
+def test_fit_goes_on_when_a_worker_is_killed() -> None:
+    import keras
+
+    class Killer(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            for process in child_processes() if batch in (2, 9) else ():
+                os.kill(process, signal.SIGKILL)
+
+    x = np.arange(128, dtype=np.float32).reshape(64, 2)
+    dataset = ps.from_arrays((x, x[:, :1])).shuffle(1).map(lambda pair: (pair[0] + 1, pair[1])).batch(4)
+    adapter, model, before = dataset.to_keras(workers=2), recording_model(), child_processes()
+    model.fit(adapter, epochs=2, verbose=0, callbacks=[Killer()])
+    assert "was killed by signal 9" in adapter.loader.report().note
+    adapter.loader.close()
+    assert child_processes() <= before
+    assert_same(arrays(model.trained), delivered(dataset, 2))
