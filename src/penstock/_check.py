@@ -20,11 +20,12 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockErro
 from penstock.base._random import ElementRng, seeded_globals
 from penstock.base._tree import Tree
 from penstock.lower._guards import OnError
+from penstock.memory._rows import Leaves, copied
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import sliced
 from penstock.plan._map import Map
-from penstock.plan._node import Leaves, Node, walk
-from penstock.plan._reader import OpenSources, Reader, copied
+from penstock.plan._node import Node, walk
+from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source import SourceNode
 from penstock.plan._stream import Generate
 from penstock.plan._text import length_text, sources_of

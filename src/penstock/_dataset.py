@@ -25,14 +25,15 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, ElementIndex
 from penstock.base._random import permute, seeded_globals
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Select, as_range, sliced
 from penstock.plan._map import Map, function_name
-from penstock.plan._node import POSITION_LIMIT, Access, Indices, Length, Node, finite_length, makers
+from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, makers
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
-from penstock.plan._reader import OpenSources, Reader, copied
+from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock.plan._source import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart

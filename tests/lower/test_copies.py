@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 import penstock as ps
 from penstock.lower._copies import CopyPlan
-from penstock.plan._reader import Rows
+from penstock.memory._rows import Rows
 from penstock.testing import assert_same
 from penstock.testing.strategies import Plan, plans
 

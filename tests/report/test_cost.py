@@ -11,8 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.lower import _program as _lower
-from penstock.plan import _map, _times
-from penstock.plan._times import FIRST_COUNT, SAMPLED_EVERY_S, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
+from penstock.memory import _times
+from penstock.memory._times import FIRST_COUNT, SAMPLED_EVERY_S, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
+from penstock.plan import _map
 from penstock.report import _memory
 from penstock.report._lanes import StepTime
 

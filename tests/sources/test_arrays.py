@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.plan._reader import CHUNK_NBYTES
+from penstock.memory._rows import CHUNK_NBYTES
 from penstock.plan._source import Read
 from penstock.sources.arrays import ArraySource, RangeSource, SequenceSource
 from penstock.sources.files import FileSource

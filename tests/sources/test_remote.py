@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base._retries import RetryBudget, UnwantedError, patience, reading_with
 from penstock.lower._program import Program
-from penstock.plan._retries import RetryBudget, UnwantedError, patience, reading_with
 from penstock.run import _executor_spec as _choice
 from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _openfile, _remote, images

@@ -36,10 +36,11 @@ from penstock.base._errors import (
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec, cure_of_fields
 from penstock.base._tree import Tree, flatten_like, paths
+from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private
 from penstock.plan._cache import Cache
 from penstock.plan._node import Node, finite_length, walk
-from penstock.plan._reader import Gather, OpenSources, Reader, Rows
+from penstock.plan._reader import Gather, OpenSources, Reader
 from penstock.plan._text import length_text
 from penstock.run.pool._payload import pack, unpack
 

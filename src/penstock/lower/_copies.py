@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, compose
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._index import Slice
-from penstock.plan._node import Indices, Node, Reorder
-from penstock.plan._reader import _compose, _places
+from penstock.plan._node import Node, Reorder
+from penstock.plan._reader import _places
 from penstock.plan._source import SourceNode
 from penstock.plan._windows import Windows
 
@@ -151,7 +152,7 @@ class _Rows:
         return cls(tuple(range(leaf_count)), 1, slice(0, count))
 
     def take(self, rows: "Indices | slice") -> "_Rows":
-        return _Rows(self.numbers, self.each, _compose(self.rows, rows))
+        return _Rows(self.numbers, self.each, compose(self.rows, rows))
 
     def leaves(self, start: int, stop: int) -> "_Rows":
         return _Rows(self.numbers[start:stop], self.each, self.rows)

@@ -17,14 +17,15 @@ import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ElementError
 from penstock.base._random import seeded_globals
+from penstock.base._retries import RetryBudget, UnwantedError, exchanged
 from penstock.base._spec import Spec
+from penstock.memory._rows import Rows, Window
 from penstock.memory._slot import note_time, outcome_words
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
 from penstock.plan._cache import Cache
 from penstock.plan._node import Node, walk
-from penstock.plan._reader import Gather, OpenSources, Reader, Rows, Window, WorkerStatus
-from penstock.plan._retries import RetryBudget, UnwantedError, exchanged
+from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._source import Openable
 from penstock.plan._stream import closed
 from penstock.plan._text import origins

@@ -12,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.memory._rows import Indices
 from penstock.plan._cache import Cache
 from penstock.plan._map import Map
-from penstock.plan._node import Indices, Node, walk
+from penstock.plan._node import Node, walk
 from penstock.plan._shuffle import Shuffle
 from penstock.plan._source import SourceNode
 from penstock.plan._tolerate import Replace

@@ -35,14 +35,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import LoaderError
+from penstock.base._retries import NOTHING_WANTED
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import granted, mib
 from penstock.memory._forked import Inherited
 from penstock.memory._mapping import MemoryFile, private
+from penstock.memory._rows import Rows, text_array
 from penstock.memory._slot import RingLayout, own_words, ring_words
-from penstock.plan._reader import Rows, text_array
-from penstock.plan._retries import NOTHING_WANTED
 
 CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 

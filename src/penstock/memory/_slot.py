@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from penstock.base._spec import Spec
 from penstock.memory._mapping import PAGE_NBYTES
-from penstock.plan._reader import Rows
-from penstock.plan._times import word_count
+from penstock.memory._rows import Rows
+from penstock.memory._times import word_count
 
 TIMED_COUNT = 16
 """Workers that have places of their own for their times. Two that share one may lose a note, which is no harm."""

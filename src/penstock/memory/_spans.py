@@ -9,9 +9,9 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._pickles import dumps
+from penstock.memory._rows import Rows, Window
 from penstock.memory._shared import Place, read_bytes
 from penstock.memory._slot import RingLayout
-from penstock.plan._reader import Rows, Window
 
 
 @final

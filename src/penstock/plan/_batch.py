@@ -12,12 +12,12 @@ import numpy.typing as npt
 from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
+from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, text_array
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._index import Slice
 from penstock.plan._map import Map
-from penstock.plan._node import Demand, Indices, Leaves, Length, Node, finite_length
-from penstock.plan._reader import Rows, as_slice, copied, text_array
+from penstock.plan._node import Demand, Length, Node, finite_length
 from penstock.plan._source import SourceNode
 
 if TYPE_CHECKING:

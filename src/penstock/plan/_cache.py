@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from penstock.base._errors import PenstockError
 from penstock.base._spec import Spec
-from penstock.plan._node import Demand, Indices, Leaves, Length, Node
-from penstock.plan._reader import Gather, Rows, chunk_count
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
+from penstock.plan._node import Demand, Length, Node
+from penstock.plan._reader import Gather
 from penstock.plan._source import Openable
 
 if TYPE_CHECKING:

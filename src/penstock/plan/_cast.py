@@ -9,11 +9,13 @@ import numpy as np
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure
-from penstock.plan._node import Indices, Leaves, Node, OneToOne
-from penstock.plan._reader import Gather, chunk_count, chunk_nbytes, pieces
+from penstock.memory._rows import Indices, Leaves, chunk_count, chunk_nbytes, pieces
+from penstock.plan._node import Node, OneToOne
+from penstock.plan._reader import Gather
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Reader, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Reader
 
 
 @final

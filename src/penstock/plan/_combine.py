@@ -11,22 +11,12 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._spec import Spec
-from penstock.plan._node import (
-    Access,
-    Demand,
-    Indices,
-    Leaves,
-    Length,
-    Node,
-    OneToOne,
-    Reorder,
-    clear_within,
-    total,
-)
-from penstock.plan._reader import as_slice
+from penstock.memory._rows import Indices, Leaves, as_slice
+from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Reorder, clear_within, total
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Gather, Reader
 
 
 @final

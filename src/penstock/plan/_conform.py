@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.base._tree import Tree
-    from penstock.plan._node import Leaves
+    from penstock.memory._rows import Leaves
 
 
 _ALIKE: Final = (

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, final
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Demand, Indices, Leaves, Length, Node
-from penstock.plan._reader import OpenSources, Reader, copied
+from penstock.plan._node import Access, Demand, Length, Node
+from penstock.plan._reader import OpenSources, Reader
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Gather
 
 
 _NOTHING = object()

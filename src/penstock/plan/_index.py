@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from penstock.plan._node import POSITION_LIMIT, Demand, Indices, Leaves, Length, Node, Reorder, finite_length
+from penstock.memory._rows import Indices, Leaves
+from penstock.plan._node import POSITION_LIMIT, Demand, Length, Node, Reorder, finite_length
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Reader

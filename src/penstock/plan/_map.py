@@ -18,20 +18,10 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError, is_untouched, type_of, words_of
 from penstock.base._random import ElementRng, seeded_globals, watched_torch
 from penstock.base._spec import ArraySpec, Spec
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Indices, Leaves, Node, OneToOne, walk
-from penstock.plan._reader import (
-    Gather,
-    OpenSources,
-    Reader,
-    Rows,
-    WorkerStatus,
-    chunk_count,
-    chunk_nbytes,
-    copied,
-    make_read_only,
-    pieces,
-)
+from penstock.plan._node import Node, OneToOne, walk
+from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
 if TYPE_CHECKING:

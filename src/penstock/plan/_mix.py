@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock.base._random import permute
+from penstock.memory._rows import Indices, Leaves
 from penstock.plan._combine import shares
-from penstock.plan._node import Demand, Indices, Leaves, Length, Node, Reorder, clear_within
+from penstock.plan._node import Demand, Length, Node, Reorder, clear_within
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Reader

@@ -13,21 +13,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.base._errors import SpecError
 from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Leaves, Rows
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader, Rows
+    from penstock.plan._reader import Gather, Reader
     from penstock.plan._source import Openable
 
 Access = Literal["random", "stream"]
-Indices = npt.NDArray[np.int64]
 Length = int | float | None
 """An int, `math.inf`, or None where nobody knows."""
-Leaves = list[Any]
-"""The leaves of an element, without its structure."""
 
 
 class Demand(NamedTuple):

@@ -13,17 +13,19 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
+from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._batch import Batch, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Indices, Leaves, Length, Node
-from penstock.plan._reader import Gather, copied
+from penstock.plan._node import Length, Node
+from penstock.plan._reader import Gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.memory._rows import Rows
     from penstock.plan._node import Demand
-    from penstock.plan._reader import Reader, Rows
+    from penstock.plan._reader import Reader
 
 
 @final

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from penstock.base._random import local_permute, permute
-from penstock.plan._node import Demand, Indices, Leaves, Length, Node, Reorder, finite_length, makers
-from penstock.plan._reader import copied
+from penstock.memory._rows import Indices, Leaves, copied
+from penstock.plan._node import Demand, Length, Node, Reorder, finite_length, makers
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Reader

@@ -12,10 +12,12 @@ from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.plan._node import Demand, Indices, Node
+from penstock.memory._rows import Indices
+from penstock.plan._node import Demand, Node
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Gather, Reader
 
 
 class Read(NamedTuple):

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.plan._node import Indices, Node
+from penstock.memory._rows import Indices
+from penstock.plan._node import Node
 
 Part = float | int
 

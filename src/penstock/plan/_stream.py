@@ -16,12 +16,13 @@ import numpy as np
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
+from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Demand, Indices, Leaves, Length, Node, OneToOne
-from penstock.plan._reader import copied
+from penstock.plan._node import Access, Demand, Length, Node, OneToOne
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Gather, Reader
 
 
 _NOTHING = object()

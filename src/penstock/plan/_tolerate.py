@@ -21,10 +21,11 @@ import numpy as np
 
 from penstock.base._errors import ElementError, PenstockError, WorkerError, words_of
 from penstock.base._spec import ArraySpec, Spec
+from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._filter import Sequential
 from penstock.plan._map import Map
-from penstock.plan._node import Indices, Leaves, Node, OneToOne, walk
-from penstock.plan._reader import Gather, Reader, Rows
+from penstock.plan._node import Node, OneToOne, walk
+from penstock.plan._reader import Gather, Reader
 from penstock.plan._stream import Inlet
 from penstock.plan._text import sources_of
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._batch import require_one_shape, stacked
-from penstock.plan._node import Demand, Indices, Leaves, Length, Node
-from penstock.plan._reader import copied
+from penstock.plan._node import Demand, Length, Node
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader, Rows
+    from penstock.memory._rows import Rows
+    from penstock.plan._reader import Gather, Reader
 
 
 @final

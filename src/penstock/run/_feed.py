@@ -29,11 +29,12 @@ from typing import Any, Final, final
 from penstock.base._random import seeded_globals
 from penstock.lower._program import FIRST_UNIT_ROWS, UNIT_S, Program, Unit, run_unit
 from penstock.memory._ring import Ring
+from penstock.memory._rows import Rows, Window
 from penstock.memory._shared import Place, SharedFile
+from penstock.memory._times import Times
 from penstock.plan._node import Node
-from penstock.plan._reader import Rows, Window, place_of
+from penstock.plan._reader import place_of
 from penstock.plan._stream import needed
-from penstock.plan._times import Times
 from penstock.plan._tolerate import Failure
 from penstock.report._lanes import Lane
 from penstock.run._feed_program import Cursor, FeedProgram, Parallel

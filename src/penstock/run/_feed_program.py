@@ -11,9 +11,10 @@ from typing import Any, Protocol, final
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._program import Outcome, Unit
+from penstock.memory._rows import Leaves, Rows, Window
 from penstock.memory._spans import SpanLayout
-from penstock.plan._node import Leaves, Node, walk
-from penstock.plan._reader import OpenSources, Reader, Rows, Window, WorkerStatus
+from penstock.plan._node import Node, walk
+from penstock.plan._reader import OpenSources, Reader, WorkerStatus
 from penstock.report._lanes import Lane
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock.memory._times import Noted
 from penstock.plan._batch import Batch
 from penstock.plan._map import Map
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text
-from penstock.plan._times import Noted
 from penstock.plan._tolerate import CheckedGroup
 from penstock.report._lanes import Lane, PlanStep, StepTime
 

@@ -52,9 +52,9 @@ from penstock.base._tree import Tree
 from penstock.lower._program import Outcome, Position, Program, Unit, run_unit
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
+from penstock.memory._times import Times
 from penstock.plan._node import walk
 from penstock.plan._reader import Reader, place_of
-from penstock.plan._times import Times
 from penstock.plan._tolerate import Failure
 from penstock.report._lanes import Lane
 from penstock.run._driving import Driving

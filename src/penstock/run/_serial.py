@@ -13,9 +13,10 @@ from typing import Any, final
 
 from penstock.base._random import seeded_globals
 from penstock.lower._program import Outcome, Program, Unit
+from penstock.memory._rows import Rows, Window
 from penstock.plan._batch import Batch
 from penstock.plan._node import Node
-from penstock.plan._reader import Rows, Window, WorkerStatus
+from penstock.plan._reader import WorkerStatus
 from penstock.run._feed_program import Cursor
 
 

@@ -15,14 +15,16 @@ from collections.abc import Callable, Container, Generator, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, final
 
+from penstock.lower._budget import budget
 from penstock.lower._program import Position, Program
-from penstock.memory._budget import Budget, budget
+from penstock.memory._budget import Budget
+from penstock.memory._rows import Leaves
 from penstock.memory._shared import SharedFile
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._map import Map
-from penstock.plan._node import Leaves, Node, walk
+from penstock.plan._node import Node, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._source import Source, key_of
 from penstock.plan._stream import Generate, Inlet, cut, needed

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.base._errors import SourceError, SpecError
 from penstock.base._spec import ArraySpec
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 
 
 @final

@@ -31,9 +31,9 @@ import numpy.typing as npt
 
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import PenstockError, SourceError
+from penstock.memory._rows import CHUNK_NBYTES, Indices, Leaves, Rows, chunk_count
 from penstock.plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
-from penstock.plan._node import Indices, Leaves
-from penstock.plan._reader import CHUNK_NBYTES, Gather, Reader, Rows, chunk_count
+from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Read, Source
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
 from penstock.sources._cacherest import decode, encode, value_nbytes

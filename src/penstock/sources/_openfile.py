@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
-from penstock.plan._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
+from penstock.base._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
 from penstock.plan._source import Handle
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of

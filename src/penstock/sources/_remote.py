@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.base._code import is_own
 from penstock.base._errors import PenstockError, SourceError
-from penstock.plan._retries import RetryBudget, patience
+from penstock.base._retries import RetryBudget, patience
 
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]

@@ -20,9 +20,8 @@ from penstock.base._errors import (
 )
 from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock.base._tree import Tree
+from penstock.memory._rows import Indices, Leaves, chunk_count, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Indices, Leaves
-from penstock.plan._reader import chunk_count, pieces
 from penstock.plan._source import Read, Source
 
 _log = logging.getLogger("penstock")

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
 from penstock.base._fingerprint import fingerprint
 from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Rows, chunk_nbytes
 from penstock.plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
 from penstock.plan._fingerprint import Step, fingerprint_of, table
-from penstock.plan._node import Indices, Length, Node
-from penstock.plan._reader import Gather, Reader, Rows, chunk_nbytes
+from penstock.plan._node import Length, Node
+from penstock.plan._reader import Gather, Reader
 from penstock.sources._cachefiles import (
     CacheFiles,
     MemoryFiles,

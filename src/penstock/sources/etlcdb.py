@@ -19,7 +19,7 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Gathering, Handle, Read
 from penstock.sources import _etlfiles, _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, unpack

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._spec import ArraySpec
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Handle, Read, Source
 from penstock.sources._filerows import FileRows
 from penstock.sources._openfile import stamp

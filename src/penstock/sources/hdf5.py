@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import ArgumentTypeError, SourceError
 from penstock.base._spec import ArraySpec
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Handle, Opened
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import require_same_rows

@@ -18,7 +18,7 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Handle, Opened
 from penstock.sources._arrow import Column, Leaf, by_chunk
 from penstock.sources._openfile import stamp

@@ -20,7 +20,7 @@ from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Gathering, Handle, Read
 from penstock.sources import _openfile, _remote
 from penstock.sources._inmemory import is_in_memory

@@ -18,7 +18,7 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Gathering, Read
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader

@@ -16,7 +16,7 @@ from zarr.storage import FsspecStore, LocalStore, ZipStore
 
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Handle, Opened
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.base._errors import ArgumentError
 from penstock.base._tree import Tree
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.testing._shared import SharedLog, SharedSignal
 

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from penstock.plan._node import Indices
+from penstock.memory._rows import Indices
 
 _GONE = "The fake that this is a copy of is gone, and its state with it. Keep the fake as long as its copies are used."
 

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from penstock.base._retries import NOTHING_WANTED
 from penstock.lower._program import Unit
 from penstock.memory._budget import granted
 from penstock.memory._ring import Ring
 from penstock.memory._shared import Place
 from penstock.memory._slot import own_words
-from penstock.plan._retries import NOTHING_WANTED
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._worker import Opening, current_directory
 

@@ -33,16 +33,16 @@ from typing import Any, Final, NamedTuple, final
 import cloudpickle
 
 from penstock.base._random import owned_globals
+from penstock.base._retries import RetryBudget, UnwantedError, reading_with
 from penstock.lower._program import Program, Unit, run_unit
 from penstock.memory._mapping import MemoryFile, map_shared
 from penstock.memory._pickles import dumps
 from penstock.memory._shared import Place, map_private, read_bytes
 from penstock.memory._slot import RingLayout, own_words, ring_words
+from penstock.memory._times import Times
 from penstock.plan._map import Map, find_specs
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import WorkerStatus
-from penstock.plan._retries import RetryBudget, UnwantedError, reading_with
-from penstock.plan._times import Times
 from penstock.run._feed_program import FeedProgram
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
