@@ -95,7 +95,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Told | None, 
         held, length = opened.held_count(), opened.length
         opened.close()
         if held < length and not step.store.files().tag:
-            held = length  # what is on another machine's disk is believed by nobody, and compared when it is read
+            held = length  # on another machine's disk nothing is trusted: reads compare checksums
         whole = Whole(node.spec, length) if held == length else None
         if whole is None:
             raise SourceError(

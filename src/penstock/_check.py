@@ -1,4 +1,4 @@
-"""Looking at a dataset before a night's training: one pass over epoch 0, and what can be known of its functions.
+"""Checks a dataset before a long training: one pass over epoch 0, and trial calls of its functions.
 
 The pass is a loader's, with `on_error`: what fails is noted with its step and its source, and the rest goes on. Then
 functions are called here, on a few elements, in ways that tell whether they keep to what a dataset counts on.
@@ -35,11 +35,11 @@ from penstock.run.pool._payload import stay_behind
 
 EXECUTORS: Final = ("inline", "threads", "processes")
 COMPARED_COUNT: Final = 64
-"""So many elements are compared between executors."""
+"""Number of elements that are compared between executors."""
 CALLED_COUNT: Final = 8
-"""On so many elements a function is called, twice each, and so many are asked of a source."""
+"""Number of elements on which a function is called twice, or which are read twice from a source."""
 SHOWN_COUNT: Final = 10
-"""So many of a kind are printed."""
+"""Number of findings of a kind that are printed."""
 _LETHAL: Final = ("WorkerError", "DeadlineError")
 
 
@@ -61,8 +61,7 @@ class CheckResult:
     ended: str = ""
     """Why the pass ended before its time: what a generator raised, say."""
     nondeterministic: tuple[str, ...] = ()
-    """Functions that return something else when they are called on the same element again, objects of `from_source`
-    when they are asked for it again, and generators when they are begun again."""
+    """Functions, `from_source` objects and generators whose second result for the same element differs."""
     reuses_memory: tuple[str, ...] = ()
     """Functions that return memory which they write again: on threads, two calls would write it at once."""
     differences: tuple[str, ...] = ()
@@ -74,7 +73,7 @@ class CheckResult:
     stays: tuple[str, ...] = ()
     """What cannot go to worker processes, with the variable that is to blame."""
     remarks: tuple[str, ...] = field(default=(), repr=False)
-    """What was not looked at, and why."""
+    """Checks that were left out, and why."""
     are_batches: bool = field(default=False, repr=False)
     """Whether the elements that were delivered are batches; those that fail are what goes into one."""
 
@@ -287,7 +286,7 @@ class _Functions:
         once: Iterator[tuple[int, Leaves]],
         again: Iterator[tuple[int, Leaves]],
     ) -> None:
-        with seeded_globals() as globals_:  # which are as they were, and not seeded: nobody does so for these
+        with seeded_globals() as globals_:  # which are not seeded: no executor does so for these
             first = dict(once)
             if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
                 name = step.label if isinstance(step, SourceNode) else f"{step.label} at {step.where}"

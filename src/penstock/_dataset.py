@@ -1,7 +1,7 @@
 """The handle that users hold: a short method for each verb, and nothing else.
 
-A verb checks its arguments, builds one node, and returns a new handle. What a step means is in its node
-(`plan/`), how a plan is run is in the loader.
+A verb checks its arguments, builds one node, and returns a new handle. The meaning of a step is in its node
+(`plan/`). The loader runs a plan.
 """
 
 import logging
@@ -114,7 +114,7 @@ class Dataset(NoArray):
 
     @property
     def length(self) -> Length:
-        """The number of elements: an int, `math.inf`, or None where nobody knows."""
+        """The number of elements: an int, `math.inf`, or None if it is not known."""
         return self._node.length
 
     def __len__(self) -> int:
@@ -242,7 +242,7 @@ class Dataset(NoArray):
         """Iterates over epoch 0, each element in memory of its own."""
         if self._node.access == "stream":
             reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
-            for leaves in reader.sequence(0):  # of no elements, nobody needs to know what they look like
+            for leaves in reader.sequence(0):  # without elements, the spec is not needed
                 yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
             return
         length, index = self._node.length, 0
@@ -276,7 +276,7 @@ class Dataset(NoArray):
 
         Args:
             fn: `fn(element)`; must depend on the element alone. For randomness see `random_map`.
-            element_spec: What it returns, a tree of `ArraySpec`. Without it, element 0 is run once when the
+            element_spec: The spec of its result, a tree of `ArraySpec`. Without it, element 0 is run once when the
                 spec is first needed.
 
         Raises:
@@ -296,10 +296,10 @@ class Dataset(NoArray):
     ) -> "Dataset":
         """Applies a function that draws random numbers: `fn(element, rng)`.
 
-        `rng` is a `numpy.random.Generator` for this element: it depends on the seed, the epoch, the element's
-        index at this step and how many random steps come before, and on nothing else. So the same run gives
-        the same numbers, for any executor and number of workers, resumed or not, and another epoch gives
-        others. Two branches with the same seed draw the same numbers: an image and its mask stay together.
+        `rng` is a `numpy.random.Generator` for this element. It depends only on the seed, the epoch, the element's
+        index at this step, and the number of random steps before. So a run gives the same numbers for any
+        executor and number of workers, resumed or not. Another epoch gives other numbers. Two branches with the same
+        seed draw the same numbers: an image and its mask stay together.
 
         Random access, order and memory: as `map`. `ds[i]` shows epoch 0.
 
@@ -324,8 +324,8 @@ class Dataset(NoArray):
         The function gets an element whose arrays are read-only, and runs on workers, in any order; what is kept comes
         in the order of this dataset.
 
-        Random access: lost, and the length is unknown, for nobody knows where element `i` is before all elements
-        before it were looked at. Filter as early as you can decide: `ds.map(decode)` after it works on less. Memory:
+        Random access: lost, and the length is unknown, because the place of element `i` depends on all elements
+        before it. Filter as early as you can: a `ds.map(decode)` after it then works on less. Memory:
         some elements on their way to the function, see `loader.projected_nbytes`.
 
         Args:
@@ -412,9 +412,9 @@ class Dataset(NoArray):
     def shuffle(self, seed: int = 0, *, window: int | None = None, reshuffle: bool = True) -> "Dataset":
         """Puts the elements in an order that is a pure function of the seed and the epoch.
 
-        Nothing is stored and nothing is read ahead: positions are mapped to indices by a keyed bijection (a
-        Feistel network with cycle walking, after Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-        2002). Every element comes once an epoch.
+        Nothing is stored and nothing is read ahead: a keyed bijection maps positions to indices. It is a Feistel
+        network with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Every element
+        comes once an epoch.
 
         Random access: kept; needed, too, but for a `window`. Memory: at most 4 MiB for the whole process, whatever the
         length; for a stream, `window` elements.
@@ -526,8 +526,8 @@ class Dataset(NoArray):
 
         Part `k` ends at `floor(n * (sum of the first k fractions) + 0.5)`; fractions that sum to 1 leave
         nothing out. Parts of `windows` share nothing underneath either: a later part loses its first windows
-        until that holds, and the log (`penstock`, level INFO) says how many. What a source knows, each part knows of
-        the whole source: `class_names`, and `file_paths`, which are those of all parts.
+        until that holds, and the log (`penstock`, level INFO) has the number. Each part has the attributes of
+        the whole source: `class_names`, and `file_paths`, which list the files of all parts.
 
         With `stratify`, as scikit-learn calls it, each part has each class in the same proportion, and is as large as
         without it. Of two parts, each has its share of each class, rounded up or down, be the class as small as it may;
@@ -579,7 +579,7 @@ class Dataset(NoArray):
         if all(isinstance(part, int) for part in parts) and sum(parts) == 100 < count:
             fractions = ", ".join(f"{part / 100:g}" for part in parts)
             _log.warning(
-                "split(%s) makes parts of so many elements, and leaves out the other %d of %d. If these are per cent, "
+                "split(%s) makes parts of these sizes, and leaves out the other %d of %d. If these are per cent, "
                 "write split(%s).", ", ".join(map(str, parts)), count - 100, count, fractions,
             )  # fmt: skip
         if len(parts) == 1 and isinstance(parts[0], float) and 0 < parts[0] < 1:
@@ -617,7 +617,7 @@ class Dataset(NoArray):
         if len(missing):
             raise ArgumentError(
                 f"{name} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all, "
-                "which are equal to nothing, so nobody knows what belongs together. Give these elements a label, or "
+                "which equal no other label, so their groups are unknown. Give these elements a label, or "
                 "leave them out of the dataset."
             )
         return labels
@@ -825,16 +825,16 @@ class Dataset(NoArray):
         """Keeps elements once they were made, on disk or in memory.
 
         Elements are kept as they are asked for, in any order, by any worker, and read from there after. On disk they
-        stay for the next run; several processes may share them. A cache is bound to what is before it: functions by
-        their code, constants and the variables that they mention, files by path, size and time of change, arrays by
-        contents. If anything of that changes a new cache begins, and the log says what changed. Files that a function
-        opens by itself are not seen.
+        stay for the next run; several processes may share them. A cache is bound to the steps before it:
+        to the code, constants and variables of functions, to path, size and time of change of files, and to the
+        contents of arrays. If one of these changes, a new cache begins, and the log names the change. Files that a
+        function opens by itself are not seen.
 
         A process may be killed at any moment, the disk may be full: what is read is right, and what could not be kept
         is made again in each epoch.
 
-        Random access, order: kept. It holds epoch 0. Of a stream an epoch is kept when it was read from its beginning
-        to its end; from the next run on the dataset has random access, and a length. Memory: on disk 1 byte an
+        Random access, order: kept. It holds epoch 0. A stream is kept once it was read from beginning to end. From the
+        next run on, the dataset then has random access and a length. Memory: on disk 1 byte an
         element a process (17 where elements have no fixed size); in memory all elements, or `limit`.
 
         Args:
@@ -846,7 +846,7 @@ class Dataset(NoArray):
 
         Raises:
             ArgumentError: A step before it gives other elements, or another order, in each epoch; or it is endless.
-            ArgumentTypeError: A function holds what nobody can tell from another, such as an open file.
+            ArgumentTypeError: A function holds a value without a fingerprint, such as an open file.
             SourceError: While reading, the directory cannot be used.
 
         Example:
@@ -905,46 +905,42 @@ class Dataset(NoArray):
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
-        None of the options changes what is delivered, but `on_error` and `shard`, which say so.
+        Only `on_error` and `shard` change what is delivered.
 
         Args:
-            executor: `"processes"`, for Python functions, which hold the GIL; `"threads"`, for reads and for
-                functions that let go of it; `"inline"`, without workers, on the caller's thread. `"auto"` takes
-                processes if the plan has a function of yours that can travel to another process, else threads; and
-                threads from the epoch on in which `cache` holds all that those functions would make. Small batches that
-                are copied from memory alone, the caller's thread fills itself while that is found to be faster.
-            workers: Threads or processes; `"auto"` for the CPUs that this process may use, and for eight threads
-                at least where they wait for a server. Loaders of one process share one pool of worker processes, which
-                has as many as the loader that asked for most.
+            executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
+                functions that release the GIL. `"inline"` runs without workers, on the caller's thread. `"auto"` takes
+                processes if the plan has a function that can travel to another process, else threads. Once `cache`
+                holds all results of those functions, `"auto"` goes on with threads.
+            workers: Number of threads or processes. `"auto"` is the number of CPUs that this process may use, and at
+                least eight threads if they wait for a server. Loaders of one process share one pool of worker
+                processes, as large as the largest request.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
-            memory_limit: Bytes that `projected_nbytes` must not exceed; with worker processes that and 48 MiB, and 45
-                MiB for each.
-            timeout_s: How long, in seconds, a worker may stand still on an element. A process is then killed, after
-                it said where it is, and the work is done again; the second time it is an error that names the
-                element. A thread cannot be killed: it is an error at once.
-            on_error: What becomes of an element that fails: whose file is broken, of which a function raises, or of
-                which worker processes die. `"raise"` delivers the error in the place of its batch. `"replace"` puts
-                the next element of the same batch that does not fail in its place: shapes, number and order of the
-                others stay (where elements come out of a `filter`, it is left out all the same). `"skip"` leaves it
-                out: batches are filled with those that follow, the length is unknown, and the loader is a stream (with
-                `shard=`, an element that fails in one process alone gives that one other batches than the rest).
-                An element is what goes into a batch, an image with its label. What a generator raises ends it. See
-                the page "Go on when an element is broken" for streams.
+            memory_limit: Limit in bytes for `projected_nbytes`. With worker processes, the overhead counts too: 48 MiB,
+                and 45 MiB a process.
+            timeout_s: Seconds that a worker may spend on an element without progress. A process is then killed and its
+                work is redone. The second time is an error that names the element. A thread cannot be killed: the
+                error comes at once.
+            on_error: What happens to an element that fails: its file is broken, a function raises, or worker processes
+                die of it. An element is what goes into a batch, such as an image with its label. `"raise"` delivers
+                the error in place of the batch. `"replace"` delivers the next good element of the same batch instead:
+                shape, number and order of the others stay. (After a `filter` the element is left out.) `"skip"`
+                leaves the element out: later elements fill the batch, the length is unknown, and the loader is a
+                stream. An error of a generator ends it; see the page "Go on when an element is broken".
             shard: `(index, count)`: deliver only this share of the rows of every batch.
-            max_errors: How many elements may fail, as a count, or as a fraction (a float) of those of an epoch;
-                one more is an error. An element that fails in every epoch counts once; of a stream whose order changes,
-                those of one epoch count. None for any number.
-            quarantine: The file to which elements that fail are appended as it happens, a line of JSON each: what it
-                is made of (file, index), epoch, step, exception, traceback. `replay` runs them again. It is made when
-                the first one fails.
+            max_errors: Number of elements that may fail, or a fraction (a float) of those of an epoch. One more is an
+                error. An element that fails in every epoch counts once. For streams whose order changes, each epoch
+                counts alone. None for any number.
+            quarantine: File to which each failed element is appended, as one line of JSON: its origin (file, index),
+                epoch, step, exception and traceback. `replay` runs them again. The file is made at the first failure.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
                 `threads` was asked for and a function draws from global generators.
-            TravelError: `processes` was asked for, and a function holds what cannot go to another process, such as a
-                lock; names the variable.
-            MemoryLimitError: `memory_limit` is too low; says what takes it and what fits.
+            TravelError: `processes` was asked for, and a function holds an object that cannot go to another process,
+                such as a lock. Names the variable.
+            MemoryLimitError: `memory_limit` is too low. Names the largest part and a size that fits.
 
         Example:
             >>> with penstock.range(6).batch(4).loader() as loader:
@@ -961,21 +957,23 @@ class Dataset(NoArray):
     def check(
         self, limit: int | None = None, *, executors: Sequence[str] = EXECUTORS, timeout_s: float = 300.0
     ) -> CheckResult:
-        """Goes through epoch 0 once, in parallel and without training, and says what is wrong. Print what it returns.
+        """Runs epoch 0 once, in parallel and without training, and reports problems. Print the result.
 
-        It lists elements that fail, with file and step; elements that are not as `element_spec` says; functions that
-        return something else when called again, as objects of `from_source` may when asked again, or memory that they
-        write again; and what executors deliver differently, among the first 64 elements. It tells, too, which functions
-        draw from global generators, keep what they were given, or cannot go to worker processes. To that end, functions
-        are also called on a few elements here, twice each, and sources read.
+        The result lists:
+
+        - elements that fail, with file and step, and elements that differ from `element_spec`
+        - functions and `from_source` objects whose second result differs, or which reuse the memory of a result
+        - differences between executors, in the first 64 elements
+        - functions that draw from global generators, keep their input, or cannot go to worker processes
+
+        Functions are called twice on a few elements in this process, and sources are read here.
 
         Memory: a loader's, and 50 bytes an element.
 
         Args:
-            limit: Only the first so many elements: batches, after `batch()`. Of a stream, what was read ahead is told
-                of, too.
-            executors: Those that are compared with the one of the pass; `()` for none.
-            timeout_s: As for `loader`; an element on which a worker process stands still is one that fails.
+            limit: Number of elements to check (batches, after `batch()`). Elements that a stream read ahead count too.
+            executors: Executors that are compared with the first; `()` for none.
+            timeout_s: As for `loader`. An element on which a worker process makes no progress fails.
 
         Raises:
             ArgumentError: The dataset is empty, or endless and there is no `limit`.
@@ -1108,7 +1106,7 @@ class Dataset(NoArray):
         One iterator lives at a time, as of a loader: an older one raises.
 
         Order: kept. Memory: the loader's slots. On a CPU tensors share a slot's memory, which comes back when
-        TensorFlow lets go of them. An error arrives as TensorFlow's own, `tf.errors.OpError`, with ours in its text.
+        TensorFlow drops them. An error arrives as TensorFlow's own, `tf.errors.OpError`, with ours in its text.
 
         Args:
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
@@ -1209,8 +1207,8 @@ def integer(
 ) -> int:
     """Checks a count; `least` defaults to 0, and to no bound for seeds.
 
-    A larger count than `most` becomes that, unless it is a seed: nothing has as many elements, so a size, a step or a
-    number of places such as `sys.maxsize` says no more, and NumPy could not add to it. Counts of elements stay.
+    A count above `most` becomes `most`, unless it is a seed. No dataset has as many elements, and NumPy could not add
+    to a size such as `sys.maxsize`.
     """
     number = as_int(value)
     if number is None:

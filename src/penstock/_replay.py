@@ -26,9 +26,9 @@ class Replayed:
     failure: dict[str, Any]
     """Its line of the quarantine file: `sources`, `epoch`, `index`, `step`, `exception`, `message`, `traceback`."""
     element: Tree
-    """What came of it, as it would have gone into its batch; None if it fails still."""
+    """The element as it would have gone into its batch; None if it still fails."""
     error: Exception | None
-    """What it raised now; None if it is well."""
+    """Its exception now; None if the element is well."""
 
 
 def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]:
@@ -103,7 +103,7 @@ def _reader(node: Node, on_error: Any, number: int) -> Reader:
     source = guards[number].guarded
     if source.access == "stream":
         raise ArgumentError(
-            f"What failed came out of a stream, {source.label}, where an element can only be had with all before it. "
+            f"The failed element came from a stream, {source.label}, which gives an element only after all before it. "
             "Iterate the dataset again."
         )
     return Reader(source, OpenSources(source), isolation=seeded_globals)

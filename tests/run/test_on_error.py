@@ -354,7 +354,7 @@ def test_replay_refuses_streams(tmp_path: Path) -> None:
     dataset = ps.from_generator(numbers).map(decode).batch(4)
     with dataset.loader("inline", on_error="skip", quarantine=path) as loader:
         list(loader)
-    with pytest.raises(ps.ArgumentError, match="came out of a stream"):
+    with pytest.raises(ps.ArgumentError, match="came from a stream"):
         list(ps.replay(path, dataset))
 
 

@@ -223,7 +223,7 @@ WRONG = [
     (ReusesAnArray, "leaves_alone_what_it_has_written", "The next read changed what this one had written"),
     (HasOneScratch, "serves_several_threads_at_once", "Arrays are not equal"),
     (HasOnePosition, "serves_several_threads_at_once", "Arrays are not equal"),
-    (IsOpenOnce, "can_be_open_several_times_at_once", r"(?s)closed file.*had opened before was closed"),
+    (IsOpenOnce, "can_be_open_several_times_at_once", r"(?s)closed file.*earlier opened form was closed"),
     (LeavesFilesOpen, "closes_the_files_that_it_opens", r"open files of this process after open\(\) and close\(\)"),
     (KeepsItsFile, "pickles_small_and_the_copy_reads_the_same", r"(?s)cannot pickle.*has been opened"),
     (HoldsData, "pickles_small_and_the_copy_reads_the_same", r"pickles to 800,\d+ bytes"),

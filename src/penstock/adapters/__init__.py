@@ -1,1 +1,1 @@
-"""What a framework takes for its data: one framework a file, imported there alone."""
+"""Adapters to frameworks: one framework a file, which alone imports it."""

@@ -18,7 +18,8 @@ class ClassWeights:
 
     Args:
         weights: A weight for each integer label.
-        element_spec: Of the batches `(x, y)`. Labels `y` are integers `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
+        element_spec: The spec of the batches `(x, y)`. Labels `y` are integers `(n,)` or `(n, 1)`, or one-hot `(n,
+            classes)`.
 
     Raises:
         ArgumentTypeError: Not a dict of integers to numbers.

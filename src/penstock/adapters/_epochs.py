@@ -1,7 +1,7 @@
-"""What adapters share whose users iterate them: an epoch of the loader at each `iter`, moved ahead where that helps.
+"""The common part of adapters that users iterate: one epoch of the loader per `iter`, moved to a device ahead of time.
 
-Who counts. The state of the loader is the position after the batches that the *user* got. What was drawn to move it
-to a device ahead of time is not among them, so it comes again after `set_state(get_state())`.
+The loader's state is the position after the batches that the *user* got. Batches drawn early, to move them to a device,
+do not count. They come again after `set_state(get_state())`.
 
 Guarantees.
 - An error, of the pipeline or of a move, is raised in its batch's place, after the batches before it.
@@ -53,7 +53,7 @@ class EpochAdapter(NoArray, ABC):
 
     @property
     def length(self) -> int | float | None:
-        """The number of batches in an epoch: an int, `math.inf`, or None where nobody knows."""
+        """The number of batches in an epoch: an int, `math.inf`, or None if it is not known."""
         return self.loader.length
 
     @property
@@ -78,7 +78,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
 
     Args:
         loader: Where batches come from; its next epoch begins now.
-        begin: Begins to move a batch. What it returns must keep the batch as long as it is read.
+        begin: Begins to move a batch. Its result must keep the batch alive until the move is done.
         finish: Waits until that is done and returns the batch where it belongs.
         ahead_count: How many batches are being moved while the user works on one.
     """
@@ -92,7 +92,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
     ) -> None:
         self._batches = iter(loader)
         self._number = loader._iterator_count
-        # What is drawn for later is not yet worked on, whoever asks and on whatever thread.
+        # Batches drawn early do not count as worked on, whichever thread asks.
         loader._worked_at = self._drawn_to = loader._at
         self._loader: Loader | None = loader
         self._begin = begin
@@ -101,7 +101,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         self._moving: deque[tuple[Moving, Any]] = deque()
         self._is_first = True
         self._last: Exception | None = None
-        """What follows the batches that were drawn: an error, or StopIteration."""
+        """The end of the drawn batches: an error, or StopIteration."""
 
     def __next__(self) -> Tree:
         loader = self._loader
@@ -142,12 +142,12 @@ class Epoch(Iterator[Tree], Generic[Moving]):
     def _end(self, loader: Loader) -> Exception:
         last, self._last, self._loader = self._last, None, None
         assert last is not None
-        if isinstance(last, StopIteration):  # so what came last is worked on, too
+        if isinstance(last, StopIteration):  # the last batch is worked on, too
             loader._worked_at = None
         try:
             return last
         finally:
-            # The traceback of an error holds frames of ours; one that holds the error would keep both.
+            # The traceback refers to this frame. Without `del` the two would keep each other alive.
             del last
 
     def _require_current(self, loader: Loader) -> None:

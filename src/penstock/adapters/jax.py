@@ -1,13 +1,11 @@
 """Datasets for JAX: an iterable of trees of `jax.Array`, on their devices before they are asked for.
 
-How a batch gets from a slot to a device. JAX is given NumPy's views of the slot, and holds on to them as long as it
-reads them: on a CPU, where it takes aligned memory over as it is, as long as the array lives, and otherwise until the
-transfer is done. So a batch that is kept never changes, and the slot comes back when JAX lets go, at one of its next
-calls.
+How a batch gets from a slot to a device. JAX gets NumPy's views of the slot, and keeps them while it reads them. On a
+CPU it shares aligned memory, so it keeps them as long as the array lives; elsewhere until the transfer is done. So a
+batch that the user keeps never changes. The slot comes back at one of the next calls of JAX after that.
 
-Several processes. A sharding over devices of several processes makes global arrays, of which each process holds the
-rows of its own devices. Which rows these are is asked of the sharding, not assumed from the number of the process,
-and the loader is given that share; so the global batch is the dataset's, row by row, for any mesh.
+Several processes. A sharding over devices of several processes makes global arrays. Each process holds the rows of its
+own devices. The sharding says which rows these are, and the loader delivers that share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,16 +34,17 @@ Share = tuple[int, int]
 class JaxAdapter(EpochAdapter):
     """Iterates batches of `jax.Array`; one iteration is one epoch of its `loader`.
 
-    `dataset.to_jax()` makes one. A batch is a tree as the dataset's, and `element_spec` says what its arrays are: with
-    a sharding over several processes the shapes are those of the global arrays, and while JAX's 64-bit numbers are off
-    the dtypes have 32 bits. Converting them takes a copy of the batch here; `cast` has workers do it in the slot.
+    `dataset.to_jax()` makes one. A batch has the structure of the dataset, and `element_spec` describes its arrays.
+    With
+    a sharding over several processes, shapes are those of the global arrays. While JAX's 64-bit numbers are off, dtypes
+    have 32 bits. That conversion copies the batch; `cast` converts on workers instead.
 
     Order: the loader's. Memory: on a CPU the loader's slots. On a device `ahead_count` batches and the one in use; no
     more slots than that are held by transfers.
 
     Args:
         loader: What delivers the batches. The adapter is the one that iterates it.
-        spec: What arrives, but for its dtypes.
+        spec: The spec of the batches, dtypes excepted.
         places: Where each leaf goes: a device, a sharding, or None for JAX's default.
         share: The rows of global arrays that the loader delivers; None for arrays of this process alone.
         ahead_count: Batches that are on their way while the user works on one.
@@ -114,7 +113,7 @@ def adapt(
 
     Args:
         node: The dataset.
-        options: Of the loader.
+        options: The loader's options.
         device: See `Dataset.to_jax`.
         sharding: See there.
         prefetch_to_device: See there.
@@ -277,9 +276,9 @@ def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[i
     """Refuses batches that their sharding does not divide, before anything is read.
 
     Args:
-        spec: Of the arrays that arrive.
+        spec: The spec of the arrays that arrive.
         shardings: One for each leaf.
-        short_counts: How many rows short batches have; empty where there are none, or nobody knows.
+        short_counts: Row counts of short batches; empty if there are none, or if they are not known.
     """
     for place, leaf, sharding in zip(_tree.paths(spec.structure), spec.leaves, shardings, strict=True):
         shape = leaf.max_shape

@@ -1,20 +1,20 @@
 """Datasets for `fit`, `evaluate` and `predict` of Keras 3, on TensorFlow, JAX and torch.
 
 How a batch gets from a slot to a training step. On each backend Keras calls `next` on a plain Python iterator of
-ours, on the thread that trains, when it wants to train on that batch. So an error in the pipeline leaves `fit` as
-what it is, and the position of the loader is that of training: nothing reads ahead of it, for the loader's workers
-do that already. What the framework gets is the memory of the slot, where it takes that: see `_as_tensorflow` and
-`_as_torch`; JAX is given NumPy's arrays.
+ours, on the thread that trains, when it trains on that batch. So an error in the pipeline leaves `fit` unchanged. The
+position of the loader is that of training: only the loader's workers read ahead. The framework gets the memory of the
+slot if it can share it: see `_as_tensorflow` and `_as_torch`. JAX gets NumPy arrays.
 
 On TensorFlow that iterator takes the place of a `tf.data` one: Keras trains on whatever iterator it gets
 (`train_on_batch` gives it a generator). `Dataset.from_generator` would be the other way. It copies every batch
 twice, reads ahead by an unknown number of batches, turns errors into text, and holds on to the function that
 it was given.
 
-What Keras does not tell an adapter is read from the frame of the `EpochIterator` that asks: whether `fit` was
-given steps (then Keras's epochs are not ours), and arguments that it drops without a word. And it is told there that an
-epoch of unknown length ends when it ends. Where another version
-of Keras does not have them there, we do not say it.
+Keras does not pass everything to an adapter. The rest is read from the frame of the calling `EpochIterator`: whether
+`fit` was given steps (then Keras's epochs are not the loader's), and arguments that Keras drops silently. There an
+epoch
+of unknown length is also marked, so that it ends when the data end. If another version of Keras lacks these variables,
+these checks are left out.
 """
 
 import math
@@ -61,8 +61,8 @@ class KerasAdapter(DataAdapter):
 
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
     After `adapter.loader.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
-    epochs are so many batches, and run on from one epoch of the loader into the next, from one `fit` to the next. An
-    adapter with `training=False` starts with the first batch of epoch 0 each time.
+    epochs have that number of batches, and run on from one epoch of the loader into the next, from one `fit` to the
+    next. An adapter with `training=False` starts with the first batch of epoch 0 each time.
 
     Memory: the loader's slots. On TensorFlow and torch, on a CPU, a step works on the slot's own memory; JAX copies
     a batch when a step begins. A leaf whose length only its batch knows has memory of its own, of which nothing is
@@ -202,7 +202,7 @@ class _Pass(Iterator[Tree]):
 
     Args:
         loader: Where they come from.
-        spec: Of the batches.
+        spec: The spec of the batches.
         weights: What makes sample weights, if anything.
         convert: What Keras gets for a leaf.
         runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
@@ -256,14 +256,14 @@ class _Pass(Iterator[Tree]):
             raise
         self._begun_at = None
         leaves = self._leaves(batch)
-        if len(leaves[0]) != self._rows:  # full ones were looked at before the first
+        if len(leaves[0]) != self._rows:  # full batches were checked before the first
             _require_divisible((len(leaves[0]),))
         return self._made(leaves)
 
     def _require_some_rest(self) -> None:
         """Refuses to go on behind the last batch of an epoch, where Keras would fail on a name that it has not set.
 
-        A state of that place is had where nobody knew yet that no batch would follow.
+        Such a state is saved after the last batch, when the end of the epoch is not known yet.
         """
         epoch, position = self._begun_at or (0, 0)
         if position and keras.backend.backend() == "jax":
@@ -286,7 +286,7 @@ class _Pass(Iterator[Tree]):
         before = self._loader._at
         try:
             batch = next(epoch)
-        except StopIteration:  # so what was drawn last is now trained on
+        except StopIteration:  # the last batch is now trained on
             self._loader._worked_at = None
             raise
         self._loader._worked_at = before
@@ -302,17 +302,17 @@ class _Pass(Iterator[Tree]):
             x, y = tensors
             tensors = x, y, self._convert(self._weights.of(leaves[-1]))
         if self._for_trainer and type(tensors) is tuple and self._rows not in (None, len(leaves[0])):
-            # A list, which Keras takes as well, so that TensorFlow traces a step of its own for the short batch. As a
-            # tuple it would get one for any number of rows, in which Keras counts a batch as one sample when it
-            # averages the losses of several outputs.
+            # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
+            # for any number of rows. In that step Keras counts a batch as one sample when it averages the losses of
+            # several outputs.
             return list(tensors)
         return tensors
 
     def _blank(self) -> Tree:
-        """A batch for who looks at shapes and dtypes alone.
+        """A batch from which Keras reads shapes and dtypes only.
 
-        Zeros, memory that nobody touches. Where the spec does not say how large batches are, the first one of epoch 0,
-        read for this: a model may have been made for a size that all of them have.
+        It holds zeros, in memory that is never touched. If the spec does not give the size of batches, it is the first
+        batch of epoch 0, because a model may be made for the size that all batches have.
         """
         spec = self._spec
         if any(leaf.max_shape is None for leaf in spec.leaves):

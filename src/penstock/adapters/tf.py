@@ -1,15 +1,14 @@
 """A loader as a `tf.data.Dataset`.
 
 How a batch gets from a slot into a tensor. `Dataset.from_generator` calls `next` on the loader's iterator on a thread
-of TensorFlow, and makes tensors of the arrays that it gets. Where an array begins at a multiple of 64 bytes, as every
-leaf of a slot does, the tensor is the array's own memory and keeps the array, and so the lease on the slot, until
-TensorFlow has no more use for it; no batch is copied. TensorFlow computes nothing in place in memory that it
-does not own.
+of TensorFlow, and makes tensors of the arrays that it gets. Every leaf of a slot begins at a multiple of 64 bytes. Such
+an array is not copied: the tensor shares its memory, and keeps the lease on the slot until TensorFlow drops the tensor.
+TensorFlow computes nothing in place in memory that it does not own.
 
-What would go wrong by itself.
+Problems of the default settings, and their cures:
 - tf.data adds a prefetch of a length of its own choice to a dataset that ends as ours does, and makes a `map` after it
-  parallel. Batches then wait in TensorFlow, not in the loader: slots run out, batches are copied, and nobody knows
-  which batch the model is at. Options of the dataset turn that off. A `prefetch` that the user writes stays, and so
+  parallel. Batches then wait in TensorFlow, not in the loader: slots run out, batches are copied, and the position
+  of training is lost. Options of the dataset turn that off. A `prefetch` that the user writes stays, and so
   does `map(num_parallel_calls=)`.
 - TensorFlow never forgets a Python function that a dataset calls. So that function does not hold the loader: the
   dataset does, and what is made of it (`map`, an iterator, a distributed dataset) holds the dataset.
@@ -64,8 +63,8 @@ def to_dataset(loader: Loader) -> Any:
 def _counted(batches: Any, length: int | float | None) -> Any:
     """Tells tf.data how many batches an epoch has, without a check of it: the first may be the rest of an epoch.
 
-    tf.data works cardinality out from the steps of a dataset. What is repeated without end is endless, even if there is
-    nothing in it; so is what it is appended to; and the first `n` of that are `n`.
+    tf.data computes cardinality from the steps of a dataset. An empty dataset that is repeated is endless to it. So is
+    a dataset to which that is appended; and its first `n` batches are `n`.
     """
     if length is None:
         return batches
@@ -117,7 +116,7 @@ class _Epoch(Iterator[Tree]):
         try:
             return next(self._batches)
         except BaseException:
-            if _Epoch.process_ends:  # the loader is closed; nobody is there to whom an error would say something
+            if _Epoch.process_ends:  # the loader is closed, and no consumer is left to see an error
                 raise StopIteration from None
             raise
 

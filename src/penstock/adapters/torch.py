@@ -1,4 +1,4 @@
-"""Datasets for PyTorch: what plain loops, `DataLoader(num_workers=0)` and Lightning iterate, and a map-style dataset.
+"""Datasets for PyTorch: an iterable for loops, `DataLoader(num_workers=0)` and Lightning, and a map-style dataset.
 
 `TorchAdapter` is a loader whose batches are tensors. On a CPU a tensor is the slot's own memory, and the slot is used
 again when the last tensor that shares it is gone. To a CUDA device batches are copied on a stream of their own, one
@@ -288,7 +288,7 @@ class _Copy(NamedTuple):
     done: Any
     """The event after it, on the stream of copies."""
     host: list[Any]
-    """What is being read: it keeps the slot, or the pinned memory, until the event came."""
+    """The source of the copy. It keeps the slot, or the pinned memory, until the event."""
     device: Any
 
     def finished(self) -> list[Any]:
@@ -311,7 +311,7 @@ class _CudaCopies:
         self._stream = torch.cuda.Stream(device)
 
     def begin(self, leaves: list[Any]) -> _Copy:
-        # From pageable memory `non_blocking` is safe, too: nobody writes to it before the event.
+        # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
         with torch.cuda.stream(self._stream):
             copies = [leaf.to(self._device, non_blocking=True) if _is_tensor(leaf) else leaf for leaf in leaves]
             return _Copy(copies, self._stream.record_event(), leaves, self._device)
@@ -394,7 +394,7 @@ def _cure(dtype: np.dtype[Any]) -> str:
     return f"Use cast({other.get(dtype.kind, 'float32')!r}), for this leaf or for all"
 
 
-# What DataLoader says in its frames alone.
+# Facts that only the frames of DataLoader show.
 
 
 def _require_no_collation(frame: Any, node: Node) -> None:
@@ -402,7 +402,7 @@ def _require_no_collation(frame: Any, node: Node) -> None:
 
     Args:
         frame: That of the caller of `iter`; what it is in another version of torch says nothing.
-        node: What is delivered.
+        node: The plan that is delivered.
     """
     stacks = frame.f_code.co_name == "__init__" and frame.f_locals.get("auto_collation")
     steps = (each.verb for each in walk(node) if each.verb in _STACKING or each.verb == "unbatch")
@@ -431,7 +431,7 @@ def _require_not_dealt_out(frame: Any, shard: tuple[int, int]) -> None:
         if type(dealer).__name__ == "DataLoaderDispatcher" and dealer.state.num_processes > 1:
             raise ArgumentError(
                 "accelerate would read this adapter in its first process alone and deal out its batches to all, but it "
-                f"has shard={shard}: what belongs to the other shares would never be seen. Leave the adapter out of "
+                f"has shard={shard}: the elements of the other shares would never be seen. Leave the adapter out of "
                 "accelerator.prepare(), and iterate it in each process."
             )
         frame = frame.f_back

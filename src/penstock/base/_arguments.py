@@ -1,9 +1,8 @@
-"""Calls with an argument that the function does not have: what it is called here, and which there are.
+"""Better errors for wrong calls, and checks of arguments.
 
-So too calls that lack one, several arguments where one tuple of them is meant, data where an array is taken, and paths
-from a current folder that is gone.
-
-Words of tf.data, torch and Keras are answered with what is written here instead, as in docs/coming-from.md.
+Covers unknown and missing arguments, several arguments in place of one tuple, data in place of an array, and relative
+paths after the current folder was deleted. Names from tf.data, torch and Keras are answered with the name used here, as
+in docs/coming-from.md.
 """
 
 import contextlib
@@ -113,16 +112,16 @@ _SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
 
 
 class NoArray:
-    """A mixin for what reads data as they are needed: it becomes no array, and has no shape.
+    """A mixin for lazy objects: they cannot become arrays, and have no shape.
 
-    NumPy would make one object of it. Keras asks for the shape of what has an `__array__`, and of anything else says no
-    more than that it does not know the type.
+    NumPy would wrap the object. Keras reads the shape of any object with an `__array__`, and rejects others without
+    naming a remedy.
     """
 
     __slots__ = ()
 
     _called: ClassVar[str]
-    """What it is called, with its article."""
+    """Its name in messages, with the article."""
     _no_array: ClassVar[str]
     """Why it is no array, and the cure."""
 
@@ -137,7 +136,7 @@ class NoArray:
 
 
 def as_int(value: Any) -> int | None:
-    """An integer as one of Python, whichever library it is of; None if it is none, or True or False."""
+    """Converts an integer of any library to `int`. Returns None for a bool and for anything else."""
     if isinstance(value, bool):
         return None
     try:
@@ -147,7 +146,7 @@ def as_int(value: Any) -> int | None:
 
 
 def as_float(value: Any) -> float | None:
-    """A real number as one of Python, infinite beyond its largest; None if it is none, a time span or a bool."""
+    """Converts a real number to `float`, infinite above the largest. Returns None for bools, time spans or others."""
     if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, Real):
         return None
     try:
@@ -158,10 +157,10 @@ def as_float(value: Any) -> float | None:
 
 @contextlib.contextmanager
 def needs(verb: str, extra: str, more: str = "") -> Iterator[None]:
-    """Says how to install what an import inside lacks."""
+    """Adds the install command to a failed import inside."""
     try:
         yield
-    except ModuleNotFoundError as error:  # what is there and cannot be loaded says why by itself
+    except ModuleNotFoundError as error:  # a module that exists but fails to load says why itself
         raise ModuleNotFoundError(
             f"{verb}() needs {error.name}: pip install 'penstock[{extra}]'.{more}", name=error.name
         ) from error
@@ -172,7 +171,7 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
 
     Args:
         fn: A public function.
-        options: What it takes as `**loader_options`, if it does.
+        options: The names that it takes as `**loader_options`.
     """
 
     @functools.wraps(fn)
@@ -180,7 +179,7 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
         try:
             return fn(*args, **kwargs)
         except TypeError:
-            # What is raised inside passes, unless the call could not have worked anyway.
+            # An error from inside the function passes, unless the call itself was wrong.
             if text := (
                 _side_by_side(fn, args)
                 or _unknown_keyword(fn, kwargs, options)
@@ -291,7 +290,7 @@ def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str,
 
     Args:
         owner: The object that was asked.
-        name: What it was asked for.
+        name: The attribute.
         who: The object in the user's words, such as `A dataset`.
         elsewhere: Names of other libraries, with what stands in for each here.
 

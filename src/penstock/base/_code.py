@@ -1,4 +1,4 @@
-"""What a function of the user takes from its surroundings, and which code is the user's."""
+"""The names that a user's function reads from its surroundings, and which code is the user's."""
 
 import contextlib
 import dis

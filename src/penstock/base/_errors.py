@@ -1,8 +1,8 @@
-"""Every error that penstock raises on purpose, in one tree.
+"""All exceptions of penstock, in one tree.
 
 Each class is also the builtin that a user would catch, so `except IndexError` and `except
-penstock.PenstockError` both work. A message is the fact with its numbers, then the cause in the user's
-own terms, then the cure.
+penstock.PenstockError` both work. A message has the fact with its numbers, the cause in the user's
+terms, and the remedy.
 """
 
 import signal
@@ -73,13 +73,13 @@ class LoaderError(PenstockError, RuntimeError):
 
 
 def is_untouched(error: BaseException) -> bool:
-    """Whether what a user's function raised passes as it is; all else is told with the element.
+    """Whether an exception from a user's function passes unchanged. All others become errors that name the element.
 
-    `sys.exit()` in a function would end the training, or a worker, without a word, and a panic of a library in Rust,
-    which is no `Exception` either, is of that element alone. But what a signal's handler raised while the function ran,
-    to end the program, such as `sys.exit()` on SIGTERM, passes: no element failed then, and none is to be set aside for
-    it. An `Exception` of a handler may be how the function limits its own time, by SIGALRM, and so is told with the
-    element.
+    `sys.exit()` in a function would end the training without a message. A panic of a Rust library is no `Exception`
+    either, and concerns one element. Both become errors of the element.
+
+    An exception that a signal handler raised to end the program passes, such as `sys.exit()` on SIGTERM: no element
+    failed. An `Exception` from a handler is the element's, because functions limit their own time by SIGALRM.
     """
     if isinstance(error, (PenstockError, KeyboardInterrupt, GeneratorExit)):
         return True
@@ -96,7 +96,7 @@ def _code_of(handler: object) -> object:
 
 
 def home_cure(path: str) -> str:
-    """What to write for a `~` in a path that is not there, as a sentence after a space; empty where there is none."""
+    """The remedy for a `~` in a missing path: a sentence after a space, or an empty text."""
     if "~" not in path.split("/") or "://" in path:
         return ""
     return " A ~ is not replaced by your home here: give os.path.expanduser(path)."
@@ -109,7 +109,7 @@ def type_of(value: object) -> str:
 
 
 def no_path(value: object) -> str:
-    """What was given in the place of a path, for the end of messages: `an int.`, and what to write for bytes."""
+    """Describes a value given instead of a path, for the end of a message."""
     cure = " os.fsdecode(path) makes text of it." if isinstance(value, bytes) else ""
     return f"{type_of(value)}.{cure}"
 

@@ -1,13 +1,13 @@
-"""What tells one function, or any value, from another: 16 bytes that are the same in every process.
+"""Fingerprints of functions and values: 16 bytes that are the same in every process.
 
-The user's own functions and classes are known by what they do: their instructions, with the constants and names in
-them, their defaults, what they close over, and the globals that they mention, each the same way. Not by their file,
-line, name, docstring or annotations. What is installed is known by module, name and version. Values are known by
-contents; objects by their class and the state that pickle would write, which nobody runs but the object itself.
+- The user's functions and classes: instructions with their constants and names, defaults, closures, and the globals
+  that they mention. File, line, name, docstring and annotations do not count.
+- Installed functions and classes: module, name and version.
+- Values: their contents. Objects: the class, and the state that pickle would write.
 
-A value that refers to itself is told apart by where the reference goes: functions, classes and objects are numbered as
-they are met, in an order that does not depend on hashes or addresses. Plain values are compared by value alone, for
-whether two equal constants are one object differs between a compiled file and a fresh compilation.
+A value may refer to itself. Functions, classes and objects are therefore numbered in the order of the walk, which does
+not depend on hashes or addresses. Plain values are compared by value alone: whether two equal constants are one object
+differs between a compiled file and a fresh compilation.
 
 Not seen: what a function reads by itself (a file whose path it holds, an environment variable, the time), and globals
 that it reaches by a computed name.
@@ -38,7 +38,7 @@ LARGE_NBYTES: Final = 1 << 20
 """Arrays from this size on are left out of a quick look."""
 _PIECE_NBYTES: Final = 64 << 20
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
-# What a class has that says nothing of what it does. `__static_attributes__` is in the order of a set.
+# Attributes of a class that do not change its behaviour. `__static_attributes__` has the order of a set.
 _SILENT: Final = {
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__",
@@ -75,7 +75,7 @@ def fingerprints(value: Any, name: str, skipped: list[str] | None = None) -> dic
     Args:
         value: Anything; of functions of the user, the parts are the code and each variable, of what says itself what
             its parts are (`fingerprint_parts`), those.
-        name: What it is, where it is one part.
+        name: The name of a value that has one part.
         skipped: As for `fingerprint`.
 
     Raises:
@@ -220,7 +220,7 @@ class _Walk:
             self._skipped.append(", in it ".join(self.words))
         else:
             for piece in _pieces(np.asarray(array)):
-                self.hash.update(piece)  # which lets go of the GIL
+                self.hash.update(piece)  # releases the GIL
         if isinstance(array, np.ma.MaskedArray):
             self.add(np.asarray(array.mask))
 
@@ -240,7 +240,7 @@ class _Walk:
             if step.opcode in dis.hasconst:
                 self.add(step.argval)
             elif step.opcode in dis.haslocal or step.arg is None:
-                self._put("", str(step.arg))  # a variable by its number: what it is called changes nothing
+                self._put("", str(step.arg))  # a variable by its number: its name changes nothing
             else:
                 self._put("", repr(step.argval))
         self._put("handlers", code.co_exceptiontable)
@@ -248,7 +248,7 @@ class _Walk:
     def _add_module(self, module: types.ModuleType) -> None:
         file = getattr(module, "__file__", None)
         if is_own(module) and isinstance(file, str):
-            with open(file, "rb") as opened:  # used as a value: nobody knows what of it
+            with open(file, "rb") as opened:  # used as a value, so all of it counts
                 self._put("module", opened.read())
         else:
             self._put("module", f"{module.__name__} {_version(module.__name__)}")
@@ -275,7 +275,7 @@ class _Walk:
             return
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         if isinstance(state, dict):
-            # Kept from a computation, whether or not it was made yet.
+            # A cached property counts as absent, computed or not.
             state = {
                 name: each
                 for name, each in state.items()
@@ -323,7 +323,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
 
 
 def _taken(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    """What a name from outside stands for; of a module of the user's, what is taken of it."""
+    """Resolves a name from outside. For the user's own modules: the attribute that is read from the module."""
     if value is _MISSING:
         return  # one of Python's own, or missing, or a variable of a function inside: its name is in the code
     taken = 1

@@ -13,7 +13,7 @@ Two constructions, by the length of what is shuffled:
   `n <= a * b < n + a`, so hardly an element walks; over the next power of two up to half of them would, and
   the last stragglers of each block would cost more than the block.
 
-Threads: the functions may be called from any thread; NumPy lets go of the GIL inside. Two threads that miss
+Threads: the functions may be called from any thread; NumPy releases the GIL inside. Two threads that miss
 the same block both compute it, which wastes a fraction of a millisecond and nothing else. `ElementRng` and
 `seeded_globals` belong to one thread each.
 """
@@ -81,9 +81,9 @@ def permute(indices: _Positions, n: int, *, seed: int, epoch: int) -> _Positions
 def local_permute(indices: _Positions, n: int, *, seed: int, epoch: int, window: int) -> _Positions:
     """Like `permute`, but an element moves by less than `window` positions.
 
-    The range is cut into windows of `window` positions and each is permuted with a key of its own. The cuts
-    are shifted by a random offset in each epoch, so the first and the last window may be shorter, and an
-    element that could not pass a border in one epoch can in another. `window >= n` is the full shuffle: it
+    The range is cut into windows of `window` positions. Each window is permuted with a key of its own. The cuts
+    are shifted by a random offset in each epoch, so the first and the last window may be shorter. An element
+    that could not pass a border in one epoch can pass it in another. `window >= n` is the full shuffle: it
     equals `permute`. Neighbouring positions share a window, so reads stay as local as the window is.
 
     Memory: as `permute`. Scattered positions with `window <= 4096` cost a whole window each in time.
@@ -161,7 +161,7 @@ class _Order:
         """Gives the words of these windows (ascending), shape (len(windows), window).
 
         Places outside the range get the word that keeps them where they are under a stable sort: the lowest
-        before the range, the highest after it. What is left is a uniform permutation of the places inside.
+        before the range, the highest after it. The places inside are permuted uniformly.
         """
         words = np.empty((windows.size, self.window), np.uint64)
         row = 0
@@ -364,9 +364,9 @@ class seeded_globals:  # noqa: N801 - it is used as a statement, as `contextlib.
     one element and `used` says whether anything has drawn from them. The generators belong to the process:
     this means something only where a single thread runs users' functions.
 
-    Cost (one core of an AMD EPYC): 25 us to enter, ask once for use and leave where nothing has drawn, 130 us where
-    something has; 15 us a `seed`, 220 us a `used` after one: most of it NumPy copying its state word by word. So seed
-    for each element; ask for use once for many.
+    Cost (one core of an AMD EPYC): 25 us to enter, call `used` once and leave if nothing has drawn, else 130 us.
+    `seed` takes 15 us, and `used` after it 220 us, because NumPy copies its state word by word. So call `seed` for each
+    element, and `used` once for many.
     """
 
     def __enter__(self) -> Self:
@@ -395,21 +395,21 @@ class seeded_globals:  # noqa: N801 - it is used as a statement, as `contextlib.
         if self._key is None:
             numpy_then, python_then = self._numpy, self._python
         else:
-            # Made again rather than read in `seed`, which is called for each element and this is not.
+            # Computed here, not in `seed`, because `seed` is called for each element.
             numpy_then = np.random.RandomState(_seed_words(self._key)).get_state(legacy=False)
             python_then = random.Random(self._key).getstate()
         return python_now != python_then or not (numpy_now is numpy_then or _is_same(numpy_now, numpy_then))
 
 
 class owned_globals(seeded_globals):  # noqa: N801 - as its base
-    """The same in a process where nobody else draws: nothing is given back, and watching costs 9 us, not 140.
+    """The same for a process that runs no other code: nothing is restored, and watching costs 9 us instead of 140.
 
-    What NumPy's generator holds is compared where it lies. A second number of a pair of `randn` would be drawn
-    without changing it; but `seed` forgets that number, and so does the first entry.
+    The memory of NumPy's generator is compared in place. Drawing the second number of a pair of `randn` would not
+    change it, but `seed` and the first entry discard that number.
     """
 
     _words: tuple[bytes, tuple[Any, ...]] | None = None
-    """What they held when they were last looked at; between two uses nobody draws."""
+    """Their state at the last look. No other code draws between two uses."""
 
     def __enter__(self) -> Self:
         self._key = None
@@ -438,16 +438,16 @@ class owned_globals(seeded_globals):  # noqa: N801 - as its base
 
 @contextlib.contextmanager
 def watched_torch() -> Iterator[Callable[[], bool]]:
-    """Tells whether a function draws from torch's global generator, or sets it; gives it back as it was.
+    """Reports whether a function draws from torch's global generator or seeds it, and restores the generator.
 
-    Threads share that generator with each other and with the training, so that no seed makes what they draw the same.
+    Threads share that generator with each other and with the training, so no seed makes their numbers reproducible.
     """
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is None:
         yield lambda: False
         return
     saved = generator.get_state()
-    # Another seed than any function's, or one that ran on the same element before would leave what it finds.
+    # No function uses this seed. A function that seeds the generator with a fixed number is therefore noticed.
     generator.manual_seed(_WATCHED_SEED)
     watched = generator.get_state()
     try:
@@ -457,7 +457,7 @@ def watched_torch() -> Iterator[Callable[[], bool]]:
 
 
 def _global_words() -> tuple[bytes, tuple[Any, ...]]:
-    """What NumPy's global generator holds, whichever it is, and the state of Python's."""
+    """The memory of NumPy's global generator, and the state of Python's."""
     return _numpy_words(), random.getstate()
 
 

@@ -1,4 +1,4 @@
-"""What an element looks like before it is read: shape and dtype of every leaf."""
+"""Shape and dtype of every leaf of an element, known before it is read."""
 
 import math
 import operator
@@ -40,8 +40,8 @@ class ArraySpec:
     dtype: np.dtype[Any]
     """The NumPy dtype; anything that `np.dtype` takes is accepted. Axes of its own become the last of `shape`."""
     max_shape: tuple[int, ...] | None = field(default=None, compare=False)
-    """The largest shape there can be; not part of equality. Known for batches, unknown for ragged leaves: those of
-    which another axis than the first varies, or of which nobody said it."""
+    """The largest possible shape; not part of equality. Known for batches. Unknown for ragged leaves, whose other axes
+    vary too, or whose largest size was not declared."""
 
     if TYPE_CHECKING:
 

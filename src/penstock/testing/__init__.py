@@ -6,13 +6,16 @@
         @pytest.fixture
         def expected(self): ...
 
-`SourceTests`, `ExecutorTests`, `WorkerDeathTests`, `AdapterTests` and `AdapterMemoryTests` are subclassed;
-`assert_resumes_exactly` is called; `CountingSource`, `FailingSource`, `GatedSource` and `LethalSource` wrap a source in
-a test of anything else, on every executor, and `LethalFunction` is one for `map`. `penstock.testing.strategies` makes
-random plans together with a perfect model of each, and is imported by name, for it alone needs Hypothesis. The rest
-needs pytest; `import penstock` brings neither.
+- Subclass `SourceTests`, `ExecutorTests`, `WorkerDeathTests`, `AdapterTests` and `AdapterMemoryTests`.
+- Call `assert_resumes_exactly`.
+- Wrap a source in `CountingSource`, `FailingSource`, `GatedSource` or `LethalSource` to test other code with it, on
+  every executor. `LethalFunction` is a function for `map`.
+- `penstock.testing.strategies` makes random plans, each with a perfect model. It needs Hypothesis, so import it by
+  name.
 
-A source or an adapter may be anybody's, outside the package. An executor and a step are parts of it: CONTRIBUTING.md.
+The rest needs pytest. `import penstock` imports neither.
+
+Sources and adapters may live outside the package. Executors and steps are part of it: see CONTRIBUTING.md.
 """
 
 import importlib

@@ -75,7 +75,7 @@ class OnAdapter:
             return None
 
     def element_spec(self, adapter: Any) -> Tree:
-        """What it says that batches look like, as `ArraySpec`s."""
+        """Its spec of batches, as `ArraySpec`s."""
         return adapter.element_spec
 
     def arrives_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -96,7 +96,7 @@ class OnAdapter:
             return adapters[-1]
 
         yield make
-        while adapters:  # and lets go of them, so that a test may look at what is left
+        while adapters:  # drops them, so that a test can look at what is left
             self.close(adapters.pop())
 
     def delivered(self, dataset: Dataset, epochs: int = 1, **options: Any) -> list[Tree]:
@@ -330,7 +330,7 @@ class AdapterTests(OnAdapter):
 
 
 class AdapterMemoryTests(OnAdapter):
-    """What an adapter must not keep. It measures the process that it runs in; Linux."""
+    """Tests that an adapter keeps no memory. They measure their own process; Linux only."""
 
     def test_memory_is_flat_over_1000_epochs(self, adapt: Callable[..., Any]) -> None:
         adapter = adapt(from_arrays(np.ones((16, 64, 64), np.float32)).shuffle(1).batch(4))

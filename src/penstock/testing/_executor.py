@@ -59,7 +59,7 @@ class ExecutorTests(OnExecutor):
             next(iterator)
 
     def test_state_after_an_error_tries_that_batch_again(self, load: Callable[..., Loader]) -> None:
-        # Longer than the ring, so that nobody reads element 5 of the next epoch meanwhile.
+        # Longer than the ring, so that no worker reads element 5 of the next epoch meanwhile.
         source = FailingSource(RangeSource(40), {5: [OSError("once")]})
         loader = load(from_source(source).batch(4))
         with pytest.raises(OSError, match="once"):

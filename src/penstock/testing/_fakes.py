@@ -99,7 +99,7 @@ class _Table(Generic[T]):
         """What happens at an element now; of two processes that ask at once, one is the first."""
         entry = self._entries.get(index)
         if not isinstance(entry, Sequence) or isinstance(entry, self._single):
-            return entry  # type: ignore[return-value]  # a T that is a sequence was told by its type
+            return entry  # type: ignore[return-value]  # a T that is a sequence was recognised by its type
         length = self._log.append(np.array([index], np.int64))
         time = int(np.count_nonzero(self._log.values(length) == index)) - 1
         return entry[time] if time < len(entry) else None
@@ -110,7 +110,7 @@ class FailingSource(_Wrapper):
     """Fails by a table.
 
     Args:
-        inner: What is read where nothing fails.
+        inner: The source that is read.
         failures: For an element, the exception that reading it raises: one for every time, or a sequence for
             the first, second, ... time, in whichever process, with None for a time that succeeds. After its
             end, reads succeed.
@@ -143,7 +143,7 @@ class GatedSource(_Wrapper):
     """Holds readers of some elements at a gate until a test opens it.
 
     Args:
-        inner: What is read behind the gate.
+        inner: The source behind the gate.
         closed: The elements that wait.
         deadline_s: How long anybody waits, reader or test, before that is a `TimeoutError`: no test hangs.
     """
@@ -179,7 +179,7 @@ class GatedSource(_Wrapper):
         with self._lock:
             while missing := wanted - set(self._arrivals.values().tolist()):
                 if not self._arrival.wait(ends_at - time.monotonic()):
-                    raise TimeoutError(f"nobody read elements {sorted(missing)} within {self._deadline_s} s")
+                    raise TimeoutError(f"no worker read elements {sorted(missing)} within {self._deadline_s} s")
                 self._arrival.reset()  # before the look at who arrived
 
     def _look(self, indices: Indices) -> None:
@@ -221,7 +221,7 @@ def _end(fault: Fault) -> NoReturn:
         faulthandler._sigsegv()  # type: ignore[attr-defined]  # for tests of what a real one does
     elif fault == "exit":
         os._exit(3)
-    while True:  # a hang; and whoever waits for the signal
+    while True:  # a hang, and workers that wait for the signal
         threading.Event().wait()
 
 
@@ -232,7 +232,7 @@ class LethalSource(_Wrapper):
     In the process that made it, it raises `RuntimeError` instead: on `inline` or `threads`, no test run dies.
 
     Args:
-        inner: What is read by those that survive.
+        inner: The source that surviving workers read.
         faults: For an element, what befalls the reader: `kill`, `exit`, `segfault`, `stop` or `hang`; one for
             every time, or a sequence for the first, second, ... time, in whichever process, with None for a
             time that is harmless. After its end, all are.

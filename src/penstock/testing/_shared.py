@@ -1,4 +1,4 @@
-"""What a fake shares with its copies in other processes: a log, and a signal. Linux.
+"""State that a fake shares with its copies in other processes: a log and a signal. Linux only.
 
 Both are anonymous: a memory file, a pipe. A copy, which came by pickle, opens them again by the maker's descriptor
 under `/proc`. So they end with the maker's object, or with its process however that ends, and leave nothing. No lock
@@ -74,7 +74,7 @@ class SharedSignal:
         self._ends = [_Handle(end) for end in os.pipe()]
 
     def give(self) -> None:
-        """Ends all waits, now and later, until somebody resets it."""
+        """Ends all waits, now and later, until the next reset."""
         with self._ends[1].open(os.O_WRONLY) as descriptor, contextlib.suppress(BlockingIOError):
             os.write(descriptor, b"\0")  # a pipe that is full says it already
 

@@ -61,7 +61,7 @@ class SourceTests:
 
     @pytest.fixture
     def elements(self, handle: Source, expected: Tree) -> Tree:
-        """What is expected, in arrays as a source is given them."""
+        """The expected elements, in arrays like those that a source fills."""
         leaves, structure = _tree.flatten(expected)
         spec = Spec.of(handle.element_spec)
         assert structure == spec.structure, f"expected has the structure {structure}, element_spec {spec.structure}"
@@ -119,7 +119,7 @@ class SourceTests:
         assert_same(other, row_of(elements, slice(2, 4)))
 
     def test_leaves_alone_what_it_has_written(self, handle: Source, elements: Tree) -> None:
-        # By then it is a batch that somebody keeps, or memory that is used again.
+        # By then it is a batch that the user keeps, or memory that is used again.
         indices = np.array([1, 3])
         with _opened(handle) as opened:
             first = _read(opened, indices)
@@ -128,7 +128,7 @@ class SourceTests:
                 assert_same(first, row_of(elements, indices))
             for leaf, junk in zip(_tree.flatten(first)[0], _tree.flatten(_junk(handle, 2))[0], strict=True):
                 leaf[...] = junk
-            with _noted("What was written before is something else by now, and must not be read from."):
+            with _noted("The memory of an earlier read has changed since, and must not be read from."):
                 _assert_reads(opened, indices, elements)
 
     def test_serves_several_threads_at_once(self, handle: Source, elements: Tree) -> None:
@@ -160,7 +160,7 @@ class SourceTests:
             with _opened(handle) as first:
                 _assert_reads(first, np.array([1]), elements)
                 _assert_reads(second, np.array([2]), elements)
-            with _noted("What the source had opened before was closed, and this is another."):
+            with _noted("An earlier opened form was closed; this one must still read."):
                 _assert_reads(second, np.array([0, 1]), elements)
 
     def test_can_be_closed_without_a_read(self, handle: Source) -> None:
@@ -289,7 +289,7 @@ def _assert_reads(opened: Source, indices: npt.NDArray[np.int64], elements: Tree
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[Source]:
-    """What a source opens, closed in the end, if it is another object."""
+    """The opened form of a source, closed at the end if it is another object."""
     opened = opened_by(source, source.open())
     try:
         yield opened

@@ -21,7 +21,7 @@ from penstock.testing._runs import OnExecutor, child_processes
 TIMEOUT_S = 1.0
 """How long a worker may be silent in these tests."""
 SLACK_S = 6.0
-"""What is allowed beside, on a busy machine: new workers, the imports of what they run."""
+"""Allowance for a busy machine: starting new workers, and their imports."""
 
 DEATHS = {
     "kill": r"signal 9\b|SIGKILL",

@@ -27,7 +27,7 @@ from penstock.base._tree import Tree
 from penstock.plan._shuffle import repeats
 
 MAX_LENGTH = 24
-"""Plans have at most so many elements; every property is about small numbers or about none."""
+"""Largest number of elements in a plan. Every property concerns small numbers."""
 
 Elements = Callable[[int], list[Tree]]
 

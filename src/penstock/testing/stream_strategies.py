@@ -299,7 +299,7 @@ def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 @functools.cache
 def shuffled(count: int, seed: int, window: int, epoch: int) -> list[int]:
-    """The order in which a stream of so many elements comes out of a window."""
+    """The order in which `count` elements of a stream leave a shuffle window."""
     numbers = from_generator(range(count), element_spec=ArraySpec((), np.dtype("int64")))
     with numbers.shuffle(seed, window=window).loader(executor="inline") as loader:
         loader.set_state(loader.get_state() | {"epoch": epoch})
