@@ -462,7 +462,7 @@ class Slow(ps.Source):
     """Elements that take computation."""
 
     element_spec = ps.ArraySpec((), "int64")
-    computes = True
+    is_cpu_bound = True
 
     def __init__(self) -> None:
         self.read_counts: list[int] = []
@@ -478,7 +478,7 @@ class Slow(ps.Source):
 def test_sources_that_compute_are_shared_by_all_workers() -> None:
     for computes, most in ((True, 4), (False, 64)):
         source = Slow()
-        source.computes = computes
+        source.is_cpu_bound = computes
         with ps.from_source(source).batch(64).loader("threads", workers=2) as loader:
             assert [batch.tolist() for batch in loader] == [[*range(64)]]
         # The first batch, by this many at a time; by then, parts of the next one may have been read by others.

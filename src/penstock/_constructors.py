@@ -19,7 +19,7 @@ from penstock.base._tree import Tree
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._mix import Mix
 from penstock.plan._node import POSITION_LIMIT, Node
-from penstock.plan._source import Lookalike, Source, SourceNode
+from penstock.plan._source import Source, SourceAdapter, SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
 from penstock.sources import arrays, files, generators, npy
@@ -235,7 +235,7 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
         cure = " What is iterated is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
-        return _own_spec(Lookalike(source), element_spec)
+        return _own_spec(SourceAdapter(source), element_spec)
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
     # Of pandas, whose Series has rows and no columns, and of Polars and Arrow.

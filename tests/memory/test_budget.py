@@ -196,7 +196,7 @@ class Keeps:
     def read_into(self, indices: Any, out: Any) -> None:
         out[...] = indices
 
-    def keeping(self, nbytes: int) -> "Keeps":
+    def with_cache_limit(self, nbytes: int) -> "Keeps":
         return Keeps(max(1 << 20, nbytes))
 
 

@@ -298,7 +298,7 @@ class Sleeping(ps.Source):
     """A source whose elements take a while."""
 
     element_spec = ps.ArraySpec((), "int64")
-    computes = True
+    is_cpu_bound = True
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -7,6 +7,7 @@ import pytest
 
 import penstock as ps
 from penstock.base._fingerprint import fingerprint
+from penstock.plan._source import Read
 from penstock.testing import SourceTests
 
 pa = pytest.importorskip("pyarrow")
@@ -15,6 +16,12 @@ pq = pytest.importorskip("pyarrow.parquet")
 from penstock.sources import _columns, parquet  # noqa: E402  # they need pyarrow
 
 RNG = np.random.default_rng(0)
+
+
+def read(opened, indices, out):
+    opened.gather([Read(indices, list(out.values()), slice(0, len(indices)))])
+
+
 COUNT = 23
 VECTORS = RNG.random((COUNT, 2, 3), "float32")
 
@@ -200,10 +207,11 @@ def test_a_table_that_there_is_room_for_is_decoded_once_in_any_order(tmp_path, d
 
 def test_what_is_there_is_read_before_others_take_its_place(tmp_path, decoded):
     source = ps.from_parquet(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(1000)}), 100))._node.data
-    opened = source.keeping(int(8.5 * 4096) + 4 * 4096).open()  # 8 of 10 groups, and what it takes to decode one
+    # 8 of 10 groups, and the memory to decode one.
+    opened = source.with_cache_limit(int(8.5 * 4096) + 4 * 4096).open()
     out = {"x": np.empty(10, "i8")}
     for _ in range(11):
-        opened.read_into(np.arange(0, 1000, 100), out)
+        read(opened, np.arange(0, 1000, 100), out)
     assert len(decoded) == 10 + 10 * 2
 
 
@@ -217,11 +225,13 @@ def test_no_more_is_kept_than_said(tmp_path):
     assert source.kept_nbytes == max(nbytes[:-1] + nbytes[1:]) + max(work) <= 6 * max(nbytes)
     assert pickle.loads(pickle.dumps(source)).kept_nbytes == source.kept_nbytes
     assert (
-        pickle.loads(pickle.dumps(source.keeping(0))).kept_nbytes == source.keeping(0).kept_nbytes < source.kept_nbytes
+        pickle.loads(pickle.dumps(source.with_cache_limit(0))).kept_nbytes
+        == source.with_cache_limit(0).kept_nbytes
+        < source.kept_nbytes
     )
     opened, out = source.open(), {"x": np.empty(100, "i8"), "l": np.empty(100, object)}
     for at in range(0, 100_000, 5000):
-        opened.read_into(np.arange(at, at + 100), out)
+        read(opened, np.arange(at, at + 100), out)
         assert out["x"].tolist() == list(range(at, at + 100))
         assert [len(each) for each in out["l"]] == [i % 7 for i in range(at, at + 100)]
         assert sum(each.nbytes for each in opened._decoded.values()) <= source.kept_nbytes
@@ -234,10 +244,10 @@ def test_no_more_is_kept_than_said(tmp_path):
 def test_less_is_kept_where_it_is_asked_for(tmp_path):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(100_000)}), 10_000))._node.data
     assert source.kept_nbytes == 100_000 * 8 + 4 * 80_000
-    assert source.keeping(10**9) is source
-    less = source.keeping(600_000)
+    assert source.with_cache_limit(10**9) is source
+    less = source.with_cache_limit(600_000)
     assert less.kept_nbytes == 600_000
-    assert source.keeping(0).kept_nbytes == 5 * 80_000, "one group, and what it takes to decode it"
+    assert source.with_cache_limit(0).kept_nbytes == 5 * 80_000, "one group, and what it takes to decode it"
     assert less == source
     assert fingerprint(less) == fingerprint(source), "or caches of it would begin anew"
 
@@ -246,7 +256,7 @@ def test_text_that_is_larger_than_its_file_says_is_counted_as_it_is(tmp_path):
     texts = [f"{i % 3}" * 1000 for i in range(2000)]  # a dictionary of three
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": texts}), 1000))._node.data
     opened, out = source.open(), {"x": np.empty(2000, object)}
-    opened.read_into(np.arange(2000), out)
+    read(opened, np.arange(2000), out)
     assert out["x"].tolist() == texts
     assert all(each.nbytes >= 1_000_000 for each in opened._decoded.values())
     assert len(opened._decoded) == 1
@@ -255,7 +265,7 @@ def test_text_that_is_larger_than_its_file_says_is_counted_as_it_is(tmp_path):
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypatch):
     source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": np.arange(3000)}), 1000))._node.data
-    opened = source.keeping(0).open()
+    opened = source.with_cache_limit(0).open()
     began, waits, done = [], threading.Event(), threading.Event()
     read_group = parquet._read_group
     monkeypatch.setattr(parquet, "_read_group", lambda *what: began.append(what[1]) or read_group(*what))
@@ -268,12 +278,12 @@ def test_a_thread_waits_until_there_is_room_for_what_it_needs(tmp_path, monkeypa
     opened._let_go = Condition()
     out = {"x": np.empty(1, "i8")}
 
-    def read():
-        opened.read_into(np.array([2500]), out)
+    def read_in_thread():
+        read(opened, np.array([2500]), out)
         done.set()
 
     opened._columns(0, threading.get_ident())
-    thread = threading.Thread(target=read)
+    thread = threading.Thread(target=read_in_thread)
     thread.start()
     assert waits.wait(30)
     assert began == [0]
@@ -413,7 +423,7 @@ def test_rows_of_arrow_files_are_read_where_they_lie(tmp_path, name):
     assert 0 <= with_copied.groups.nbytes.min() - (9000 if compressed else 2 * parquet.COLUMN_NBYTES) < 300
     opened, out = source.open(), {"x": np.empty(100, "i8")}
     before = pa.total_allocated_bytes()
-    opened.read_into(np.arange(0, 10_000, 100), out)
+    read(opened, np.arange(0, 10_000, 100), out)
     assert out["x"].tolist() == list(range(0, 10_000, 100))
     assert (pa.total_allocated_bytes() > before) == compressed
     opened.close()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.plan._source import open_source
 
 RNG = np.random.default_rng(0)
 
@@ -62,7 +63,7 @@ def test_elements_are_the_samples(tmp_path):
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_any_order_and_repeated_in_one_read(tmp_path):
     members = samples(9)
-    opened = ps.from_tar(written(tmp_path / "a.tar", members))._node.data.open()
+    opened = open_source(ps.from_tar(written(tmp_path / "a.tar", members))._node.data)
     expected = wanted(members)
     for indices in ([8, 0, 0, 3], [], [5], list(range(9))):
         out = {name: np.full(9, "junk", object) for name in opened.element_spec}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.plan._source import open_source
 from penstock.sources._features import encoded
 from penstock.sources._wire import field
 from penstock.testing import SourceTests
@@ -71,7 +72,7 @@ class TestExamples(SourceTests):
 def test_records_of_any_size_come_in_any_order_and_repeated(tmp_path):
     records = [RNG.bytes(n) for n in (5, 0, 5, 5, 4096, 1, 3_000_000, 5, 5)]
     ps.write_tfrecord(tmp_path / "raw", records)
-    opened = ps.from_tfrecord(tmp_path / "raw")._node.data.open()
+    opened = open_source(ps.from_tfrecord(tmp_path / "raw")._node.data)
     for indices in ([0, 1, 2, 3, 4, 5, 6, 7, 8], [8, 6, 6, 1, 0, 6], [5], [2, 2]):
         out = np.full(len(indices), "junk", object)
         opened.read_into(np.array(indices), out)
@@ -499,7 +500,7 @@ def test_features_of_any_length_are_what_tensorflow_makes_of_them(tmp_path):
     ps.write_tfrecord(tmp_path / "ds", raws)
     ds = ps.from_tfrecord(tmp_path / "ds", features=spec | defaulted)
     assert [each.tobytes() for each in ps.from_tfrecord(tmp_path / "ds")] == raws
-    opened = ds._node.data.open()
+    opened = open_source(ds._node.data)
     out = {
         "v": np.empty(60, object),
         "f": np.empty(60, object),

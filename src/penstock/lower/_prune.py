@@ -73,7 +73,7 @@ def keeping(plan: Node, share: float) -> Node:
     made: dict[int, Node] = {}
     for node in walk(plan):
         if isinstance(node, SourceNode) and id(node) not in made:
-            data = node.data.keeping(int(share * node.data.kept_nbytes))
+            data = node.data.with_cache_limit(int(share * node.data.kept_nbytes))
             if data is not node.data:
                 made[id(node)] = replace(node, data=data)
     less = _with(plan, made)

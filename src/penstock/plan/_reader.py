@@ -23,7 +23,7 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, Window, copied
 from penstock.memory._times import SHORT_UNIT_S, Times
 from penstock.plan._node import Node, walk
-from penstock.plan._source import Openable, Read, Source, key_of, opened_by
+from penstock.plan._source import Openable, Read, Source, key_of, open_source
 from penstock.plan._text import origins
 
 T = TypeVar("T")
@@ -91,8 +91,7 @@ class OpenSources:
         self._opened: dict[Hashable, tuple[Openable, Any]] = {}
         for each in walk(node):
             if (source := each.opens) is not None and (key := key_of(source)) not in self._opened:
-                opened = source.open()
-                self._opened[key] = source, opened_by(source, opened) if isinstance(source, Source) else opened
+                self._opened[key] = source, open_source(source) if isinstance(source, Source) else source.open()
 
     def __getitem__(self, source: Openable) -> Any:
         return self._opened[key_of(source)][1]

@@ -1,9 +1,9 @@
-"""Where elements come from: the contract of a source, and the node that stands for one."""
+"""The contract of a source, an adapter for objects that only look like one, and the plan node of a source."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 
 class Read(NamedTuple):
-    """One request to a source: element `indices[k]` belongs into row `rows[k]` of each leaf's array."""
+    """One request to a source: element `indices[k]` goes to row `rows[k]` of each leaf's array."""
 
     indices: Indices
-    """The elements, shape `(n,)`, in any order, repeated or not."""
+    """The elements, shape `(n,)`, in any order, with or without repeats."""
     arrays: Sequence[npt.NDArray[Any]]
-    """An array a leaf, `(count, *shape)`, C-contiguous."""
+    """One array for each leaf, `(count, *shape)`, C-contiguous."""
     rows: Indices | slice
-    """Which `n` rows of the arrays to write; each once."""
+    """The `n` different rows of the arrays to write."""
 
 
 class Openable:
-    """What a run opens in each process that reads, and closes in the end."""
+    """What a run opens in each process that reads, and closes at its end."""
 
     def open(self) -> Any:
-        """Returns the form that reads, once a process and run. By default the thing itself."""
+        """Returns the object that reads. Called once for each process and run. The default is the object itself."""
         return self
 
     def close(self) -> None:
-        """Frees what `open` took. Called once on what `open` returned, if that is another object."""
+        """Frees what `open` took. Called once on the object that `open` returned, if that is another object."""
 
     def advise(self, indices: Indices) -> None:
-        """Is told which elements will be read soon, so that the system can fetch them. Never fails."""
+        """Announces elements that will be read soon, so that the system can fetch them. Never fails."""
 
 
 class Source(Openable, ABC):
-    """Where elements come from, by index. Subclass it, or give `from_source` anything that looks like it.
+    """Elements by index. Subclass it, or pass `from_source` any object with the same members.
 
-    A source is a *handle*: cheap to make, small to pickle, and without an open file. `open` gives the form
-    that reads. One open source serves all threads of a process at once.
+    A source is a *handle*: cheap to make, small to pickle, and without an open file. `open` returns the object that
+    reads. All threads of a process share one open source.
 
     Example:
         >>> class Squares(penstock.Source):
@@ -61,66 +61,73 @@ class Source(Openable, ABC):
     """
 
     element_spec: Tree
-    """The tree of `ArraySpec` that every element has; shapes are fixed, or the leaf is ragged."""
+    """The tree of `ArraySpec` of every element. Shapes are fixed, or the leaf is ragged."""
 
-    computes: bool = False
-    """Whether an element takes computation, such as decoding, that lets go of the GIL. Workers then share a batch by
-    some milliseconds' work each."""
+    is_cpu_bound: bool = False
+    """Whether reading an element takes computation without the GIL, such as decoding.
+
+    Workers then share a batch in units of some milliseconds."""
 
     is_remote: bool = False
-    """Whether it waits for a server, which takes long and can be asked for many things at once. A worker then makes a
-    whole batch where that is small, and `workers="auto"` are more threads than there are CPUs."""
+    """Whether reading waits for a server that can answer many requests at once.
+
+    A worker then makes a whole small batch, and `workers="auto"` starts more threads than there are CPUs."""
 
     is_in_memory: bool = False
-    """Whether its elements are copied from memory, by code that cannot hang. A consumer in a hurry may then read them
-    itself."""
+    """Whether elements are copied from memory by code that cannot hang. A consumer may then read them itself."""
 
     may_hold_gil: bool = False
-    """Whether it may hold the GIL while it reads, for all that anybody knows: a report then says what helps if so."""
+    """Whether reading may hold the GIL. The report then says what helps."""
 
     @property
     def kept_nbytes(self) -> int:
-        """How much memory what `open` gives takes at most, in each process that reads; known from headers.
+        """Largest memory of an open source in each process that reads, such as decoded chunks. Known from headers.
 
-        Such as what is decoded at one time, and what stays decoded. The default is 0.
+        The default is 0.
         """
         return 0
 
-    def keeping(self, nbytes: int) -> "Source":
-        """The same source with a `kept_nbytes` of no more than that, or as little as it can do with.
+    def with_cache_limit(self, nbytes: int) -> "Source":
+        """Returns the same source with `kept_nbytes` of at most `nbytes`, or as small as possible.
 
-        A loader asks for it whose `memory_limit` is too small. The default is the source itself.
+        A loader calls it if its `memory_limit` is too small. The default is the source itself.
         """
         return self
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of elements; read from a header, never by counting them."""
+        """The number of elements, read from a header and not counted."""
 
-    @abstractmethod
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """Writes elements into memory that is given.
+        """Writes elements into the given memory. Every source has it, or an `open` that returns another object.
 
         Args:
-            indices: int64, shape `(n,)`, each in `[0, len)`, in any order, repeated or not.
+            indices: int64, shape `(n,)`, each in `[0, len)`, in any order, with or without repeats.
             out: The tree of `element_spec`, each leaf an array `(n, *shape)`. All of it must be written.
         """
+        opened = open_source(self)
+        if opened is self:
+            raise NotImplementedError(f"{type(self).__name__} needs read_into(), or an open() that returns a reader.")
+        try:
+            opened.read_into(indices, out)
+        finally:
+            opened.close()
 
     def open(self) -> Any:
-        """Returns the form that reads, once a process and run: a source, or any object with `read_into`.
+        """Returns the object that reads: a source, or any object with `read_into` or `gather`.
 
-        By default the source itself.
+        Called once for each process and run. The default is the source itself.
         """
         return self
 
     def describe(self, index: int) -> str:
-        """An element in the user's terms, such as a file's name and a row. For messages."""
+        """Names an element for messages in the user's terms, such as a file name and a row."""
         return f"element {index} of {type(self).__name__}"
 
     def unstacked(self) -> "Source | None":
-        """The parts of all elements along their first axis, as a source of its own, if they can be read alone.
+        """Returns the parts of all elements along their first axis as a source, if each can be read alone.
 
-        `unbatch` asks for it. The default is None: an element is read whole, and then taken apart.
+        `unbatch` calls it. With the default, None, an element is read whole and then taken apart.
         """
         return None
 
@@ -134,7 +141,7 @@ class Source(Openable, ABC):
     def gather(self, reads: Sequence[Read]) -> None:
         """Executes requests that belong together. The default calls `read_into` for each.
 
-        A source that can scatter (write rows that are not neighbours) or join requests overrides it.
+        Override it in a source that can write scattered rows or join requests.
         """
         _, structure = _tree.flatten(self.element_spec)
         for read in reads:
@@ -149,94 +156,81 @@ class Source(Openable, ABC):
 
 
 @final
-class Lookalike(Source):
-    """An object that has what a source needs, without being one.
+class SourceAdapter(Source):
+    """Gives any object with `read_into` or `gather` the whole interface of a source.
 
     Args:
-        inner: What reads.
-        handle: The source whose `open` gave it, which knows what it does not say itself.
+        inner: The object that reads. Its members replace the defaults.
+        handle: The source whose `open` returned it. Supplies the spec, the length and names.
+
+    Raises:
+        SourceError: The object does not read, for example because `open` has no `return`.
     """
 
     def __init__(self, inner: Any, handle: Source | None = None) -> None:
+        if not hasattr(inner, "read_into") and not hasattr(inner, "gather"):
+            raise SourceError(
+                f"open() of {type(handle).__name__} returned {type_of(inner)}, which has no read_into(). Return self, "
+                "or another object that has this method."
+            )
         self._inner = inner
         self._handle = handle
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
-        for flag in ("computes", "is_remote", "is_in_memory", "may_hold_gil"):
+        for flag in ("is_cpu_bound", "is_remote", "is_in_memory", "may_hold_gil"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
+        if handle is not None:
+            self.describe = handle.describe  # type: ignore[method-assign]
+        for name in ("read_into", "gather", "advise", "close", "describe"):
+            if hasattr(inner, name):  # bound here, so that a read takes no extra call
+                setattr(self, name, getattr(inner, name))
 
-    @property
-    def kept_nbytes(self) -> int:
-        """As the object says, if it does."""
-        return int(getattr(self._inner, "kept_nbytes", 0))
-
-    def keeping(self, nbytes: int) -> Source:
-        """As the object does, if it has this method."""
-        made = self._inner.keeping(nbytes) if hasattr(self._inner, "keeping") else self._inner
-        return self if made is self._inner else made if isinstance(made, Source) else Lookalike(made)
+    def __reduce__(self) -> Any:
+        return SourceAdapter, (self._inner, self._handle)
 
     def __len__(self) -> int:
         return len(self._inner if self._handle is None else self._handle)
 
+    @property
+    def kept_nbytes(self) -> int:
+        return int(getattr(self._inner, "kept_nbytes", 0))
+
+    def with_cache_limit(self, nbytes: int) -> Source:
+        made = self._inner.with_cache_limit(nbytes) if hasattr(self._inner, "with_cache_limit") else self._inner
+        return self if made is self._inner else _as_source(made)
+
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """As the object does."""
-        self._inner.read_into(indices, out)
-
-    def gather(self, reads: Sequence[Read]) -> None:
-        """As the object does, if it has this method."""
-        if hasattr(self._inner, "gather"):
-            self._inner.gather(reads)
-        else:
-            super().gather(reads)
-
-    def advise(self, indices: Indices) -> None:
-        """Tells the object, if it has this method."""
-        if hasattr(self._inner, "advise"):
-            self._inner.advise(indices)
+        leaves, _ = _tree.flatten(out)
+        # `gather` takes C-contiguous arrays.
+        places = [leaf if leaf.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
+        self.gather([Read(indices, places, slice(0, len(indices)))])
+        for leaf, place in zip(leaves, places, strict=True):
+            if place is not leaf:
+                leaf[...] = place
 
     def open(self) -> Source:
-        """What the object opens, if it has this method."""
-        if not hasattr(self._inner, "open"):
-            return self
-        opened = self._inner.open()
-        return self if opened is self._inner else opened_by(self, opened)
-
-    def close(self) -> None:
-        """As the object does, if it has this method."""
-        if hasattr(self._inner, "close"):
-            self._inner.close()
-
-    def describe(self, index: int) -> str:
-        """As the object or its handle does; otherwise by the object's type."""
-        if hasattr(self._inner, "describe"):
-            return str(self._inner.describe(index))
-        return (
-            f"element {index} of {type(self._inner).__name__}" if self._handle is None else self._handle.describe(index)
-        )
+        opened = self._inner.open() if hasattr(self._inner, "open") else self._inner
+        return self if opened is self._inner else _as_source(opened, self)
 
     def unstacked(self) -> Source | None:
-        """As the object does, if it has this method."""
         parts = self._inner.unstacked() if hasattr(self._inner, "unstacked") else None
-        return parts if parts is None or isinstance(parts, Source) else Lookalike(parts)
+        return None if parts is None else _as_source(parts)
 
 
-def opened_by(handle: Source, opened: Any) -> Source:
-    """What `open` gave, as a source: it may be any object that reads.
+def _as_source(value: Any, handle: Source | None = None) -> Source:
+    return value if isinstance(value, Source) else SourceAdapter(value, handle)
+
+
+def open_source(source: Source) -> Source:
+    """Opens a source. `open` may return any object that reads.
 
     Raises:
-        SourceError: It has no `read_into`; `open` has no `return`, for one.
+        SourceError: The object has no `read_into`.
     """
-    if isinstance(opened, Source):
-        return opened
-    if not hasattr(opened, "read_into"):
-        raise SourceError(
-            f"open() of {type(handle).__name__} returned {type_of(opened)}, which has no read_into(). It returns what "
-            "reads: another object with that method, or self."
-        )
-    return Lookalike(opened, handle)
+    return _as_source(source.open(), source)
 
 
 def key_of(openable: Openable | None) -> Hashable:
-    """What tells sources apart: equal ones are one; those without a hash, as most dataclasses are, each its own."""
+    """Identifies a source: equal sources count once. A source without a hash, such as a dataclass, is its own."""
     try:
         hash(openable)
     except TypeError:
@@ -244,56 +238,10 @@ def key_of(openable: Openable | None) -> Hashable:
     return openable
 
 
-class Handle(Source):
-    """A source whose `open` gives another object, which is what reads."""
-
-    @abstractmethod
-    def open(self) -> Source:
-        """Returns the form that reads."""
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Opens, reads and closes."""
-        opened = self.open()
-        try:
-            opened.read_into(indices, out)
-        finally:
-            opened.close()
-
-
-H = TypeVar("H", bound=Handle)
-
-
-class Opened(Source, Generic[H]):
-    """What a `Handle` opens: it has length, spec and names from the handle."""
-
-    def __init__(self, source: H) -> None:
-        self._source = source
-        self.element_spec: Tree = source.element_spec
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def describe(self, index: int) -> str:
-        """As the handle does."""
-        return self._source.describe(index)
-
-
-class Gathering(Opened[H]):
-    """One that reads many requests at once."""
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads into consecutive rows, as a single request."""
-        self.gather([Read(indices, _tree.flatten(out)[0], slice(0, len(indices)))])
-
-    @abstractmethod
-    def gather(self, reads: Sequence[Read]) -> None:
-        """Executes requests that belong together."""
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
-    """The step at the bottom of a plan: elements of a source."""
+    """The elements of a source: the first step of a plan."""
 
     data: Source
     name: str
@@ -301,7 +249,6 @@ class SourceNode(Node):
 
     @property
     def verb(self) -> str:
-        """The constructor that the user called."""
         return self.name
 
     def _find_length(self) -> int:
@@ -309,52 +256,46 @@ class SourceNode(Node):
 
     @property
     def may_hold_gil(self) -> bool:
-        """As the source says."""
         return self.data.may_hold_gil
 
     @property
     def computes(self) -> bool:
-        """What the source says of itself."""
-        return self.data.computes
+        return self.data.is_cpu_bound
 
     @property
     def is_remote(self) -> bool:
-        """As the source says."""
         return self.data.is_remote
 
     @property
     def known_spec(self) -> Spec:
-        """Always known: a source knows its own."""
         return self.spec
 
     def _find_spec(self) -> Spec:
         spec = Spec.of(self.data.element_spec)
-        # A source does not say how much of a place it used: what varies is ragged, also where the largest is known.
+        # A source does not report the used extent, so a varying leaf is ragged even if its maximum is known.
         leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
         return Spec(tuple(leaves), spec.structure)
 
     @property
     def opens(self) -> Source:
-        """The source."""
         return self.data
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The source: from where it was made changes nothing."""
+        """Only the source: the constructor does not matter."""
         return {"data": self.data}
 
     @property
     def label(self) -> str:
-        """The verb and what the source says of itself."""
         return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
 
     def settings(self) -> dict[str, Any]:
-        """Data are identified by how they look and how many they are: a file may move."""
+        """Length and spec, not names, because files may move."""
         return {"length": self.length, "spec": str(self.spec)}
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nothing: there are no inputs."""
+        """A source has no inputs."""
         return ()
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Notes the read; the source does all of its reads at once."""
+        """Queues the read. The source executes all of its reads at once."""
         gather.add(reader, indices, out)

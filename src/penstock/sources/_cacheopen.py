@@ -34,7 +34,7 @@ from penstock.base._errors import PenstockError, SourceError
 from penstock.memory._rows import CHUNK_NBYTES, Indices, Leaves, Rows, chunk_count
 from penstock.plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock.plan._reader import Gather, Reader
-from penstock.plan._source import Read, Source
+from penstock.plan._source import Read, Source, open_source
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
 from penstock.sources._cacherest import decode, encode, value_nbytes
 from penstock.sources._inmemory import mapped, seal_size
@@ -100,7 +100,7 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
 def _rows_of(file: StridedFile) -> Source:
     """The rows of a file; of one in memory as those of an array, which is many times as fast for small rows."""
     array = mapped(file)
-    return FileSource(file).open() if array is None else ArraySource(array)
+    return open_source(FileSource(file)) if array is None else ArraySource(array)
 
 
 @final
@@ -111,7 +111,7 @@ class OpenCacheFiles(OpenCache):
         self.files = files
         self._spec = files.spec
         self._rows = [None if file is None else _rows_of(file) for file in files.leaves]
-        self._index = FileSource(files.index).open()
+        self._index = open_source(FileSource(files.index))
         self.opened = _Files(files.paths)
         self._lock = threading.Lock()
         self._has_warned = False

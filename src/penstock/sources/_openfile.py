@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
-from penstock.plan._source import Handle
+from penstock.plan._source import Source
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
 from penstock.sources.npy import require_places
@@ -158,7 +158,7 @@ def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
             raise
 
 
-class FilesSource(Handle):
+class FilesSource(Source):
     """A source whose elements lie in files, one after the other; in messages it is called `a.tar and 3 more`."""
 
     files: tuple[File, ...]

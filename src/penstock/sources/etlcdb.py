@@ -15,12 +15,11 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Gathering, Handle, Read
+from penstock.plan._source import Read, Source
 from penstock.sources import _etlfiles, _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
@@ -84,7 +83,7 @@ class _Index(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class EtlcdbSource(Handle):
+class EtlcdbSource(Source):
     """Characters of one part of the database, one file after the other, in the order of their names."""
 
     files: tuple[File, ...]
@@ -194,21 +193,13 @@ class EtlcdbSource(Handle):
 
 
 @final
-class OpenEtlcdbSource(Gathering[EtlcdbSource]):
+class OpenEtlcdbSource:
     """An `EtlcdbSource` that reads."""
 
     def __init__(self, source: EtlcdbSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._layout = source.layout
         self._files = OpenFiles(source.files)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads characters into consecutive rows; through a copy where images are not one piece of memory."""
-        (images, labels), _ = _tree.flatten(out)
-        place = images if images.flags.c_contiguous else np.empty(images.shape, images.dtype)
-        self.gather([Read(indices, [place, labels], slice(0, len(indices)))])
-        if place is not images:
-            images[...] = place
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests at once: records that are neighbours in a file come in one call.

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.plan._source import Handle, Read, Source
+from penstock.plan._source import Read, Source
 from penstock.sources._filerows import FileRows
 from penstock.sources._openfile import stamp
 from penstock.sources.npy import StridedFile
@@ -18,7 +17,7 @@ from penstock.sources.npy import StridedFile
 
 @final
 @dataclass(frozen=True)
-class FileSource(Handle):
+class FileSource(Source):
     """Rows of an array that lies in a file. Equal handles are one source."""
 
     handle: StridedFile
@@ -61,23 +60,11 @@ class FileSource(Handle):
 
 
 @final
-class OpenFileSource(Source):
+class OpenFileSource:
     """A `FileSource` with its file open."""
 
     def __init__(self, source: FileSource) -> None:
-        self.element_spec = source.element_spec
         self._rows = FileRows(source.handle)
-        self._length = len(source)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Reads rows into consecutive rows of `out`; through a copy where those are not one piece of memory."""
-        whole = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        self._rows.gather([(indices, whole, slice(0, len(indices)))])
-        if whole is not out:
-            out[...] = whole
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests at once: rows that are neighbours in the file come in one call."""
@@ -86,10 +73,6 @@ class OpenFileSource(Source):
     def advise(self, indices: Indices) -> None:
         """Has the kernel fetch the rows, unless they are in memory already."""
         self._rows.advise(indices)
-
-    def describe(self, index: int) -> str:
-        """The file's name and the row."""
-        return self._rows.describe(index)
 
     def close(self) -> None:
         """Closes the file."""

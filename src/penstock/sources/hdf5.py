@@ -15,14 +15,14 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentTypeError, SourceError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.plan._source import Handle, Opened
+from penstock.plan._source import Source
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import require_same_rows
 
 
 @final
 @dataclass(frozen=True)
-class Hdf5Source(Handle):
+class Hdf5Source(Source):
     """Rows of an HDF5 dataset."""
 
     path: str
@@ -53,11 +53,11 @@ class Hdf5Source(Handle):
 
 
 @final
-class OpenHdf5Source(Opened[Hdf5Source]):
+class OpenHdf5Source:
     """An `Hdf5Source` with its file open from the first read on."""
 
     def __init__(self, source: Hdf5Source) -> None:
-        super().__init__(source)
+        self._source = source
         self._file: h5py.File | None = None
         self._data: Any = None
 
@@ -74,7 +74,7 @@ class OpenHdf5Source(Opened[Hdf5Source]):
             try:
                 rows = data[first : last + 1]
             except OSError as error:
-                raise SourceError(f"{self.describe(first)} to row {last} cannot be read: {error}") from error
+                raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
             out[run] = rows[indices[run] - first]
 
     def _opened(self) -> Any:
@@ -90,7 +90,7 @@ class OpenHdf5Source(Opened[Hdf5Source]):
                     ) from error
                 if not isinstance(self._data, h5py.Dataset) or not self._data.shape:
                     raise SourceError(f"{self._source} has no rows now. Make the dataset again.")
-                require_same_rows(self._source, len(self), self.element_spec, self._data)
+                require_same_rows(self._source, len(self._source), self._source.element_spec, self._data)
         return self._data
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, typ
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Handle, Opened
+from penstock.plan._source import Source
 from penstock.sources._arrow import Column, Leaf, by_chunk
 from penstock.sources._openfile import stamp
 
@@ -78,7 +78,7 @@ Table: TypeAlias = MappedTable | JoinedTable | pa.Table
 
 
 @final
-class HuggingFaceSource(Handle):
+class HuggingFaceSource(Source):
     """Rows of a `datasets.Dataset`."""
 
     def __init__(
@@ -109,13 +109,13 @@ class HuggingFaceSource(Handle):
 
 
 @final
-class OpenHuggingFaceSource(Opened[HuggingFaceSource]):
+class OpenHuggingFaceSource:
     """A `HuggingFaceSource` with its files mapped; they stay so until nobody has it any more."""
 
     def __init__(
         self, source: HuggingFaceSource, leaves: tuple[Leaf, ...], table: pa.Table, order: pa.Table | None
     ) -> None:
-        super().__init__(source)
+        self._source = source
         _, self._structure = _tree.flatten(source.element_spec)
         self._columns = [Column(leaf, table.column(leaf.path[0]).chunks) for leaf in leaves]
         # What `select`, `shuffle` and `sort` leave behind: for each element its row in the table.
@@ -127,7 +127,7 @@ class OpenHuggingFaceSource(Opened[HuggingFaceSource]):
             return
 
         def refuse(leaf: Leaf, place: int, text: str) -> SpecError:
-            return SpecError(f"Column {leaf} of {self.describe(int(indices[place]))} {text}")
+            return SpecError(f"Column {leaf} of {self._source.describe(int(indices[place]))} {text}")
 
         rows = indices
         if self._order is not None:

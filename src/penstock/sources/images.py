@@ -21,7 +21,7 @@ from penstock.base._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
 from penstock.memory._rows import Indices
-from penstock.plan._source import Gathering, Handle, Read
+from penstock.plan._source import Read, Source
 from penstock.sources import _openfile, _remote
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._listing import FileList, Paths
@@ -80,10 +80,10 @@ def _stamp(path: str) -> tuple[int, int]:
 
 @final
 @dataclass(frozen=True, eq=False)
-class ImageSource(Handle):
+class ImageSource(Source):
     """Images of files, each with its label if there are labels. Reads a file when its element is asked for."""
 
-    computes = True
+    is_cpu_bound = True
 
     files: FileList
     decoding: Decoding
@@ -142,16 +142,14 @@ class ImageSource(Handle):
 
 
 @final
-class OpenImageSource(Gathering[ImageSource]):
+class OpenImageSource:
     """An `ImageSource` that reads. Memory: for each thread that reads, the largest file, and what decoding it takes.
 
     Of files behind URLs it is the largest `_FETCHED_COUNT` files.
     """
 
-    computes = True
-
     def __init__(self, source: ImageSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._paths = Paths(source.files)
         self._own = threading.local()
         self._is_remote = source.is_remote
@@ -187,7 +185,7 @@ class OpenImageSource(Gathering[ImageSource]):
         """The bytes of each file where some are behind URLs: of these, several are under way at once."""
         for start in range(0, len(indices), _FETCHED_COUNT):
             some = indices[start : start + _FETCHED_COUNT]
-            urls = [url if _remote.is_remote(url) else None for url in map(self.describe, some.tolist())]
+            urls = [url if _remote.is_remote(url) else None for url in map(self._source.describe, some.tolist())]
             fetched = iter(_remote.fetched([url for url in urls if url is not None]))
             for url, index, path in zip(urls, some.tolist(), self._paths(some), strict=True):
                 yield self._content(index, path) if url is None else np.frombuffer(next(fetched), np.uint8)
@@ -212,7 +210,7 @@ class OpenImageSource(Gathering[ImageSource]):
             ) from error
 
     def _named(self, index: int) -> str:
-        return f"{self.describe(index)} (element {index})"
+        return f"{self._source.describe(index)} (element {index})"
 
     def _read(self, descriptor: int, nbytes: int, index: int) -> Bytes:
         memory, count = self._memory(nbytes + 1, index), 0

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
-from penstock.plan._source import Gathering, Read
+from penstock.plan._source import Read
 from penstock.sources._columns import Builder, Column, NullError, column_of, is_copied, spec_of
 from penstock.sources._openfile import File, FilesSource, for_each, placed
 from penstock.sources._remote import RemoteFile
@@ -125,7 +125,7 @@ class TableSource(FilesSource):
 
     @cached_property
     def room(self) -> int | None:
-        """How much may be kept, where that was said by `keeping`; None for as much as is good.
+        """How much may be kept, where that was said by `with_cache_limit`; None for as much as is good.
 
         No field: elements do not depend on it, so caches of them stay good, and sources of the same rows are one.
         """
@@ -142,7 +142,7 @@ class TableSource(FilesSource):
             room = max(KEPT_NBYTES, int(max(nbytes[:-1] + nbytes[1:], default=0)))
         return max(int((nbytes + work).max()), min(room, int(nbytes.sum())) + int(work.max()))
 
-    def keeping(self, nbytes: int) -> "TableSource":
+    def with_cache_limit(self, nbytes: int) -> "TableSource":
         """The same rows with less room for them, for one group at least."""
         if nbytes >= self.kept_nbytes:
             return self
@@ -186,14 +186,14 @@ class _Footer(NamedTuple):
 
 
 @final
-class OpenTableSource(Gathering[TableSource]):
+class OpenTableSource:
     """A `TableSource` that reads. Keeps groups decoded, of `kept_nbytes` in all, and no file open.
 
     Of files behind URLs the last `KEPT_FOOTERS` footers are kept too: each takes some requests, one after the other.
     """
 
     def __init__(self, source: TableSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._groups = source.groups
         self._room = source.kept_nbytes
         self._let_go = threading.Condition()

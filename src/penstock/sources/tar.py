@@ -20,7 +20,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Gathering, Read
+from penstock.plan._source import Read
 from penstock.sources import _recordindex
 from penstock.sources._openfile import File, FilesSource, OpenFiles, for_each, placed
 
@@ -111,11 +111,11 @@ class TarSource(FilesSource):
 
 
 @final
-class OpenTarSource(Gathering[TarSource]):
+class OpenTarSource:
     """A `TarSource` that reads."""
 
     def __init__(self, source: TarSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._index = source.index
         self._files = OpenFiles(source.files)
         self._columns = [
@@ -163,8 +163,8 @@ class OpenTarSource(Gathering[TarSource]):
             shard = self._index.shards[number]
             found = [name for name, at in zip(shard.fields, shard.offsets[sample].tolist(), strict=True) if at >= 0]
             raise SourceError(
-                f"{self.describe(int(indices[row]))} has no {self._source.fields[field]!r}; it has {found}. Every "
-                "sample needs all fields: name those that all have with fields=[...], or write the file again."
+                f"{self._source.describe(int(indices[row]))} has no {self._source.fields[field]!r}; it has {found}. "
+                "Every sample needs all fields: name those that all have with fields=[...], or write the file again."
             )
         return np.repeat(numbers, width), offsets.ravel(), sizes.ravel()
 

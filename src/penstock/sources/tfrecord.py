@@ -14,12 +14,11 @@ from typing import Any, Final, Literal, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base import _tree
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Gathering, Read
+from penstock.plan._source import Read
 from penstock.sources import _recordindex, _tfframes
 from penstock.sources._example import ExampleError, ExampleReader
 from penstock.sources._features import Feature, features_of, inferred
@@ -154,23 +153,14 @@ class TFRecordSource(FilesSource):
 
 
 @final
-class OpenTFRecordSource(Gathering[TFRecordSource]):
+class OpenTFRecordSource:
     """A `TFRecordSource` that reads."""
 
     def __init__(self, source: TFRecordSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._index = source.index
         self._files = OpenFiles(self._index.files)
         self._examples = None if source.wanted is None else ExampleReader(source.wanted)
-
-    def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads records into consecutive rows; through a copy where those are not one piece of memory."""
-        leaves, _ = _tree.flatten(out)
-        places = [leaf if leaf.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
-        self.gather([Read(indices, places, slice(0, len(indices)))])
-        for leaf, place in zip(leaves, places, strict=True):
-            if place is not leaf:
-                leaf[...] = place
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests at once: records that are neighbours in a file come in one call.
@@ -215,7 +205,7 @@ class OpenTFRecordSource(Gathering[TFRecordSource]):
             self._examples.read(data, starts, ends, arrays, rows)
         except ExampleError as error:
             kind = SourceError if error.is_damaged else SpecError
-            raise kind(f"{self.describe(int(elements[error.row]))}: {error}.") from None
+            raise kind(f"{self._source.describe(int(elements[error.row]))}: {error}.") from None
 
     def _check(self, elements: Indices, data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> None:
         """Compares every bit of the records with their checksums."""
@@ -228,7 +218,7 @@ class OpenTFRecordSource(Gathering[TFRecordSource]):
         file, content = self._source.files[number], self._index.files[number]
         offset = int(self._ranges(elements[k : k + 1])[1][0])
         raise SourceError(
-            f"{self.describe(element)} is damaged: {what}. It starts at byte {offset:,} of {file.url}"
+            f"{self._source.describe(element)} is damaged: {what}. It starts at byte {offset:,} of {file.url}"
             f"{', decompressed' * (file != content)}. Bits have changed since it was written; restore the file from a "
             "copy."
         )

@@ -17,14 +17,14 @@ from zarr.storage import FsspecStore, LocalStore, ZipStore
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.plan._source import Handle, Opened
+from penstock.plan._source import Source
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
 from penstock.sources.arrays import require_same_rows
 
 
 @final
-class ZarrSource(Handle):
+class ZarrSource(Source):
     """Rows of a Zarr array, by its store and its path in it."""
 
     def __init__(self, array: Any) -> None:
@@ -105,11 +105,11 @@ class ZarrSource(Handle):
 
 
 @final
-class OpenZarrSource(Opened[ZarrSource]):
+class OpenZarrSource:
     """A `ZarrSource` that reads. Looks at each read whether the metadata of the array are still those it knows."""
 
     def __init__(self, source: ZarrSource) -> None:
-        super().__init__(source)
+        self._source = source
         self._known = source.version(), source.find()
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
@@ -121,7 +121,7 @@ class OpenZarrSource(Opened[ZarrSource]):
         rows, places = np.unique(indices, return_inverse=True)
         # Codecs raise what they like, and so do stores.
         found = insist(
-            lambda: array.oindex[rows], lambda: f"{self.describe(int(rows[0]))} and {len(rows) - 1} more rows"
+            lambda: array.oindex[rows], lambda: f"{self._source.describe(int(rows[0]))} and {len(rows) - 1} more rows"
         )
         out[...] = found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):

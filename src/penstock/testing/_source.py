@@ -18,7 +18,7 @@ from penstock._constructors import from_source, range as range_of
 from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.plan._source import Read, Source, SourceNode, opened_by
+from penstock.plan._source import Read, Source, SourceNode, open_source
 from penstock.testing._compare import assert_fits, assert_same, row_of
 
 _JUNK = 0xA5
@@ -199,11 +199,15 @@ class SourceTests:
     def test_says_ahead_what_it_keeps_and_reads_the_same_with_less(self, handle: Source, elements: Tree) -> None:
         before = handle.kept_nbytes
         assert before >= 0, f"kept_nbytes is {before}"
-        less = handle.keeping(before // 2)
-        assert less.kept_nbytes <= before, f"keeping({before // 2}) gives a source that keeps {less.kept_nbytes} bytes"
+        less = handle.with_cache_limit(before // 2)
+        assert less.kept_nbytes <= before, (
+            f"with_cache_limit({before // 2}) gives a source that keeps {less.kept_nbytes}"
+        )
         with _opened(less) as opened:
             _assert_reads(opened, np.arange(len(handle))[::-1], elements)
-        assert handle.kept_nbytes == before, "kept_nbytes is known ahead: it is the same after reading, and keeping()"
+        assert handle.kept_nbytes == before, (
+            "kept_nbytes is known ahead: it is the same after reading and with_cache_limit()"
+        )
 
     def test_describes_each_element_by_other_words(self, handle: Source) -> None:
         with _opened(handle) as opened:
@@ -290,7 +294,7 @@ def _assert_reads(opened: Source, indices: npt.NDArray[np.int64], elements: Tree
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[Source]:
     """The opened form of a source, closed at the end if it is another object."""
-    opened = opened_by(source, source.open())
+    opened = open_source(source)
     try:
         yield opened
     finally:
