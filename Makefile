@@ -1,7 +1,7 @@
 # From a fresh clone, with nothing but Python 3.11 and make (PYTHON=python3.13 for another, into .venv-python3.13):
 #
 #   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
-#                ARGS=augment: on characters that worker processes distort; ARGS=images: on a folder of JPEGs
+#                ARGS=--quick: on a film of 120 MB, for one epoch
 #   make test    every test: the fast set first, on a machine without frameworks     (under 25 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)

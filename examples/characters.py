@@ -5,11 +5,14 @@
 
 Without files of the ETL Character Database, hiragana and kanji are rendered from a font, in five sizes, two weights
 and two places each. Validation sees a size that training never sees; of the ETL files, it sees other elements. Both are
-split off before anything is distorted. Needs Keras and `penstock[image,demo]`.
+split off before anything is distorted. Needs Keras, Pillow, `penstock[image,show]`, and, for the font, the package
+matplotlib-fontja.
 """
 
 import argparse
+import importlib.util
 import os
+from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -18,8 +21,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import penstock as ps
-from penstock.demos.characters import HIRAGANA, KANJI, font_path
 from penstock.image import blur, compose, one_of, rotate, scale, sharpen, shear, sine_warp, smooth
+
+HIRAGANA = "あいうえおかきくけこさしすせそたちつてとなにぬねのはひふへほまみむめもやゆよらりるれろわをん"
+KANJI = "一右雨円王音下火花貝学気九休玉金空月犬見五口校左三山子四糸字耳七車手十出女小上森人水正生青夕石赤千川先早草足"
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--etl", help="folder of the ETL Character Database; without it characters are rendered")
@@ -31,10 +36,12 @@ arguments = parser.parse_args()
 
 def rendered(names, sizes=(36, 40, 48, 52, 44)):
     """Images (64, 64, 1) uint8, light on black, with their labels and sizes."""
+    # The font IPAexGothic. The package itself is not imported, because that would change Matplotlib's settings.
+    (package,) = importlib.util.find_spec("matplotlib_fontja").submodule_search_locations
     random = np.random.default_rng(0)
     images, labels, heights = [], [], []
     for size in sizes:
-        font = ImageFont.truetype(str(font_path()), size)
+        font = ImageFont.truetype(str(Path(package, "fonts", "ipaexg.ttf")), size)
         for weight in (0, 0, 1, 1):
             for label, name in enumerate(names):
                 image = Image.new("L", (64, 64))
@@ -52,7 +59,7 @@ if arguments.etl:
     # By element and at random: in a file all of one character come together.
     train, validation = characters.split(0.8, 0.2, seed=0)
 else:
-    names = list(HIRAGANA + KANJI[:54])
+    names = list(HIRAGANA + KANJI)
     images, labels, heights = rendered(names)
     characters = ps.from_arrays((images, labels))
     # By size: renderings of one size and weight are nearly the same image, and one in each part would be a leak.

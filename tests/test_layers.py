@@ -93,7 +93,6 @@ OPTIONAL = {
     "cv2": ("image/",),
     "matplotlib": ("_show/", "demos/"),
     "skimage": ("demos/",),
-    "PIL": ("demos/",),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }

@@ -77,7 +77,7 @@ def test_next_frame_differs_from_the_last_and_is_most_like_it_two_pixels_on(made
 
 def test_camera_moves_one_to_three_pixels_a_frame_and_stays_inside():
     heights = {320: 213, 450: 299}
-    shots = list(film.shots("p", heights, 3_000, seed=0))
+    shots = list(film.shots(heights, 3_000, seed=0))
     assert sum(len(shot.x) for shot in shots) == 3_000
     assert len(shots) < 30
     for shot in shots:

@@ -1,4 +1,4 @@
-"""The demo from end to end, on small films of the user's."""
+"""The demo from end to end, on small films of the user."""
 
 import contextlib
 import os

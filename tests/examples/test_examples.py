@@ -39,6 +39,7 @@ CASES = [
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.keras),
     _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.keras),
     _case("characters.py", "of characters that training never saw are named right, distorted", pytest.mark.framework),
+    _case("photographs.py", "are given to the right photograph; chance is 25%.", pytest.mark.framework),
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),
     _case("tfdata.py", "Resumed after batch 30: the same losses.", pytest.mark.framework),
     _case("torch_loop.py", "None of the 160 batches that were kept has changed.", pytest.mark.framework),

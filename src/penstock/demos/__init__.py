@@ -1,1 +1,1 @@
-"""What the command `penstock demo` runs. Nothing else in the package imports from here."""
+"""The demo of `penstock demo`: a model learns the next frame of a film. Nothing else imports this package."""

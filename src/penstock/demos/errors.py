@@ -1,7 +1,7 @@
-"""Why a demo cannot run."""
+"""The error of a demo that cannot run."""
 
 from penstock.base._errors import PenstockError
 
 
 class DemoError(PenstockError):
-    """The demo cannot run here; the message says what is missing, and how to get it."""
+    """The demo cannot run here. The message names what is missing, and the remedy."""

@@ -1,130 +1,161 @@
-"""`penstock demo`: trains a next-frame model on a film of 1.2 GB, and says what that took.
+"""`penstock demo`: trains a next-frame model on a film of 1.2 GB, and reports the loss, the memory and the time.
 
-The five lines that a user would write are in `_train`; all else makes the film, measures, and reports.
+The five lines of a user are in `_train`. All else makes the film, measures, and reports.
 """
 
-import gc
+import hashlib
+import os
 import sys
+import textwrap
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import penstock as ps
+from penstock.base._tree import flatten
 from penstock.demos import film, picture
 from penstock.demos.backend import choose_backend, load_backend
 from penstock.demos.data import Frames, open_frames
-from penstock.demos.frames_report import Outcome
-from penstock.demos.measure import fingerprints, training_clock, writable_png
-from penstock.demos.memory import MemoryWatch
+from penstock.demos.errors import DemoError
 from penstock.demos.model import next_frame_model, warm_up
-from penstock.demos.report import Run, heading
-from penstock.report._memory import memory_now
 
 SEED = 1
+EPOCHS = 3
+QUICK_FRAMES = 2_000
 EPOCH_PIXELS = 12_000 * 50 * 50
-"""In each epoch come as many pairs as have so many pixels: all of the film's, or a part of a larger file's."""
+"""The limit of an epoch, in pixels: the whole film, or a part of a larger file."""
 BATCH_PIXELS = 1 << 20
-"""A batch is 32 pairs, or fewer of large frames."""
+"""The limit of a batch: 32 pairs, or fewer of large frames."""
 COMPARED_BATCHES = 8
 PICTURE_ROWS = 5
 
 
-def run(data: str | None, epochs: int, data_dir: str | None, out: str) -> Outcome:
-    """Makes or opens the film, trains, draws the picture, and returns what was measured.
+def run(data: str | None, epochs: int | None, data_dir: str | None, out: str, *, is_quick: bool = False) -> None:
+    """Makes or opens the film, trains, draws the picture, and prints the report.
 
     Args:
-        data: A `.npy` of frames; None for the film, which is made where it does not exist.
-        epochs: At least 1.
-        data_dir: The folder where the film is kept; None for the user's cache.
+        data: A `.npy` of frames. None for the film, which is made on the first run.
+        epochs: At least 1. None for 3, or 1 of a quick run.
+        data_dir: The folder of the film. None for the user's cache.
         out: The PNG to write.
+        is_quick: Whether to make a film of 120 MB.
 
     Raises:
-        DemoError: Something is missing, or `data` is no film. Known before training begins.
+        DemoError: Something is missing, or `data` is no film. Raised before training begins.
         SourceError: `data` cannot be read.
     """
     started_at = time.perf_counter()
-    out_path = writable_png(Path(out))
+    out_path = _writable_png(Path(out))
     backend = choose_backend()
-    frames = open_frames(data if data is not None else _film(film.film_path(data_dir)))
+    frame_count = QUICK_FRAMES if is_quick else film.FRAME_COUNT
+    frames = open_frames(data if data is not None else _film(film.film_path(data_dir, frame_count), frame_count))
 
     load_backend(backend)
-    outcome = _train(frames, epochs, out_path)
-    print(f"\n{heading(backend, time.perf_counter() - started_at)}\n{outcome}")
-    return outcome
+    texts = _train(frames, epochs or (1 if is_quick else EPOCHS), out_path)
+    print(f"\npenstock {ps.__version__}, Keras on {backend}, {time.perf_counter() - started_at:.0f} s in all")
+    wrapper = textwrap.TextWrapper(110, subsequent_indent=" " * 14, break_long_words=False, break_on_hyphens=False)
+    for title, text in texts.items():
+        print(wrapper.fill(f"  {title:<11} {text}"))
 
 
-def _film(path: Path) -> Path:
+def _writable_png(path: Path) -> Path:
+    """Checks before the training that the picture can be saved. Returns its whole path."""
+    if path.suffix.lower() != ".png":
+        raise DemoError(f"--out {path}: the picture is a PNG, so its name must end in .png.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise DemoError(f"--out {path}: there is no folder {path.parent.resolve()} that can be written to.")
+    return path.resolve()
+
+
+def _film(path: Path, frame_count: int = film.FRAME_COUNT) -> Path:
     if path.exists():
         print(f"Film: {path} (made before; delete it when you like)")
         return path
-    print(f"Making a film of {film.FRAME_COUNT:,} frames from photographs, once: {path}", flush=True)
-    in_terminal, announced = sys.stdout.isatty(), -1
+    print(f"Making a film of {frame_count:,} frames from photographs, once: {path}", flush=True)
+    step, announced = (1 if sys.stdout.isatty() else 25), -1
 
     def progress(done_nbytes: int, nbytes: int) -> None:
         nonlocal announced
         percent = 100 * done_nbytes // nbytes
-        if percent // (1 if in_terminal else 25) > announced:
-            announced = percent // (1 if in_terminal else 25)
-            end = "\r" if in_terminal and percent < 100 else "\n"
+        if percent // step > announced:
+            announced = percent // step
+            end = "\r" if step == 1 and percent < 100 else "\n"
             print(f"  {done_nbytes / 1e9:.2f} of {nbytes / 1e9:.2f} GB, {percent} %", end=end, flush=True)
 
-    film.make_film(path, on_progress=progress)
+    film.make_film(path, frame_count, on_progress=progress)
     return path
 
 
-def _train(frames: Frames, epochs: int, out: Path) -> Outcome:
+def _train(frames: Frames, epochs: int, out: Path) -> dict[str, str]:
+    """Trains and draws. Returns the texts of the report by their titles."""
     pairs = ps.zip((frames.dataset[:-1], frames.dataset[1:]))
     train, validation, test = pairs.split(0.6, 0.2, 0.2)
     size = max(1, min(32, BATCH_PIXELS // frames.pixels))
     epoch_pairs = min(len(train), max(4 * size, EPOCH_PIXELS // frames.pixels))
     training = train.shuffle(seed=SEED).take(epoch_pairs).batch(size).cast("float32")
-
+    validation_batches, test_batches = (
+        _spread(each, epoch_pairs // 3).batch(size).cast("float32") for each in (validation, test)
+    )
     model = next_frame_model(frames.shape, frames.channels_axis, frames.low, frames.high)
     warm_up(model, *train.batch(size).cast("float32")[0])
-    gc.collect()
-    before = memory_now()
 
-    with MemoryWatch() as watch:
-        train_data = training.to_keras()
-        validation_data = _spread(validation, epoch_pairs // 3).batch(size).cast("float32").to_keras(training=False)
-        clock = training_clock()
-        model.fit(
-            train_data,
-            validation_data=validation_data,
-            epochs=epochs,
-            callbacks=[clock],
-            verbose=1 if sys.stdout.isatty() else 2,  # a bar, or a line an epoch
-        )
-        projected_nbytes = train_data.loader.projected_nbytes + validation_data.loader.projected_nbytes
-        report = train_data.loader.report()
-        train_data.loader.close()
-        validation_data.loader.close()
-        test_batches = _spread(test, epoch_pairs // 3).batch(size).cast("float32")
-        test_error = float(model.evaluate(test_batches.to_keras(training=False), verbose=0))
+    train_data, validation_data = training.to_keras(), validation_batches.to_keras(training=False)
+    verbose = 1 if sys.stdout.isatty() else 2  # a bar, or a line for each epoch
+    model.fit(train_data, validation_data=validation_data, epochs=epochs, verbose=verbose)
+    projected_nbytes = train_data.loader.projected_nbytes + validation_data.loader.projected_nbytes
+    report = train_data.loader.report()
+    train_data.loader.close()
+    validation_data.loader.close()
+    test_error = float(model.evaluate(test_batches.to_keras(training=False), verbose=0))
 
     copy_error = _copy_error(test_batches, frames.high - frames.low)
     summary = f"mean square error over all of the test: predicted {test_error:.5f}, copied {copy_error:.5f}"
     _draw(out, frames, model, test, summary)
-    return Outcome(
-        frames=frames,
-        pairs=(len(train), len(validation), len(test)),
-        epoch_pairs=epoch_pairs,
-        epochs=epochs,
-        test_error=test_error,
-        copy_error=copy_error,
-        run=Run(
-            train_s=clock.train_s,
-            loader=report,
-            before=before,
-            peak=watch.peak,
-            projected_nbytes=projected_nbytes,
-            fingerprints=fingerprints(training, COMPARED_BATCHES),
-            compared_batches=min(COMPARED_BATCHES, len(training)),
-            picture=out,
-        ),
+    part = "" if epoch_pairs == len(train) else f" ({epoch_pairs:,} of them in each epoch)"
+    file_size, ratio = _mib(frames.path.stat().st_size), copy_error / test_error if test_error else float("inf")
+    return {
+        "Data": f"{len(frames.dataset):,} frames {frames.shape} {frames.dataset.element_spec.dtype} in "
+        f"{frames.path.name}, {file_size}. Pairs of a frame and the next: {len(train):,} to train{part}, "
+        f"{len(validation):,} to validate, {len(test):,} to test.",
+        "Speed": f"{report.elements_per_s:,.0f} pairs/s in model.fit, {report.elapsed_s:.0f} s for {epochs} "
+        f"epoch{'' if epochs == 1 else 's'}, each shuffled over the whole. Training waited for data "
+        f"{report.wait_share:.1%} of the time.",
+        "Memory": f"at its peak {_mib(report.peak_nbytes)} more than before the loaders were made, which had announced "
+        f"{_mib(projected_nbytes)}; the file has {file_size}. Keras and its backend took "
+        f"{_mib(report.reserved_nbytes)} before.",
+        "Result": f"mean square error {test_error:.5f} on pairs that training never saw, "
+        f"{f'{ratio:.1f} times less than' if ratio > 1 else 'not less than'} that of copying the last frame, "
+        f"{copy_error:.5f}.",
+        "Repeatable": _repeatable(training),
+        "Picture": os.path.relpath(out) if out.is_relative_to(Path.cwd()) else str(out),
+    }
+
+
+def _repeatable(training: ps.Dataset) -> str:
+    """Compares the first batches of two new loaders, one of them without workers."""
+    first, second = _fingerprint(training, "auto"), _fingerprint(training, "inline")
+    if first != second:
+        return f"NO. Two loaders with one seed gave other batches: SHA-256 {first[:12]}, {second[:12]}."
+    return (
+        "a second loader with the same seed, without workers, gave the same first "
+        f"{min(COMPARED_BATCHES, len(training))} batches to the bit: SHA-256 {first[:12]}."
     )
+
+
+def _fingerprint(batches: ps.Dataset, executor: Literal["auto", "inline"]) -> str:
+    """Returns the SHA-256 of the first batches of a new loader."""
+    digest = hashlib.sha256()
+    with batches.loader(executor=executor) as loader:
+        for _, batch in zip(range(COMPARED_BATCHES), loader, strict=False):
+            for leaf in flatten(batch)[0]:
+                digest.update(leaf.data)
+    return digest.hexdigest()
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"
 
 
 def _spread(dataset: ps.Dataset, limit: int) -> ps.Dataset:
@@ -133,7 +164,7 @@ def _spread(dataset: ps.Dataset, limit: int) -> ps.Dataset:
 
 
 def _copy_error(batches: ps.Dataset, value_range: float) -> float:
-    """The mean square error of taking each frame for the next one."""
+    """Returns the mean square error of taking each frame for the next one."""
     total, count = 0.0, 0
     with batches.loader() as loader:
         for last, true in loader:
@@ -143,14 +174,10 @@ def _copy_error(batches: ps.Dataset, value_range: float) -> float:
 
 
 def _draw(out: Path, frames: Frames, model: Any, test: ps.Dataset, summary: str) -> None:
-    """Draws test pairs that are spread evenly over the test, not chosen for their looks."""
+    """Draws test pairs spread evenly over the test, not chosen for their looks."""
     positions = [len(test) * (2 * row + 1) // (2 * PICTURE_ROWS) for row in range(PICTURE_ROWS)]
     last, true = (np.stack(side).astype("float32") for side in zip(*(test[i] for i in positions), strict=True))
     predicted = np.asarray(model.predict_on_batch(last))
     first = len(frames.dataset) - len(test) - 1
-    picture.draw(
-        out,
-        *(frames.images(side) for side in (last, true, predicted)),
-        labels=[f"frame {first + position:,}" for position in positions],
-        summary=summary,
-    )
+    sides = [frames.images(side) for side in (last, true, predicted)]
+    picture.draw(out, *sides, labels=[f"frame {first + position:,}" for position in positions], summary=summary)
