@@ -1,24 +1,24 @@
-# From a fresh clone, with nothing but Python 3.11 and make (PYTHON=python3.13 for another, into .venv-python3.13):
+# In a fresh clone, with Python 3.11 and make (PYTHON=python3.13 uses another, in .venv-python3.13):
 #
-#   make demo    trains on a film larger than it may hold in memory, and reports     (ARGS="--data my.npy")
-#                ARGS=--quick: on a film of 120 MB, for one epoch
+#   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
+#                ARGS=--quick: a film of 120 MB, one epoch
 #   make test    every test: the fast set first, on a machine without frameworks     (under 25 minutes)
 #   make check   format, lint, types
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
-#   make clean   removes what these made
+#   make clean   removes the results
 #
-# And while working: `make test-fast` (a minute), `make format`.
-# What is needed is installed into .venv once, and again when pyproject.toml changes.
+# While you work: `make test-fast` (a minute), `make format`.
+# Requirements are installed into .venv once, and again when pyproject.toml changes.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-# Where it is set, each of the hundreds of processes that tests start would compile the package anew.
+# With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-.NOTPARALLEL: # one venv, and tests that measure: one thing at a time
+.NOTPARALLEL: # one venv, and tests that measure
 .PHONY: demo test test-fast test-framework test-keras test-faults test-limits check format bench clean
 
-# python3.11 where there is one, for it is the oldest that we support; otherwise the first that is new enough.
+# python3.11, the oldest supported version; without it, the first that is new enough.
 PYTHON :=
 PYTHONS := $(or $(PYTHON),python3.11 python3 python)
 VENV := .venv$(if $(PYTHON),-$(subst /,-,$(PYTHON)))
@@ -35,8 +35,8 @@ FRAMEWORK := framework and not keras and not limits
 KERAS := keras and not limits
 FAULTS := (faults or slow) and not framework and not limits
 LIMITS := limits
-# Two processes run the tests of a set, which changes no test: what is left behind is looked for in each of them. One
-# that hangs still prints its stacks and fails; another process goes on with the others. ARGS=-n0 for one and no other.
+# Two processes run the tests of a set. Each checks for leftovers. If a test hangs, its process prints all stacks and
+# fails, and a new one continues. ARGS=-n0 uses a single process.
 PARALLEL := --numprocesses=2 --dist=worksteal
 
 demo: $(STAMP)-demo
@@ -60,7 +60,7 @@ test-keras: $(STAMP)-frameworks
 test-faults: $(STAMP)-core
 	$(PY) -m pytest $(PARALLEL) -m "$(FAULTS)" $(ARGS)
 
-# One after the other: these measure.
+# One after the other, because these measure.
 test-limits: $(STAMP)-frameworks
 	$(PY) -m pytest -m "$(LIMITS)" $(ARGS)
 
