@@ -15,17 +15,16 @@ def executed(plan: CopyPlan, batch: list, index: int, count: int | None, shard: 
     """A batch, made by NumPy."""
     spec = plan.spec if shard[1] == 1 else plan.spec.divided(shard[1])
     box = Rows.allocate(spec, 1)
-    for copy in batch:
-        array = plan.arrays[copy.array]
+    for number, leaf, rows, places, first in batch:
+        array = plan.arrays[number]
         if not isinstance(array, np.ndarray):
             array = np.ndarray(
                 array.shape, array.dtype, np.fromfile(array.path, np.uint8).data, array.offset, array.strides
             )
-        out = box.arrays[copy.leaf].reshape(-1, *array.shape[1:])
-        places = copy.places
+        out = box.arrays[leaf].reshape(-1, *array.shape[1:])
         if places is None:
-            places = np.arange(copy.first, copy.first + len(copy.rows))
-        out[places] = array[copy.rows].astype(out.dtype)
+            places = np.arange(first, first + len(rows))
+        out[places] = array[rows].astype(out.dtype)
     if count is not None:
         box.set_extents(count)
     return box
@@ -97,7 +96,7 @@ def test_a_shard_has_its_rows_alone(film, shard):
 def test_windows_are_named_by_their_first_row(film):
     plan = CopyPlan.of(film.windows(16).shuffle(1).batch(4)._node, (0, 1))
     assert plan is not None
-    assert [len(copy.rows) for copy in plan.block(0, 0, 1)[0]] == [4]
+    assert [len(copy[2]) for copy in plan.block(0, 0, 1)[0]] == [4]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ None, and workers run the plan unit by unit.
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -28,18 +28,16 @@ from penstock.plan._windows import Windows
 _NUMERIC = frozenset("biufc")
 
 
-class Copy(NamedTuple):
-    """Rows of one array that go to one leaf of a batch."""
+Copy = tuple[int, int, Indices, Indices | None, int]
+"""Rows of one array that go to one leaf of a batch: `(array, leaf, rows, places, first)`.
 
-    array: int
-    """The array's number in `CopyPlan.arrays`."""
-    leaf: int
-    """The leaf's number."""
-    rows: Indices
-    """Rows of the array, int64, shape `(n,)`."""
-    places: Indices | None
-    """Where each goes, counted in such rows from the start of the leaf; None for `first`, `first + 1`, and so on."""
-    first: int
+- `array`: the number of the array in `CopyPlan.arrays`.
+- `leaf`: the number of the leaf.
+- `rows`: the rows of the array, int64, shape `(n,)`.
+- `places`: where each goes, counted in such rows from the start of the leaf; None for `first`, `first + 1`, and so on.
+
+A plain tuple, because two are made for each batch.
+"""
 
 
 class _NotCopiesError(Exception):
@@ -60,7 +58,7 @@ class CopyPlan:
         """NumPy arrays, and arrays in files (`StridedFile`)."""
         self.spec = node.spec
         self._shard = shard
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, Any], int] = {}
         self._kept: list[Any] = []
         self._node = node
         self._root = _Reader(self, node, None)
@@ -93,7 +91,7 @@ class CopyPlan:
 
     def number(self, array: Any, window: "tuple[int, int] | None") -> int:
         """The number of an array, or of the windows over one."""
-        key = hash((id(array), window))
+        key = id(array), window
         if key not in self._numbers:
             self._numbers[key] = len(self.arrays)
             self._kept.append(array)  # so that the address stays its own
@@ -109,7 +107,7 @@ class CopyPlan:
             start = out.rows.start
             for number in range(start // each, -(-(start + len(rows)) // each)):
                 begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
-                batches[number].append(Copy(array, leaf, rows[begin:end], None, start + begin - number * each))
+                batches[number].append((array, leaf, rows[begin:end], None, start + begin - number * each))
             return
         places = out.positions()
         owners = places // each
@@ -127,7 +125,7 @@ class CopyPlan:
                 kept = (mine >= first) & (mine < last)
                 mine, theirs = mine[kept] - first, theirs[kept]
             if len(mine):
-                batches[number].append(Copy(array, leaf, theirs, mine, 0))
+                batches[number].append((array, leaf, theirs, mine, 0))
 
 
 @final
