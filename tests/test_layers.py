@@ -74,6 +74,7 @@ DEFERRED = {
     ("_records", "sources"),
     ("__init__", "image"),
     ("cli", "demos"),
+    ("commands", "sources"),
 }
 
 REQUIRED = {"numpy", "optree", "cloudpickle"}
@@ -83,8 +84,8 @@ OPTIONAL = {
     "keras": ("adapters/keras.py", "demos/"),
     "torch": ("adapters/torch.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
-    "h5py": ("sources/hdf5.py", "commands/_stores.py"),
-    "zarr": ("sources/zarr.py", "commands/_stores.py"),
+    "h5py": ("sources/hdf5.py", "commands/_recognise.py"),
+    "zarr": ("sources/zarr.py", "commands/_recognise.py"),
     "datasets": ("sources/huggingface.py",),
     "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
     "google_crc32c": ("sources/_tfframes.py",),

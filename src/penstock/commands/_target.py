@@ -1,10 +1,8 @@
 """The dataset that a command line names: by a path, or as `module:name` or `file.py:name`."""
 
 import argparse
-import ast
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
@@ -12,62 +10,71 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import penstock
 from penstock import Dataset
-from penstock.commands import _folders
+from penstock.commands._recognise import recognise
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument that `dataset_of` takes."""
+def add_command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str,
+) -> argparse.ArgumentParser:
+    """Adds a command that takes a target. Its name is that of the module of `run`."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    name = run.__module__.rpartition(".")[2]
+    parser = commands.add_parser(name, help=summary, description=description, formatter_class=formatter)
     parser.add_argument("target", metavar="PATH_OR_MODULE:NAME", help="a file or folder; or a dataset, or a function")
+    parser.set_defaults(run=run)
+    return parser
 
 
 def count(text: str) -> int:
-    """A number of things on a command line, from 1 on."""
+    """Parses a number of things, from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1 on")
     return int(text)
 
 
+def workers(text: str) -> Any:
+    """Parses a number of workers, or "auto"."""
+    return text if text == "auto" else count(text)
+
+
 def dataset_of(target: str) -> tuple[Dataset, str]:
     """Returns the dataset that a target names, and how it was made, as Python.
 
-    What the user's module prints goes to stderr, so that the command's own output can be read by programs.
+    The prints of the user's module go to stderr, so that programs can read the command's own output.
 
     Raises:
-        ArgumentError: There is no such path or module; the module has no such name, or raised.
-        ArgumentTypeError: What has the name is no dataset, and no function that returns one.
-        SourceError: What is at the path cannot be opened as a dataset.
+        ArgumentError: There is no such path or module, the module has no such name, or its code raised.
+        ArgumentTypeError: The name is no dataset, and no function that returns one.
+        SourceError: The file or folder is no dataset.
     """
     module, colon, name = target.rpartition(":")
     if os.path.exists(target) or not colon or not all(part.isidentifier() for part in name.split(".")):
         return _of_path(Path(target))
     with redirect_stdout(sys.stderr):
-        return _of_name(_module(module), module, name), f"{module}:{name}"
+        return _of_name(_module(module), module, name), target
 
 
 def _of_path(path: Path) -> tuple[Dataset, str]:
     if not path.exists():
         raise penstock.ArgumentError(
-            f"There is no file or folder {path}, seen from {os.getcwd()}. For a dataset of yours give module:name or "
+            f"There is no file or folder {path}, seen from {os.getcwd()}. Name a dataset of yours as module:name or "
             "file.py:name."
         )
     if path.suffix == ".py":
-        there = ", ".join(_names_in(path)) or "none"
         raise penstock.ArgumentError(
-            f"{path} is a program. Name the dataset in it, or what returns it: {path}:name. Names that it defines are: "
-            f"{there}."
+            f"{path} is a program. Name the dataset in it, or the function that returns it: {path}:name."
         )
-    found, _ = _folders.recognise(path)
-    if found.open is None:
-        raise penstock.SourceError(
-            f"{path} is {found.what}, and no dataset as it is. What to do is said by: penstock inspect {path}"
-        )
-    try:
-        return found.open(), found.code
-    except ImportError as error:
-        raise penstock.SourceError(str(error)) from None
+    found = recognise(path)
+    if found.dataset is None:
+        raise penstock.SourceError(f"{path} is {found.what}. {found.problem or 'It is no dataset.'}")
+    return found.dataset, found.code
 
 
 def _module(name: str) -> ModuleType:
@@ -84,92 +91,50 @@ def _module(name: str) -> ModuleType:
                 f"There is no module {name}, seen from {os.getcwd()}. Give its dotted name, or a file: "
                 f"{name.replace('.', '/')}.py:name."
             )
-        with _told(f"Importing {name}"):
+        with _user_code(f"Importing {name}"):
             return importlib.import_module(name)
     if not path.is_file():
         raise penstock.ArgumentError(f"There is no file {path}, seen from {os.getcwd()}.")
-    # Modules beside it are found, as when it is run.
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(path.resolve().parent))  # finds the modules beside it, as when it is run
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    if path.stem not in sys.modules:  # where its functions and classes are looked for by whoever pickles them
-        sys.modules[path.stem] = module
-    with _told(f"Running {path}"):
+    sys.modules.setdefault(path.stem, module)  # pickle looks there for its functions and classes
+    with _user_code(f"Running {path}"):
         spec.loader.exec_module(module)
     return module
 
 
 def _of_name(module: ModuleType, module_name: str, name: str) -> Dataset:
-    value: object = module
+    value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            there = ", ".join(_candidates(module)) or "none"
+            own = [each for each, found in vars(module).items() if isinstance(found, Dataset) or callable(found)]
             raise penstock.ArgumentError(
-                f"{module_name} has no {name}. Datasets and functions of its own are: {there}."
+                f"{module_name} has no {name}. It has {', '.join(own) or 'no datasets and functions'}."
             )
         value = getattr(value, part)
-    if isinstance(value, Dataset):
-        return value
-    if not callable(value):
+    if callable(value) and not isinstance(value, Dataset):
+        with _user_code(f"{name}()"):
+            value, name = value(), f"{name}()"
+    if not isinstance(value, Dataset):
+        loader = " Return the dataset, and not its loader." if isinstance(value, penstock.Loader) else ""
         raise penstock.ArgumentTypeError(
             f"{module_name}:{name} is of type {type(value).__name__}. Name a penstock.Dataset, or a function without "
-            "arguments that returns one."
+            f"arguments that returns one.{loader}"
         )
-    if needed := _needed(value):
-        raise penstock.ArgumentTypeError(
-            f"{module_name}:{name} needs {', '.join(needed)}. Name a function without arguments that returns a "
-            "penstock.Dataset."
-        )
-    with _told(f"{name}()"):
-        made = value()
-    if isinstance(made, Dataset):
-        return made
-    loader = " Return the dataset, and not its loader." if isinstance(made, penstock.Loader) else ""
-    raise penstock.ArgumentTypeError(
-        f"{module_name}:{name}() returned what is of type {type(made).__name__}, and no penstock.Dataset.{loader}"
-    )
-
-
-def _candidates(module: ModuleType) -> Iterator[str]:
-    for name, value in vars(module).items():
-        own_function = callable(value) and getattr(value, "__module__", None) == module.__name__
-        if not name.startswith("_") and (isinstance(value, Dataset) or own_function):
-            yield name
-
-
-def _names_in(path: Path) -> Iterator[str]:
-    """Names that a program defines, without running it: it might begin to train."""
-    try:
-        statements = ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return
-    for each in statements:
-        targets = each.targets if isinstance(each, ast.Assign) else [each]
-        for name in (getattr(target, "id", getattr(target, "name", "_")) for target in targets):
-            if not name.startswith("_") and isinstance(each, (ast.Assign, ast.FunctionDef, ast.ClassDef)):
-                yield name
-
-
-def _needed(function: Callable[..., object]) -> list[str]:
-    """The arguments that a function has to be given."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin, which does not say
-        return []
-    optional = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+    return value
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Makes an error of ours of whatever the user's code raises, with the place where."""
+def _user_code(what: str) -> Iterator[None]:
+    """Turns any exception of the user's code into an error with its place."""
     try:
         yield
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        # A line that cannot be compiled was not run, and so is in no traceback.
+        # A file that does not compile was not run, so no traceback names its line.
         file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
         message = f": {error}" if str(error) else ""
         raise penstock.ArgumentError(

@@ -1,114 +1,159 @@
-"""`penstock doctor`: this machine as a loader sees it, and what follows."""
+"""`penstock doctor`: describes this machine as a loader sees it, with advice."""
 
 import argparse
+import importlib.metadata
 import json
+import os
+import platform
+import resource
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import penstock
-from penstock.commands import _disk
-from penstock.commands._disk import DiskSpeed
-from penstock.commands._machine import LIBRARIES, Machine, look
 from penstock.memory._budget import mib
+from penstock.report._cgroups import PROC, memory_limits
+from penstock.run._cpus import usable_cpu_count
+from penstock.run._executor_spec import HAS_PROCESSES
 
 WORKER_NBYTES: Final = 45 << 20
-"""What a worker process takes beside the batches, see `docs/explanation/memory.md`."""
+"""The memory of a worker process besides the batches, see `docs/explanation/memory.md`."""
 LEAST_LEFT_NBYTES: Final = 256 << 20
 LEAST_OPEN_FILES: Final = 64
 FEW_OPEN_FILES: Final = 512
-
+FRAMEWORKS: Final = ("tensorflow", "tensorflow-cpu", "torch", "jax", "keras")
+LIBRARIES: Final = {
+    "h5py": "hdf5",
+    "zarr": "zarr",
+    "pyarrow": "parquet",
+    "google-crc32c": "tfrecord",
+    "datasets": "huggingface",
+    "fsspec": "remote",
+    "opencv-python-headless": "image",
+    "simplejpeg": "image",
+    "matplotlib": "show",
+}
+"""Optional libraries, and the extra of penstock that installs each."""
 _WIDTH: Final = 96
-_INDENT: Final = 14
-
-_DESCRIPTION = """\
-Says what this machine gives to a loader: CPUs, memory, the disk's speed, what is installed, and what follows from it.
-To measure the disk, a file of up to 256 MiB is written to a folder for two seconds, and removed.
-"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds this command to those of `penstock`."""
-    parser = commands.add_parser(
-        "doctor", help="look at this machine, and say what follows for a loader", description=_DESCRIPTION
-    )
-    parser.add_argument("--path", default=".", metavar="FOLDER", help="where data lie (default: the current folder)")
+    summary = "describe this machine, with advice for a loader"
+    parser = commands.add_parser("doctor", help=summary, description=f"{summary.capitalize()}.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; 0 if loaders work here, else 1.
-
-    Raises:
-        ArgumentError: There is no such folder.
-    """
-    path = Path(options.path)
-    if not path.exists():
-        raise penstock.ArgumentError(f"--path {path}: there is no such folder. Give the one that your data lie in.")
-    found = examine(path if path.is_dir() else path.parent)
-    print(json.dumps(found.as_json(), indent=2) if options.json else found)
-    return 1 if found.problems else 0
+    """Runs the command. Returns 0 if loaders work here, else 1."""
+    found = examine()
+    problems, advice = list(found.problems()), list(found.advice())
+    if options.json:
+        about = {"penstock": penstock.__version__, **asdict(found), "problems": problems, "advice": advice}
+        print(json.dumps(about, indent=2))
+    else:
+        print(f"penstock {penstock.__version__} on this machine\n")
+        for title, text in found.facts():
+            print(_wrapped([f"{title:<12}{text}"], "  ", " " * 14))
+        for title, texts in (("Problems", problems), ("Advice", advice)):
+            if texts:
+                print(f"\n{title}\n{_wrapped(texts, '  - ', '    ')}")
+    return 1 if problems else 0
 
 
 @final
 @dataclass(frozen=True)
-class Findings:
-    """What was found out."""
+class Machine:
+    """The resources of this process."""
 
-    machine: Machine
+    cpus: int
+    """The CPUs that it may use, by affinity and the container's quota."""
+    machine_cpus: int
+    memory_nbytes: dict[str, int]
+    """The bounds of the memory that it can still get, by their names."""
+    open_files: int | None
+    """The limit of open files, `ulimit -n`. None is no limit."""
+    has_processes: bool
     worker_s: float | None
-    """How long a worker process takes to start and to fill a batch; None where there are none."""
+    """The time from the start of a worker process to its first batch."""
     worker_problem: str
-    """Why none starts."""
-    disk: DiskSpeed | None
-    disk_problem: str
-    """Why the disk could not be measured."""
+    """The reason why no worker process starts."""
+    packages: dict[str, str]
+    """The versions of installed frameworks and optional libraries."""
 
-    @property
-    def problems(self) -> list[str]:
-        """What prevents loaders from working."""
-        return list(_problems(self))
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Yields titles and texts."""
+        yield "Python", f"{platform.python_version()} on {platform.system()} {platform.release()}, {platform.machine()}"
+        yield "CPUs", f"{self.cpus} of {self.machine_cpus}"
+        yield "Memory", ", ".join(f"{mib(size)} {name}" for name, size in self.memory_nbytes.items()) or "unknown"
+        yield "Open files", "no limit" if self.open_files is None else f"{self.open_files:,} a process"
+        if self.worker_s is not None:
+            yield "Worker", f"a process gives its first batch after {self.worker_s * 1e3:.0f} ms"
+        yield "Installed", ", ".join(map(" ".join, self.packages.items())) or "no framework and no optional library"
+        if missing := [f"{name} ({extra})" for name, extra in LIBRARIES.items() if name not in self.packages]:
+            yield "Missing", ", ".join(missing)
 
-    @property
-    def advice(self) -> list[str]:
-        """What follows for a loader."""
-        return list(_advice(self))
+    def problems(self) -> Iterator[str]:
+        """Yields the reasons why loaders do not work."""
+        if self.worker_problem:
+            yield (
+                f"No worker process starts: {self.worker_problem} Python functions can run on threads only: "
+                'executor="threads".'
+            )
+        if (left_nbytes := min(self.memory_nbytes.values(), default=LEAST_LEFT_NBYTES)) < LEAST_LEFT_NBYTES:
+            yield (
+                f"{mib(left_nbytes)} of memory are left. A loader with one worker process takes 93 MiB besides its "
+                "batches. End a program, or raise the limit."
+            )
+        if self.open_files is not None and self.open_files < LEAST_OPEN_FILES:
+            yield f"A process may open {self.open_files} files, which is too few. Raise it: ulimit -n 1024."
 
-    def as_json(self) -> dict[str, Any]:
-        """All of it, for programs; sizes in bytes, times in seconds."""
-        return {
-            "penstock": penstock.__version__,
-            **asdict(self),
-            "problems": self.problems,
-            "advice": self.advice,
-        }
+    def advice(self) -> Iterator[str]:
+        """Yields advice for the options of a loader."""
+        yield f'workers="auto" takes {self.cpus}.'
+        if self.has_processes:
+            total = mib(self.cpus * WORKER_NBYTES)
+            yield f"Worker processes take {mib(WORKER_NBYTES)} each besides the batches, {total} for {self.cpus}."
+        else:
+            yield "Worker processes need Linux. Here Python functions run on threads, which share the GIL."
+        if self.memory_nbytes:
+            quarter = min(self.memory_nbytes.values()) // 4
+            limit = f"{quarter >> 30} * 2**30" if quarter >> 30 else f"{max(64, quarter >> 20)} * 2**20"
+            yield f"memory_limit={limit} keeps a loader to a quarter of the memory that is left."
+        if self.open_files is not None and LEAST_OPEN_FILES <= self.open_files < FEW_OPEN_FILES:
+            yield (
+                f"{self.open_files} open files are few. Each process keeps up to 128 files of data open, and "
+                "frameworks need some. Raise it: ulimit -n 1024."
+            )
+        if not any(name in self.packages for name in FRAMEWORKS):
+            yield "Loaders give NumPy arrays. For fit(), install a framework: pip install 'penstock[keras,tensorflow]'."
 
-    def __str__(self) -> str:
-        lines = [f"penstock {penstock.__version__} on this machine", ""]
-        for title, texts in _facts(self):
-            first, rest = f"  {title:<{_INDENT - 2}}", " " * _INDENT
-            for number, text in enumerate(texts):
-                lines.append(_wrapped(text, rest if number else first, rest))
-        for title, texts in (("What prevents loaders", self.problems), ("What follows for a loader", self.advice)):
-            if texts:
-                lines += ["", title, *(_wrapped(text, "  - ", "    ") for text in texts)]
-        return "\n".join(lines)
 
-
-def examine(folder: Path) -> Findings:
-    """Finds out what there is, in about three seconds."""
-    machine = look()
-    worker_s, worker_problem = _start_a_worker() if "processes" in machine.executors else (None, "")
-    disk, disk_problem = None, ""
-    try:
-        disk = _disk.measure(folder.resolve())
-    except OSError as error:
-        disk_problem = f"{folder.resolve()} was not measured: {error.strerror or error}"
-    return Findings(machine, worker_s, worker_problem, disk, disk_problem)
+def examine() -> Machine:
+    """Examines this machine, and starts a worker process."""
+    worker_s, worker_problem = _start_a_worker() if HAS_PROCESSES else (None, "")
+    soft_limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE))
+    addresses, open_files = (None if limit == resource.RLIM_INFINITY else limit for limit in soft_limits)
+    in_container = min((max(0, limit - used) for limit, used in memory_limits()), default=None)
+    bounds = {"available": _available_nbytes(), "left in the container": in_container, "by ulimit -v": addresses}
+    versions = {}
+    for name in (*FRAMEWORKS, *LIBRARIES):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return Machine(
+        cpus=usable_cpu_count(),
+        machine_cpus=os.cpu_count() or 1,
+        memory_nbytes={name: bound for name, bound in bounds.items() if bound is not None},
+        open_files=open_files,
+        has_processes=HAS_PROCESSES,
+        worker_s=worker_s,
+        worker_problem=worker_problem,
+        packages=versions,
+    )
 
 
 def _start_a_worker() -> tuple[float | None, str]:
@@ -121,141 +166,16 @@ def _start_a_worker() -> tuple[float | None, str]:
         return None, str(error)
 
 
-def _facts(found: Findings) -> Iterator[tuple[str, list[str]]]:
-    machine = found.machine
-    yield "Python", [f"{machine.python} on {machine.system}"]
-    yield "CPUs", [_cpus(machine)]
-    yield "Memory", list(_memory(machine))
-    yield "/dev/shm", ["there is none" if machine.shm_nbytes is None else mib(machine.shm_nbytes)]
-    yield "Open files", [_open_files(machine)]
-    yield "io_submit", [machine.io_submit]
-    yield "Executors", [", ".join(machine.executors)]
-    if found.worker_s is not None:
-        yield "Worker", [f"a process gives its first batch after {found.worker_s * 1e3:.0f} ms"]
-    yield "Disk", list(_speeds(found.disk)) if found.disk else [found.disk_problem]
-    yield "Frameworks", [_list(machine.frameworks) or "none is installed"]
-    missing = [name for name in LIBRARIES if name not in machine.libraries]
-    yield "Libraries", [_list(machine.libraries) or "none of the optional ones is installed"]
-    if missing and machine.libraries:
-        yield "", [f"not installed: {', '.join(f'{name} ({LIBRARIES[name][1]})' for name in missing)}"]
+def _available_nbytes() -> int | None:
+    """Returns the memory that the kernel can give without swapping. None where it does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (PROC / "meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return None
 
 
-def _cpus(machine: Machine) -> str:
-    bounds = []
-    if machine.affinity_cpus is not None and machine.affinity_cpus != machine.machine_cpus:
-        bounds.append(f"{machine.affinity_cpus} by affinity")
-    if machine.quota_cpus is not None:
-        bounds.append(f"{machine.quota_cpus:g} by the container's quota")
-    why = f" ({', '.join(bounds)})" if bounds else ""
-    return f"{machine.cpus} of {machine.machine_cpus}{why}"
-
-
-def _memory(machine: Machine) -> Iterator[str]:
-    if machine.memory_nbytes is not None and machine.available_nbytes is not None:
-        yield f"{mib(machine.available_nbytes)} available of {mib(machine.memory_nbytes)}"
-    if machine.container_nbytes is not None and machine.container_left_nbytes is not None:
-        yield f"container: {mib(machine.container_left_nbytes)} left of {mib(machine.container_nbytes)}"
-    if machine.address_nbytes is not None:
-        yield f"ulimit -v: {mib(machine.address_nbytes)} of addresses"
-    if machine.left_nbytes is None:
-        yield "nobody says"
-
-
-def _open_files(machine: Machine) -> str:
-    if machine.open_files is None:
-        return "any number"
-    most = machine.most_open_files
-    if most is not None and most <= machine.open_files:
-        return f"{machine.open_files:,} a process"
-    return f"{machine.open_files:,} a process, up to {'any number' if most is None else f'{most:,}'} with ulimit -n"
-
-
-def _speeds(disk: DiskSpeed) -> Iterator[str]:
-    block = f"{_disk.BLOCK_NBYTES >> 10} KiB at random"
-    yield disk.folder if not disk.file_system else f"{disk.folder} ({disk.file_system})"
-    yield f"{block}, one by one: {_rate(disk.random_per_s)}"
-    yield f"{block}, {_disk.DEPTH} at once: {_rate(disk.random_at_once_per_s)}"
-    yield f"in order: {mib(int(disk.in_order_per_s))}/s"
-    yield f"{mib(disk.file_nbytes)} were written for it, and removed"
-    if disk.is_cached:
-        yield "they could not be dropped from memory: this is its speed"
-
-
-def _rate(per_s: float) -> str:
-    return f"{mib(int(per_s))}/s, {per_s / _disk.BLOCK_NBYTES:,.0f} reads/s"
-
-
-def _list(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _problems(found: Findings) -> Iterator[str]:
-    machine = found.machine
-    if found.worker_problem:
-        yield (
-            f"No worker process starts: {found.worker_problem} Without them Python functions run on threads alone: "
-            'executor="threads".'
-        )
-    if machine.left_nbytes is not None and machine.left_nbytes < LEAST_LEFT_NBYTES:
-        yield (
-            f"{mib(machine.left_nbytes)} of memory are left, and a loader with one worker process takes 93 MiB beside "
-            "its batches. End something, or raise the limit."
-        )
-    if machine.open_files is not None and machine.open_files < LEAST_OPEN_FILES:
-        yield f"A process may open {machine.open_files} files, which is too few. Raise it: ulimit -n 1024."
-
-
-def _advice(found: Findings) -> Iterator[str]:
-    machine = found.machine
-    yield f'workers="auto" takes {machine.cpus}.'
-    if "processes" in machine.executors:
-        yield (
-            f"{machine.cpus} worker process{'es' if machine.cpus > 1 else ''} take{'' if machine.cpus > 1 else 's'} "
-            f"{mib(machine.cpus * WORKER_NBYTES)} beside the batches, {mib(WORKER_NBYTES)} each; threads take nothing."
-        )
-    else:
-        yield "Worker processes run on Linux so far; here Python functions run on threads, and hold each other up."
-    if machine.left_nbytes is not None:
-        gib = machine.left_nbytes >> 32
-        limit = f"{gib} * 2**30" if gib else f"{max(64, machine.left_nbytes >> 22)} * 2**20"
-        yield (
-            f"memory_limit={limit} keeps a loader to a quarter of the memory that is left; the rest is for the model, "
-            "and for the page cache."
-        )
-    if machine.shm_nbytes is not None and machine.shm_nbytes < 1 << 30:
-        yield f"{mib(machine.shm_nbytes)} of /dev/shm are no problem: penstock does not use it. torch's own workers do."
-    if machine.open_files is not None and LEAST_OPEN_FILES <= machine.open_files < FEW_OPEN_FILES:
-        yield (
-            f"{machine.open_files} open files are few: each process keeps up to 128 files of data open, and frameworks "
-            "need some. Raise it: ulimit -n 1024."
-        )
-    if machine.io_submit != "available":
-        yield "Without io_submit, rows of .npy files are read one call each: up to a third fewer small rows a second."
-    if found.disk is not None:
-        yield from _about(found.disk)
-    if not machine.frameworks:
-        yield "Loaders give NumPy arrays; for fit(), install a framework: pip install 'penstock[keras,tensorflow]'."
-
-
-def _about(disk: DiskSpeed) -> Iterator[str]:
-    if disk.is_cached:
-        yield "What the disk reads is not known, for its files stay in memory. Try --path with another folder."
-        return
-    ratio = disk.in_order_per_s / max(1.0, disk.random_at_once_per_s)
-    if ratio < 1.5:
-        yield "The disk reads at random about as fast as in order: shuffle globally."
-    else:
-        yield (
-            f"Data that are not in memory are read {ratio:.0f} times as fast in order as in rows of 64 KiB at random. "
-            "That is for the first epoch of data that fit into memory, and for every epoch of larger ones. If that is "
-            "the limit, shuffle within a window: shuffle(window=...)."
-        )
-    gain = disk.random_at_once_per_s / max(1.0, disk.random_per_s)
-    if gain > 1.5:
-        yield f"Several reads at once give {gain:.1f} times the speed of one; loaders announce theirs ahead."
-
-
-def _wrapped(text: str, first: str, rest: str) -> str:
-    return textwrap.fill(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+def _wrapped(texts: Iterable[str], first: str, rest: str) -> str:
+    wrapper = textwrap.TextWrapper(
+        _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
+    return "\n".join(map(wrapper.fill, texts))

@@ -1,137 +1,125 @@
-"""`penstock inspect PATH`: what a file or folder is, and the line of Python that opens it."""
+"""`penstock inspect PATH`: describes a file or folder, and the line of Python that opens it."""
 
 import argparse
 import json
+import os
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
+
+import numpy as np
 
 import penstock
-from penstock import Dataset
-from penstock.commands import _folders
-from penstock.commands._files import Found
-from penstock.commands._samples import LeafSummary, summaries
+from penstock.base import _tree
+from penstock.base._spec import leaf_of, spec_of_leaf
+from penstock.commands._recognise import recognise
+from penstock.commands._target import count
 from penstock.memory._budget import mib
 
 _WIDTH: Final = 110
-_INDENT: Final = 14
+_FEW: Final = 4
+"""A leaf of at most this number of values is printed in full."""
+_HEAD_NBYTES: Final = 12
+_TEXT_LENGTH: Final = 40
 
 _DESCRIPTION = """\
-Says what a file or folder is: its elements, how many, their size on disk, what the first of them hold, and the line of
-Python that opens it. Reads these elements and no others; formats without an index are read once to make one, which is
-kept beside them.
+Describes a file or folder: its elements, their number, their size on disk, the values of the first of them, and the
+line of Python that opens it. Reads these elements and no others. A format without an index is read once to make one,
+which is kept beside the file.
 """
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds this command to those of `penstock`."""
-    parser = commands.add_parser("inspect", help="say what a file or folder is", description=_DESCRIPTION)
+    parser = commands.add_parser("inspect", help="describe a file or folder", description=_DESCRIPTION)
     parser.add_argument("path", metavar="PATH", help="a file or folder of data")
-    parser.add_argument("--elements", type=int, default=3, metavar="N", help="how many to look at (default: 3)")
+    parser.add_argument("--elements", type=count, default=3, metavar="N", help="how many to look at (default: 3)")
     parser.add_argument("--picture", metavar="FILE.png", help="draw the first elements; needs penstock[show]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; 0 if it can be opened, or is nothing to be opened, else 1.
+    """Runs the command. Returns 1 if the path cannot be opened, or an element cannot be read.
 
     Raises:
         PenstockError: There is no such path, it cannot be read, or no picture can be made.
     """
-    inspected = look(Path(options.path), options.elements)
-    print(json.dumps(inspected.as_json(), indent=2) if options.json else inspected)
-    if options.picture is not None and inspected.dataset is not None:
-        _draw(inspected.dataset, options.picture)
-    return 1 if inspected.problem else 0
-
-
-@final
-@dataclass(frozen=True)
-class Inspected:
-    """What was found out about a path."""
-
-    path: str
-    found: Found
-    nbytes: int
-    dataset: Dataset | None
-    problem: str
-    """Why it cannot be opened, or an element of it not be read, and the cure."""
-    elements: list[list[LeafSummary]]
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
-        found: dict[str, Any] = {
-            "path": self.path,
-            "what": self.found.what,
-            "nbytes": self.nbytes,
-            "facts": {title: list(lines) for title, lines in self.found.facts},
-            "code": self.found.code,
-            "problem": self.problem,
-        }
-        if self.dataset is not None:
-            found |= {
-                "length": self.dataset.length,
-                "element_spec": str(self.dataset._node.spec),
-                "access": self.dataset.access,
-                "elements": [[asdict(leaf) for leaf in element] for element in self.elements],
-            }
-        return found
-
-    def __str__(self) -> str:
-        lines = [f"{self.path} is {self.found.what}", "", *self._facts()]
-        for number, element in enumerate(self.elements):
-            width = max(len(leaf.place) for leaf in element)
-            spec_width = max(len(leaf.spec) for leaf in element)
-            lines += ["", f"  ds[{number}]"] if width else []
-            for leaf in element:
-                place = f"    {leaf.place:<{width}}" if width else f"{'' if number else chr(10)}  ds[{number}]"
-                lines.append(f"{place}  {leaf.spec:<{spec_width}}  {leaf.values}")
-        if self.found.code:
-            lines += ["", *textwrap.indent(f"import penstock as ps\n{self.found.code}", "  ").splitlines()]
-        if self.problem:
-            lines += ["", textwrap.fill(self.problem, _WIDTH, break_on_hyphens=False, break_long_words=False)]
-        return "\n".join(lines)
-
-    def _facts(self) -> Iterator[str]:
-        facts: list[tuple[str, tuple[str, ...]]] = [("on disk", (_size(self.nbytes),))]
-        if self.dataset is not None:
-            facts += [
-                ("elements", (f"{self.dataset.length:,}",)),
-                ("an element", (str(self.dataset._node.spec),)),
-            ]
-        for title, lines in [*facts, *self.found.facts]:
-            for number, line in enumerate(lines):
-                yield f"  {'' if number else title:<{_INDENT - 2}}{line}"
-
-
-def look(path: Path, count: int) -> Inspected:
-    """Finds out what a path is, and looks at its first elements.
-
-    Raises:
-        SourceError: There is no such path, or it cannot be read.
-    """
-    found, nbytes = _folders.recognise(path)
-    dataset, problem, elements = None, found.problem, []
-    if found.open is not None:
+    path = Path(options.path)
+    found = recognise(path)
+    nbytes = path.stat().st_size
+    if path.is_dir():
+        nbytes = sum(os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+    about: dict[str, Any] = {"path": str(path), "what": found.what, "nbytes": nbytes, "facts": found.facts}
+    about |= {"code": found.code, "problem": found.problem}
+    if found.dataset is not None:
         try:
-            opened = found.open()
-            opened.length, opened.element_spec  # noqa: B018  # found out now, and kept
-            dataset = opened
-            elements = [summaries(dataset[number]) for number in range(min(count, len(dataset)))]
+            length = len(found.dataset)
+            about |= {"length": length, "element_spec": str(found.dataset._node.spec), "access": found.dataset.access}
+            about["elements"] = []
+            for number in range(min(options.elements, length)):
+                about["elements"].append(_leaves(found.dataset[number]))
         except (penstock.PenstockError, ImportError, OSError) as error:
-            problem = str(error)
-    return Inspected(str(path), found, nbytes, dataset, problem, elements)
+            about["problem"] = str(error)
+    print(json.dumps(about, indent=2) if options.json else "\n".join(_lines(about)))
+    if options.picture is not None and found.dataset is not None:
+        try:
+            penstock.show(found.dataset, options.picture)
+        except ImportError as error:
+            raise penstock.ArgumentError(f"--picture {options.picture}: {error}") from None
+    return 1 if about["problem"] else 0
 
 
-def _size(nbytes: int) -> str:
-    return f"{nbytes:,} bytes" if nbytes < 1024 else f"{mib(nbytes)} ({nbytes:,} bytes)"
+def _lines(about: dict[str, Any]) -> Iterator[str]:
+    yield f"{about['path']} is {about['what']}"
+    yield ""
+    size = f"{about['nbytes']:,} bytes"
+    facts = {"on disk": [size if about["nbytes"] < 1024 else f"{mib(about['nbytes'])} ({size})"]}
+    if "length" in about:
+        facts |= {"elements": [f"{about['length']:,}"], "an element": [about["element_spec"]]}
+    for title, lines in (facts | about["facts"]).items():
+        for number, line in enumerate(lines):
+            yield f"  {'' if number else title:<12}{line}"
+    for number, leaves in enumerate(about.get("elements", ())):
+        yield from ([""] if number == 0 else [])
+        width, spec_width = (max(len(leaf[name]) for leaf in leaves) for name in ("place", "spec"))
+        for leaf in leaves:
+            yield f"  ds[{number}]{leaf['place']:<{width}}  {leaf['spec']:<{spec_width}}  {leaf['values']}"
+    if about["code"]:
+        yield "\n" + textwrap.indent(f"import penstock as ps\n{about['code']}", "  ")
+    if about["problem"]:
+        yield "\n" + textwrap.fill(about["problem"], _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
-def _draw(dataset: Dataset, file: str) -> None:
-    try:
-        penstock.show(dataset, file)
-    except ImportError as error:
-        raise penstock.ArgumentError(f"--picture {file}: {error}") from None
+def _leaves(element: Any) -> list[dict[str, str]]:
+    """Describes each leaf of an element: its place as code, its shape and dtype, and its values."""
+    leaves, structure = _tree.flatten(element)
+    return [
+        {"place": place, "spec": str(spec_of_leaf(leaf_of(leaf))), "values": _values(leaf_of(leaf))}
+        for place, leaf in zip(_tree.paths(structure), leaves, strict=True)
+    ]
+
+
+def _values(leaf: Any) -> str:
+    if not isinstance(leaf, np.ndarray):
+        text = repr(leaf)
+    elif leaf.ndim == 1 and leaf.dtype == np.uint8:  # an encoded file, whose first bytes name its format
+        return f"{leaf[:_HEAD_NBYTES].tobytes()!r}{'...' if leaf.size > _HEAD_NBYTES else ''}"
+    elif leaf.size <= _FEW or leaf.dtype.kind not in "biuf":
+        few = [_number(value) for value in leaf.reshape(-1)[:_FEW].tolist()]
+        text = ("empty" if not leaf.size else f"[{', '.join(few)}]") if leaf.ndim else few[0]
+    elif leaf.dtype == bool:
+        return f"{leaf.mean():.0%} True"
+    else:
+        values = leaf[np.isfinite(leaf)]
+        if not values.size:
+            return "no finite value"
+        ends = f"{_number(values.min().item())} to {_number(values.max().item())}"
+        missing = f", {leaf.size - values.size:,} not finite" * (leaf.size > values.size)
+        return f"{ends}, mean {_number(float(values.mean(dtype=np.float64)))}{missing}"
+    return text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 3]}..."
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)

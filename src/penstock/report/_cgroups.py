@@ -1,4 +1,4 @@
-"""The control groups around this process: where the kernel says what a container, a service or a job may use."""
+"""The control groups around this process: the kernel's limits of a container, a service or a job."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,16 +7,23 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 CGROUP: Final = Path("/sys/fs/cgroup")
+_MEMORY_FILES: Final = {
+    2: ("memory.max", "memory.current"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+"""Limit and use, by the version of control groups."""
+_NO_LIMIT_NBYTES: Final = 1 << 60
+"""Version 1 writes a larger number where there is no limit."""
 
 
 def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
     """Yields version (2 or 1) and folder of each group that may bound this process, the nearest first.
 
-    A limit binds at every level, so that the least of them is what is left. Folders need not exist: in a container the
-    kernel may name the host's path, and of that only the root is there, which is the container's own.
+    A limit binds at every level, so the least of them holds. A folder need not exist: in a container the kernel may
+    name the host's path, of which only the root exists there, which is the container's own.
 
     Args:
-        controller: What is bounded, as version 1 names it: `"cpu"`, `"memory"`.
+        controller: Its name in version 1: `"cpu"`, `"memory"`.
     """
     with contextlib.suppress(OSError, ValueError):
         for line in (PROC / "self/cgroup").read_text().splitlines():
@@ -32,9 +39,9 @@ def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
 
 
 def group_page_cache_nbytes(version: int, folder: Path) -> int:
-    """Returns the pages of files that the kernel keeps for the processes of a group and those below it.
+    """Returns the pages of files that the kernel keeps for a group and the groups below it.
 
-    Without those of shared memory, which it counts among them and cannot drop.
+    Leaves out shared memory, which the kernel counts as files and cannot drop.
 
     Raises:
         OSError: The group does not count memory.
@@ -42,3 +49,13 @@ def group_page_cache_nbytes(version: int, folder: Path) -> int:
     name, prefix = ("file", "") if version == 2 else ("cache", "total_")
     stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     return int(stat.get(f"{prefix}{name}", 0)) - int(stat.get(f"{prefix}shmem", 0))
+
+
+def memory_limits() -> Iterator[tuple[int, int]]:
+    """Yields limit and use, without the page cache, of each group around this process that limits memory."""
+    for version, folder in control_groups("memory"):
+        limit_name, use_name = _MEMORY_FILES[version]
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((folder / limit_name).read_text())  # a ValueError for "max"
+            if limit < _NO_LIMIT_NBYTES:
+                yield limit, int((folder / use_name).read_text()) - group_page_cache_nbytes(version, folder)

@@ -1,0 +1,252 @@
+"""Recognises a file by its bytes, or a folder by its files, and opens it with the library's own constructors."""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+import penstock
+from penstock import Dataset
+from penstock._replay import _records as quarantine_records
+from penstock.sources.npy import require_places
+
+IMAGE_SIZE: Final = (256, 256)
+"""The size of resized images, as Keras's default."""
+_KNOWN: Final = (
+    "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, images, folders of these, and the ETL "
+    "Character Database. Read another format with ps.from_source(a list).map(fn) or ps.from_generator(fn)."
+)
+_FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
+    (0, b"\x93NUMPY", "a NumPy array", "from_npy"),
+    (0, b"PAR1", "Parquet", "from_parquet"),
+    (0, b"ARROW1", "Arrow", "from_arrow"),
+    (0, b"FEA1", "Arrow", "from_arrow"),
+    (0, b"\xff\xff\xff\xff", "Arrow", "from_arrow"),
+    (257, b"ustar", "a tar shard", "from_tar"),
+    (0, b"\xff\xd8\xff", "a JPEG image", "from_image_files"),
+    (0, b"\x89PNG", "a PNG image", "from_image_files"),
+    (0, b"GIF8", "a GIF image", "from_image_files"),
+    (0, b"BM", "a BMP image", "from_image_files"),
+    (8, b"WEBP", "a WebP image", "from_image_files"),
+)
+_REMEDIES: Final = (
+    (rb"PK\x03\x04", "an archive", "Save the arrays of an .npz by themselves, with np.save. "),
+    (rb"\s*[\[{]", "JSON", "A record a line: ps.from_source([json.loads(line) for line in open(path)]). "),
+    (rb"[\s\x20-\x7e]+$", "lines of text", "A table: ps.from_arrays of the columns that csv or pandas reads. "),
+    (rb"", "binary data", "Numbers without a header: ps.from_arrays(np.memmap(path, dtype=..., mode='r')). "),
+)
+"""Patterns of the first bytes of other files, a name, and a remedy. The first that matches is named."""
+_KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
+_IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
+_MOST_LINES: Final = 30
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """The contents of a path."""
+
+    what: str
+    """In words, with an article."""
+    code: str = ""
+    """The lines of Python that open it, after `import penstock as ps`."""
+    dataset: Dataset | None = None
+    """Single elements, without batches."""
+    problem: str = ""
+    """The reason why it cannot be opened, and the remedy."""
+    facts: dict[str, list[str]] = field(default_factory=dict)
+    """Other facts: a title, and lines."""
+
+
+def recognise(path: Path) -> Found:
+    """Recognises a file or folder.
+
+    Raises:
+        SourceError: There is no such path, it cannot be read, or it is a pipe.
+    """
+    try:
+        return _folder(path) if path.is_dir() else _file(path, str(path))
+    except FileNotFoundError:
+        raise penstock.SourceError(f"There is no file or folder {path}, seen from {os.getcwd()}.") from None
+    except PermissionError as error:
+        raise penstock.SourceError(f"{error.filename or path} cannot be read: {error.strerror}.") from None
+
+
+def _made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
+    """Calls a constructor of penstock. `unseen` are options that the printed code does not need."""
+    given = "".join(f", {name}={value!r}" for name, value in options.items()).replace("'", '"')
+    code = f"ds = ps.{constructor}({_quoted(argument)}{given})"
+    try:
+        return Found(what, code, getattr(penstock, constructor)(argument, **options, **(unseen or {})))
+    except (penstock.PenstockError, ImportError, OSError) as error:
+        return Found(what, code, problem=str(error))
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _file(path: Path, target: str) -> Found:
+    """Recognises a file. `target` is its path, or the pattern of several alike files."""
+    require_places(str(path))
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if not head:
+        return Found("an empty file", problem=f"{path} has 0 bytes. Its writing failed: write it again.")
+    for offset, magic, what, constructor in _FORMATS:
+        if head.startswith(magic, offset):
+            return _made(what, constructor, target)
+    if head.startswith(b"\x89HDF\r\n\x1a\n"):
+        return _store("h5py", path)
+    if _is_tfrecord(path):
+        return _tfrecord(target)
+    if head.startswith(b'{"'):
+        try:
+            return _quarantine(str(path), quarantine_records(path))
+        except penstock.SourceError:
+            pass  # other JSON
+    if re.match(r"(?i)ETL\d", path.name):
+        return Found("a file of the ETL Character Database", problem=f"Give its folder: penstock inspect {path.parent}")
+    kind, remedy = next((kind, remedy) for pattern, kind, remedy in _REMEDIES if re.match(pattern, head))
+    return Found(f"unknown: {kind}", problem=f"{path} begins with {head[:16]!r}, {kind}. {remedy}{_KNOWN}")
+
+
+def _is_tfrecord(path: Path) -> bool:
+    try:
+        from penstock.sources import _openfile, _tfframes
+    except ImportError:  # google-crc32c is not installed. The constructor says so.
+        return "tfrecord" in path.name.lower()
+    compression: Any = "gzip" if "tfrecord" in path.name.lower() and path.suffix == ".gz" else None
+    try:
+        return _tfframes.first_record(_openfile.find("inspect", path)[0], compression) is not None
+    except penstock.SourceError:
+        return False
+
+
+def _tfrecord(target: str) -> Found:
+    found = _made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
+    try:
+        if found.dataset is None or found.dataset.element_spec:
+            return found
+    except penstock.PenstockError:
+        pass
+    return _made("TFRecord, of records that are no Examples", "from_tfrecord", target)
+
+
+def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
+    kinds = Counter(f"{each['step']}: {each['exception']}" for each in records)
+    return Found(
+        "a quarantine file, of elements that a loader set aside",
+        f'for each in ps.replay({_quoted(path)}, ds):  # the same ds\n    print(each.failure["index"], each.error)',
+        facts={
+            "failures": [f"{len(records):,}"],
+            "by kind": [f"{count:,} x {kind}" for kind, count in kinds.most_common(10)],
+            "the last": [" + ".join(source[2] for source in each["sources"]) for each in records[-3:]],
+        },
+    )
+
+
+def _store(library: str, path: Path) -> Found:
+    """Opens arrays of an HDF5 file or a Zarr store that belong together."""
+    what, extra = ("an HDF5 file", "hdf5") if library == "h5py" else ("a Zarr store", "zarr")
+    try:
+        if library == "h5py":
+            import h5py
+
+            store = h5py.File(path, "r")
+            names: list[str] = []
+            store.visit(names.append)
+            found = {f"/{name}": store[name] for name in names if isinstance(store[name], h5py.Dataset)}
+            code = f"import h5py\nstore = h5py.File({_quoted(str(path))})"
+        else:
+            import zarr
+
+            store = zarr.open(path, mode="r")
+            code = f'import zarr\nstore = zarr.open({_quoted(str(path))}, mode="r")'
+            if isinstance(store, zarr.Array):
+                found = {"": store}
+            else:
+                members = sorted(store.members(max_depth=None), key=lambda member: str(member[0]))
+                found = {f"/{name}": each for name, each in members if isinstance(each, zarr.Array)}
+        return _arrays(what, found, code)
+    except ImportError:
+        return Found(what, problem=f"Reading it needs {library}: pip install 'penstock[{extra}]'.")
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:  # the libraries' errors for damaged files
+        return Found(what, problem=f"{path} cannot be opened. It is damaged or not complete: {error}")
+
+
+def _arrays(what: str, arrays: dict[str, Any], code: str) -> Found:
+    """Opens the largest array of a store, with the arrays beside it that have as many rows."""
+    width = max(map(len, arrays), default=0)
+    lines = [f"{name:<{width}}  {array.shape} {array.dtype}" for name, array in arrays.items()]
+    facts = {"arrays": lines[:_MOST_LINES] + ["..."] * (len(lines) > _MOST_LINES)}
+    rows = {name: each for name, each in arrays.items() if each.shape and each.size and not each.dtype.hasobject}
+    if not rows:
+        return Found(what, problem="It holds no array of numbers with rows, so it has no elements.", facts=facts)
+    largest = max(rows, key=lambda name: rows[name].size * rows[name].dtype.itemsize)
+    folder, count = largest.rpartition("/")[0], rows[largest].shape[0]
+    chosen = [name for name, each in rows.items() if name.rpartition("/")[0] == folder and each.shape[0] == count]
+    parts = {name.rpartition("/")[2]: f"store[{_quoted(name)}]" if name else "store" for name in chosen}
+    text = "{" + ", ".join(f"{_quoted(name)}: {part}" for name, part in parts.items()) + "}"
+    tree = {name.rpartition("/")[2]: rows[name] for name in chosen}
+    if len(chosen) == 1:
+        (text,), (tree,) = parts.values(), tree.values()
+    return Found(what, f"{code}\nds = ps.from_arrays({text})", penstock.from_arrays(tree), facts=facts)
+
+
+def _folder(path: Path) -> Found:
+    every = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    names = sorted(name for name in os.listdir(path) if not name.startswith(".") and not (path / name).is_dir())
+    if {"zarr.json", ".zarray", ".zgroup"} & set(os.listdir(path)):
+        return _store("zarr", path)
+    if "cache.json" in names or any(path.glob("*/cache.json")):
+        kept = str(path.parent if "cache.json" in names else path)
+        code = f"ds = ds.cache({_quoted(kept)})  # the same ds, or ds.materialize(...)"
+        return Found("a cache of penstock, of elements that were kept", code)
+    if any(re.match(r"(?i)ETL\d", each.name) for each in (*path.iterdir(), *path.glob("*/*"))):
+        return _made("the ETL Character Database", "from_etlcdb", str(path))
+    images = [each for each in every if each.suffix.lower() in _IMAGE_SUFFIXES]
+    if len(images) * 2 > len(every):
+        return _images(path, images)
+    suffixes = Counter(os.path.splitext(name)[1] for name in names).most_common()
+    if len(suffixes) == 1 and suffixes[0][0] == ".npy":
+        tree = {name.removesuffix(".npy"): str(path / name) for name in names}
+        found = _made(f"{len(names):,} NumPy arrays with as many rows", "from_npy", tree)
+        return found if len(names) > 1 else _made("a NumPy array", "from_npy", str(path / names[0]))
+    for suffix, count in suffixes:
+        first = next(name for name in names if os.path.splitext(name)[1] == suffix)
+        found = _file(path / first, str(path / f"*{suffix}"))
+        if found.dataset is not None and count * 2 > len(names) and not found.facts:
+            return Found(f"{count:,} files: {found.what}", found.code, found.dataset)
+    kinds = Counter(each.suffix.lower() or "without an ending" for each in every)
+    return Found(
+        "a folder",
+        problem=f"{path} as a whole is no dataset of a known kind. Give one of its files or folders. {_KNOWN}",
+        facts={"files": [", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(6)) or "none"]},
+    )
+
+
+def _images(path: Path, images: list[Path]) -> Found:
+    """Opens a folder of images as Keras does. Its folders are the classes, unless it holds images itself."""
+    counts = Counter(each.relative_to(path).parts[0] for each in sorted(images))
+    options: dict[str, Any] = {} if not any(each.parent == path for each in images) else {"labels": None}
+    suffixes = {each.suffix.lower() for each in images}
+    if suffixes - _KERAS_SUFFIXES:
+        options["extensions"] = tuple(sorted(suffixes))
+    unseen = {"batch_size": None, "shuffle": False, "verbose": False}
+    what = "a folder of images" + ("" if options.get("labels", 0) is None else " in a folder a class")
+    found = _made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
+    found.facts["images"] = [f"{len(images):,}"]
+    if "labels" not in options:
+        shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:10])
+        found.facts[f"{len(counts):,} class{'es' if len(counts) > 1 else ''}"] = [shown]
+    try:
+        sizes = {f"{each.shape[0]} x {each.shape[1]}" for each in penstock.from_image_files([*map(str, images[:5])])}
+        found.facts["sizes"] = [f"{', '.join(sorted(sizes))}, resized as image_size= says"]
+    except (penstock.PenstockError, ImportError):
+        pass  # the elements themselves report it
+    return found
