@@ -54,9 +54,9 @@ def test_ranges_are_what_the_files_hold(files, lists, random, chunk_nbytes, gap_
 def test_neighbours_come_in_one_read(files, monkeypatch):
     reads = []
     opened = _openfile.OpenFiles(files)
-    original = _openfile._LocalFile.read_into
+    original = _openfile.LocalFile.read_into
     monkeypatch.setattr(
-        _openfile._LocalFile,
+        _openfile.LocalFile,
         "read_into",
         lambda self, at, place: reads.append((at, len(place))) or original(self, at, place),
     )

@@ -1,4 +1,8 @@
-"""Columns of Arrow as leaves of elements: which spec a type has, and rows of a decoded column into a batch."""
+"""Columns of Arrow as leaves of elements: the spec of a type, and rows of a decoded column into a batch.
+
+Fixed-size values are NumPy views of Arrow's buffers, which may lie in a mapped file. They are decoded by hand, because
+`to_numpy()` imports pandas, which takes 24 MiB in each process.
+"""
 
 import math
 import mmap
@@ -16,78 +20,107 @@ from penstock.base._spec import ArraySpec
 Integers = npt.NDArray[np.int64]
 
 MAPPED_NBYTES: Final = 64 << 10
-"""So large a column is memory of its own."""
+"""Columns of this size and more are memory mappings."""
 
 
 class NullError(Exception):
-    """A column lacks a value."""
+    """A column lacks a value.
 
-    def __init__(self, row: int) -> None:
+    Args:
+        row: The first row without one.
+        is_inner: Whether the value is a list that lacks a value, or has another length than its spec.
+    """
+
+    column: str = ""
+    """The name of the column, once it is known."""
+
+    def __init__(self, row: int, *, is_inner: bool = False) -> None:
         super().__init__(row)
         self.row = row
-        """Which row."""
+        self.is_inner = is_inner
 
 
 def spec_of(name: str, kind: Any) -> ArraySpec:
     """Returns the spec of a column's values.
 
-    Numbers, truth values, times and durations are scalars of the same dtype; a list has a first axis of any size, and
-    one of fixed size, or a tensor, its shape; text is text; bytes are uint8, of shape `(None,)` or `(n,)`.
+    Numbers, truth values, times and durations are scalars of the same dtype. A list has a first axis of any size. A
+    list of fixed size, or a tensor, has its shape. Bytes are uint8, of shape `(None,)` or `(n,)`.
 
     Raises:
-        SpecError: There is no such array: structs, maps, decimals, lists of text.
+        SpecError: No array holds such values: structs, maps, decimals, lists of text.
     """
-    if kinds.is_dictionary(kind):
-        return spec_of(name, kind.value_type)
     if isinstance(kind, pa.FixedShapeTensorType):
         return ArraySpec(tuple(kind.shape[axis] for axis in _axes(kind)), spec_of(name, kind.value_type).dtype)
     if isinstance(kind, pa.BaseExtensionType):
         return spec_of(name, kind.storage_type)
-    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+    if kinds.is_dictionary(kind):
+        return spec_of(name, kind.value_type)
+    if is_text(kind):
         return ArraySpec((), np.dtype("U"))
     if kinds.is_fixed_size_binary(kind):
         return ArraySpec((kind.byte_width,), np.dtype(np.uint8))
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_binary_view(kind):
+    if is_binary(kind):
         return ArraySpec((None,), np.dtype(np.uint8))
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+    if is_list(kind):
         inner = spec_of(name, kind.value_type)
         if None not in inner.shape and inner.dtype.itemsize:
             first = kind.list_size if kinds.is_fixed_size_list(kind) else None
             return ArraySpec((first, *inner.shape), inner.dtype)
-    elif kinds.is_date32(kind):
-        return ArraySpec((), np.dtype("M8[D]"))
-    elif kinds.is_date64(kind):
-        return ArraySpec((), np.dtype("M8[ms]"))
-    elif kinds.is_timestamp(kind) or kinds.is_duration(kind):
-        return ArraySpec((), np.dtype(f"{'M' if kinds.is_timestamp(kind) else 'm'}8[{kind.unit}]"))
-    elif kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
-        return ArraySpec((), np.dtype(kind.to_pandas_dtype()))
+    elif (dtype := _dtype(kind)) is not None:
+        return ArraySpec((), dtype)
     raise SpecError(
         f"column {name!r} is {kind}, which is no array of numbers, text or bytes. Leave it out with columns=[...], or "
         "write the file with its parts as columns of their own."
     )
 
 
+def is_text(kind: Any) -> bool:
+    """Whether values are text."""
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+
+
+def is_binary(kind: Any) -> bool:
+    """Whether values are byte strings of any size."""
+    return bool(kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether values are lists."""
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any] | None:
+    """Returns the dtype of scalars; None if NumPy has none."""
+    if kinds.is_date(kind):
+        return np.dtype("M8[D]" if kinds.is_date32(kind) else "M8[ms]")
+    if kinds.is_timestamp(kind) or kinds.is_duration(kind):
+        return np.dtype(f"{'M' if kinds.is_timestamp(kind) else 'm'}8[{kind.unit}]")
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    return None
+
+
 def _axes(kind: Any) -> list[int]:
-    """The axes of a tensor in the order in which it has them, as numbers of those that lie in memory."""
+    """Returns the axes of a tensor type in their logical order, as numbers of the physical axes."""
     return list(range(len(kind.shape)) if kind.permutation is None else kind.permutation)
 
 
 class Column(ABC):
-    """The values of some rows, decoded."""
+    """The decoded values of some rows."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The memory that they take."""
+        """The memory of the values."""
 
     @abstractmethod
     def room(self, count: int, value_count: int) -> "Column":
-        """New memory for so many rows of this kind, and about so many values of lists, to be filled by `append`."""
+        """Returns memory for `count` rows and about `value_count` values of lists, which `append` fills."""
 
     @abstractmethod
     def append(self, row: int, rows: Any) -> None:
-        """Copies the rows of another column of this kind, behind the `row` rows that were copied before."""
+        """Copies another column behind the first `row` rows."""
 
     @abstractmethod
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
@@ -96,117 +129,128 @@ class Column(ABC):
 
 @final
 class Builder:
-    """Makes one column of Arrow arrays that come one after the other, and keeps none of them.
+    """Makes one column of consecutive Arrow arrays, and keeps none of them.
 
     Args:
-        count: The rows in all.
-        value_count: The values in all, of lists; the bytes, of text. A guess will do.
+        name: Name of the column.
+        spec: Spec of its values.
+        count: Number of rows.
+        nbytes: Estimated bytes of all values, of lists and text.
     """
 
-    def __init__(self, count: int, value_count: int) -> None:
-        self._count, self._value_count = count, value_count
+    def __init__(self, name: str, spec: ArraySpec, count: int, nbytes: int) -> None:
+        entry_nbytes = math.prod(size for size in spec.shape if size is not None) * max(1, spec.dtype.itemsize)
+        self._name, self._spec, self._count = name, spec, count
+        self._value_count = nbytes // max(1, entry_nbytes)
         self._row = 0
         self.column: Column | None = None
-        """What was made of them; None before the first."""
+        """The result; None before the first array."""
 
     def add(self, values: Any) -> None:
-        """Takes the next rows.
+        """Appends the next rows.
 
         Raises:
             NullError: A value is missing.
         """
         try:
-            part = column_of(values)
+            part = column_of(values, self._spec, self._name)
         except NullError as error:
-            raise NullError(self._row + error.row) from None
+            error.row += self._row
+            raise
         self.column = self.column or part.room(self._count, self._value_count)
         self.column.append(self._row, part)
         self._row += len(values)
 
 
 def is_copied(kind: Any) -> bool:
-    """Whether `column_of` makes other memory of a column, or of what its lists hold."""
+    """Whether `column_of` copies the values of a column instead of viewing them."""
     if kinds.is_dictionary(kind) or not hasattr(kind, "value_type"):
         views = kinds.is_string_view(kind) or kinds.is_binary_view(kind)
         return bool(views or kinds.is_dictionary(kind) or kinds.is_boolean(kind) or kinds.is_date(kind))
     return is_copied(kind.value_type)
 
 
-def column_of(values: Any) -> Column:
-    """Decodes an Arrow array; what is in memory already in the right form is not copied.
+def column_of(values: Any, spec: ArraySpec, name: str = "") -> Column:
+    """Decodes an Arrow array. Values that are in memory in the right form are not copied.
+
+    Args:
+        values: An array.
+        spec: The spec of a value. Dtype `S` makes Python's bytes of byte strings.
+        name: The name of the column, for the error.
 
     Raises:
         NullError: A value is missing.
     """
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):
-            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    try:
+        return _column_of(values, spec)
+    except NullError as error:
+        error.column = name
+        raise
+
+
+def _column_of(values: Any, spec: ArraySpec) -> Column:
     kind = values.type
-    if kinds.is_dictionary(kind):
-        _require_values(values)
-        values = values.dictionary_decode()
-        kind = values.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        tensors = _numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
+        return _Fixed(tensors.transpose(0, *(axis + 1 for axis in _axes(kind))))
     if isinstance(kind, pa.BaseExtensionType):
-        shape = tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else None
-        inner = column_of(values.storage)
-        if shape is not None and isinstance(inner, _Fixed):
-            return _Fixed(inner.values.reshape(-1, *shape).transpose(0, *(axis + 1 for axis in _axes(kind))))
-        return inner
+        return _column_of(values.storage, spec)
     _require_values(values)
+    if kinds.is_dictionary(kind):
+        return _column_of(values.dictionary_decode(), spec)
     if kinds.is_string_view(kind) or kinds.is_binary_view(kind):
-        values = values.cast(pa.large_string() if kinds.is_string_view(kind) else pa.large_binary())
-        kind = values.type
-    if kinds.is_fixed_size_binary(kind):
-        return _Fixed(_fixed_bytes(values))
-    is_text = kinds.is_string(kind) or kinds.is_large_string(kind)
-    if is_text or kinds.is_binary(kind) or kinds.is_large_binary(kind):
+        return _column_of(values.cast(pa.large_string() if is_text(kind) else pa.large_binary()), spec)
+    if is_text(kind) or is_binary(kind):
         _, bounds, data = values.buffers()
         dtype = np.int64 if kinds.is_large_binary(kind) or kinds.is_large_string(kind) else np.int32
         offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
-        return (_Texts if is_text else _Lists)(np.frombuffer(data or b"", np.uint8), offsets)
-    if kinds.is_fixed_size_list(kind):
-        return _Fixed(_numbers(values))
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        offsets = _numbers(values.offsets)
-        offsets = offsets - offsets[0]
-        try:
-            return _Lists(_numbers(values.flatten()), offsets)
-        except NullError as error:
-            raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1) from None
-    return _Fixed(_numbers(values))
+        return (_Lists if spec.dtype.itemsize else _Texts)(np.frombuffer(data or b"", np.uint8), offsets, spec)
+    if spec.shape[:1] != (None,):
+        return _Fixed(_numbers(values, spec.shape))
+    offsets = _numbers(values.offsets, ())
+    offsets = offsets - offsets[0]
+    try:
+        return _Lists(_numbers(values.flatten(), spec.shape[1:]), offsets, spec)
+    except NullError as error:
+        raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
 
 
-def _numbers(values: Any) -> npt.NDArray[Any]:
-    """An array of the values' spec, for what has a fixed size."""
+def _numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+    """Returns values of one shape as `(len(values), *shape)`."""
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
     _require_values(values)
-    if kinds.is_fixed_size_list(values.type):
-        size = values.type.list_size
+    if kinds.is_dictionary(values.type):
+        return _numbers(values.dictionary_decode(), shape)
+    kind, count = values.type, len(values)
+    data, start = values.buffers()[1] or b"", values.offset
+    if kinds.is_fixed_size_binary(kind):
+        size = kind.byte_width
+        return np.frombuffer(data, np.uint8, count * size, start * size).reshape(count, size)
+    if is_list(kind):
+        (size,) = shape[:1]
+        assert size is not None
+        if not kinds.is_fixed_size_list(kind):
+            others = np.flatnonzero(np.diff(_numbers(values.offsets, ())) != size)
+            if len(others):
+                raise NullError(int(others[0]), is_inner=True)
         try:
-            inner = _numbers(values.flatten())
+            inner = _numbers(values.flatten(), shape[1:])
         except NullError as error:
-            raise NullError(error.row // size) from None
-        return inner.reshape(len(values), size, *inner.shape[1:])
-    if kinds.is_fixed_size_binary(values.type):
-        return _fixed_bytes(values)
-    # By hand, for to_numpy() imports pandas, which takes 24 MiB in each process.
-    data, count = values.buffers()[1] or b"", len(values)
-    if kinds.is_boolean(values.type):
-        bits = np.frombuffer(data, np.uint8)[values.offset // 8 : (values.offset + count + 7) // 8]
-        return np.unpackbits(bits, bitorder="little")[values.offset % 8 :][:count].view(np.bool_)
-    dtype = spec_of("", values.type).dtype
-    stored = np.dtype(np.int32) if kinds.is_date32(values.type) else dtype
-    return np.frombuffer(data, stored, count, values.offset * stored.itemsize).astype(dtype, copy=False)
-
-
-def _fixed_bytes(values: Any) -> npt.NDArray[np.uint8]:
-    """Byte strings of one size, shape `(n, size)`."""
-    size, count = values.type.byte_width, len(values)
-    return np.frombuffer(values.buffers()[1] or b"", np.uint8, count * size, values.offset * size).reshape(count, size)
+            raise NullError(error.row // max(1, size), is_inner=True) from None
+        return inner.reshape(count, size, *inner.shape[1:])
+    if kinds.is_boolean(kind):
+        bits = np.frombuffer(data, np.uint8)[start // 8 : (start + count + 7) // 8]
+        return np.unpackbits(bits, bitorder="little")[start % 8 :][:count].view(np.bool_)
+    dtype = _dtype(kind)
+    stored = np.dtype(np.int32) if kinds.is_date32(kind) else dtype
+    assert dtype is not None
+    assert stored is not None
+    return np.frombuffer(data, stored, count, start * stored.itemsize).astype(dtype, copy=False)
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array whose memory goes back to the system when it is let go of: the C library would keep most of it."""
+    """Returns an array whose memory goes back to the system when it is freed. The C library would keep most of it."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < MAPPED_NBYTES:
         return np.empty(shape, dtype)
@@ -216,7 +260,7 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 def _require_values(values: Any) -> None:
     if values.null_count:
-        raise NullError(int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))))
+        raise NullError(int(np.argmax(_numbers(values.is_null(), ()))))
 
 
 @final
@@ -224,27 +268,27 @@ class _Fixed(Column):
     """Values of one shape."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
-        self.values = values
+        self._values = values
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes
+        return self._values.nbytes
 
     def room(self, count: int, value_count: int) -> "_Fixed":
-        return _Fixed(_memory((count, *self.values.shape[1:]), self.values.dtype))
+        return _Fixed(_memory((count, *self._values.shape[1:]), self._values.dtype))
 
     def append(self, row: int, rows: "_Fixed") -> None:
-        self.values[row : row + len(rows.values)] = rows.values
+        self._values[row : row + len(rows._values)] = rows._values
 
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        out[rows] = self.values[indices]
+        out[rows] = self._values[indices]
 
 
 class _Lists(Column):
-    """Values whose first axis is of any size: those of all rows one after the other, and where each starts."""
+    """Values whose first axis has any size: the values of all rows in one array, and the start of each row."""
 
-    def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
-        self._values, self._offsets = values, offsets
+    def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any], spec: ArraySpec) -> None:
+        self._values, self._offsets, self._spec = values, offsets, spec
 
     @property
     def nbytes(self) -> int:
@@ -254,7 +298,7 @@ class _Lists(Column):
         values = _memory((value_count, *self._values.shape[1:]), self._values.dtype)
         offsets = _memory((count + 1,), np.dtype(np.int64))
         offsets[0] = 0
-        return type(self)(values, offsets)
+        return type(self)(values, offsets, self._spec)
 
     def append(self, row: int, rows: "_Lists") -> None:
         first, last = int(rows._offsets[0]), int(rows._offsets[-1])
@@ -273,10 +317,10 @@ class _Lists(Column):
 
 @final
 class _Texts(_Lists):
-    """Texts, as their bytes: they become objects when they are asked for."""
+    """Text or byte strings as bytes. They become Python objects when they are read."""
 
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
         starts, stops = self._offsets[indices].tolist(), self._offsets[indices + 1].tolist()
-        data = memoryview(self._values.data)
+        data, is_text = memoryview(self._values.data), self._spec.dtype.kind == "U"
         for row, start, stop in zip(rows.tolist(), starts, stops, strict=True):
-            out[row] = str(data[start:stop], "utf-8")
+            out[row] = str(data[start:stop], "utf-8") if is_text else bytes(data[start:stop])

@@ -1,4 +1,4 @@
-"""The files of the ETL Character Database: which of a folder's are it, whether they are whole, and their codes."""
+"""The files of the ETL Character Database: finding them, checking their size, and reading their codes."""
 
 import os
 import re
@@ -16,16 +16,16 @@ from penstock.sources._openfile import File, described
 # `ETL8B2C1`, `ETL1C_01`, `ETL9G_50`, also in lower case; not `ETL10`, `ETL8B.zip` or, below, `ETL8INFO`.
 _NAME: Final = re.compile(r"(ETL(?:[1-7](?!\d)|[89][BG]))[A-Z0-9_-]*(?:\.\d+)?")
 _CO59: Final = "EUC_CO59.DAT"
-# The database's folder, that of a part, and one more, which some programs that unpack make.
+# The folder of the database, that of a part, and one more that some programs create when they unpack.
 _DEPTH: Final = 3
 _CHUNK_NBYTES: Final = 4 << 20
 
 
 def look(directory: str) -> tuple[dict[str, list[str]], list[str]]:
-    """Finds the files of each part, and tables of CO-59, in a directory and the folders in it.
+    """Finds the files of each part, and tables of CO-59, in a directory and its folders.
 
     Raises:
-        SourceError: It is no directory, or one in it cannot be looked into.
+        SourceError: A directory cannot be listed.
     """
     parts: dict[str, list[str]] = {}
     tables = []
@@ -40,7 +40,7 @@ def look(directory: str) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _walk(directory: str, depth: int) -> Iterator[str]:
-    """Yields the files in a directory, in the order of their names, and those in folders in it."""
+    """Yields the files in a directory and its folders, sorted by name."""
     try:
         with os.scandir(directory) as entries:
             found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda each: each.name)
@@ -54,12 +54,12 @@ def _walk(directory: str, depth: int) -> Iterator[str]:
 
 
 def tables_in(directory: str) -> list[str]:
-    """Finds tables of CO-59 in a directory itself."""
+    """Finds tables of CO-59 in a directory, but not in its folders."""
     return [path for path in _walk(directory, 1) if os.path.basename(path).upper() == _CO59]
 
 
 def apart(paths: list[str]) -> tuple[File, ...]:
-    """Returns files in the order of their names.
+    """Returns files sorted by name.
 
     Raises:
         SourceError: Two have the same name.
@@ -76,26 +76,24 @@ def apart(paths: list[str]) -> tuple[File, ...]:
 
 
 def check(file: File, part: str) -> None:
-    """Refuses a file that is not whole records.
+    """Refuses a file that does not consist of whole records.
 
     Raises:
-        SourceError: Names it, with its size.
+        SourceError: With the file's name and size.
     """
     layout = LAYOUTS[part]
     count, rest = divmod(file.nbytes, layout.record_nbytes)
     if rest or count <= layout.dummy_count:
-        what = (
-            f"{count:,} records of {layout.record_nbytes:,} bytes and {rest:,} bytes more" if rest else "no character"
-        )
+        what = f"{count:,} records of {layout.record_nbytes:,} bytes and {rest:,} bytes more"
         raise SourceError(
-            f"{file.url} has {file.nbytes:,} bytes: {what}. A file of {part} is whole records"
-            f"{', the first without a character' * bool(layout.dummy_count)}. It was cut off when it was copied or "
-            "unpacked, or it is something else; unpack it again from the archive."
+            f"{file.url} has {file.nbytes:,} bytes: {what if rest else 'no character'}. A file of {part} is whole "
+            f"records{', the first without a character' * bool(layout.dummy_count)}. It was cut off when it was copied "
+            "or unpacked, or it is something else; unpack it again from the archive."
         )
 
 
 def read_codes(file: File, layout: Layout) -> npt.NDArray[np.uint32]:
-    """Reads the codes of all records of a file, but its dummies; 4 MiB of it at a time."""
+    """Reads the codes of all records of a file except the dummies, 4 MiB at a time."""
     nbytes = layout.record_nbytes
     codes = np.empty(file.nbytes // nbytes, np.uint32)
     buffer = np.empty((max(1, _CHUNK_NBYTES // nbytes), nbytes), np.uint8)

@@ -306,7 +306,7 @@ class _Writer(NamedTuple):
                 out[rows] = np.ascontiguousarray(values).view(dtype).reshape(-1, *out.shape[1:])
             return
         inner = _inner_nbytes(spec)
-        for k, (row, start, end) in enumerate(zip(_numbers(rows), starts.tolist(), ends.tolist(), strict=True)):
+        for k, (row, start, end) in enumerate(zip(row_numbers(rows), starts.tolist(), ends.tolist(), strict=True)):
             if (end - start) % inner:
                 raise self._error(k, _sizes_text(kind, end - start, inner, spec))
             value = self.data[start:end].copy().view(dtype).reshape(-1, *spec.shape[1:])
@@ -325,7 +325,7 @@ class _Writer(NamedTuple):
             out[rows] = values.reshape(len(counts), *out.shape[1:])
             return
         inner = _inner_nbytes(spec) // 8
-        for k, (row, part) in enumerate(zip(_numbers(rows), np.split(values, np.cumsum(counts)[:-1]), strict=True)):
+        for k, (row, part) in enumerate(zip(row_numbers(rows), np.split(values, np.cumsum(counts)[:-1]), strict=True)):
             if len(part) % inner:
                 raise self._error(k, f"has {len(part):,} integers, and {spec} has a multiple of {inner:,}")
             out[row] = part.reshape(-1, *spec.shape[1:]).copy()
@@ -359,7 +359,7 @@ class _Writer(NamedTuple):
     def _write_texts(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         spec = self.feature.spec
         is_text, size = spec.dtype.kind == "U", spec.max_shape[0] if spec.max_shape else None
-        for k, row in enumerate(_numbers(rows)):
+        for k, row in enumerate(row_numbers(rows)):
             record = self._record(k)
             raw = self.places.many.get((record, self.number))
             if raw is None:
@@ -391,7 +391,7 @@ class _Writer(NamedTuple):
         if default is None:
             raise self._error(0, "is missing, and has no default. Give defaults={...}, or another features=")
         shape: Any = (-1, *spec.shape[1:]) if spec.max_shape is None else spec.max_shape
-        for row in _numbers(rows):
+        for row in row_numbers(rows):
             if not self.feature.is_text:
                 out[row] = np.frombuffer(default, spec.dtype).reshape(shape)[...]
             elif spec.shape:
@@ -400,7 +400,7 @@ class _Writer(NamedTuple):
                 out[row] = default.decode() if spec.dtype.kind == "U" else default
 
 
-def _numbers(rows: Integers | slice) -> list[int]:
+def row_numbers(rows: Integers | slice) -> list[int]:
     if isinstance(rows, slice):
         return list(range(rows.start, rows.stop, rows.step or 1))
     return rows.tolist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Features of `tf.train.Example`: how a user names them, how they are found out, how elements become Examples."""
+"""Features of `tf.train.Example`: named by the user, inferred from a record, and written from elements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
 from penstock.base._spec import ArraySpec, leaf_of
-from penstock.sources._wire import BYTES, FLOAT, INT64, MANY, MISSING, field, varint
+from penstock.sources._wire import BYTES, FLOAT, INT64, MANY, MISSING, Found, field, varint
 
 
 @final
 @dataclass(frozen=True)
 class Feature:
-    """A feature that is wanted."""
+    """A requested feature."""
 
     name: str
     spec: ArraySpec
     default: bytes | None = None
-    """Its values where a record lacks it, as bytes of the spec's dtype; one text in UTF-8, or no texts."""
+    """Values for a record without it, as bytes of the spec's dtype: a text in UTF-8, or no texts."""
 
     @property
     def is_text(self) -> bool:
@@ -28,12 +28,12 @@ class Feature:
 
 
 def features_of(features: Any, defaults: Mapping[str, Any] | None) -> tuple[Feature, ...]:
-    """Returns features as a user names them: by `ArraySpec`, or by TensorFlow's `FixedLenFeature` and its kin.
+    """Returns the features that a user names by `ArraySpec`, or by TensorFlow's `FixedLenFeature` and its kin.
 
     Raises:
-        ArgumentTypeError: It is no dict of such.
-        ArgumentError: A default is for no feature, or does not fit.
-        SpecError: A spec is one that no feature can have.
+        ArgumentTypeError: `features` is no such dict.
+        ArgumentError: A default has no feature, or does not fit.
+        SpecError: No feature can have such a spec.
     """
     if not isinstance(features, Mapping):
         raise ArgumentTypeError(
@@ -49,31 +49,26 @@ def features_of(features: Any, defaults: Mapping[str, Any] | None) -> tuple[Feat
 
 
 def _feature(name: str, given: Any, default: Any) -> Feature:
-    spec = given if isinstance(given, ArraySpec) else _spec_of_foreign(name, given)
-    text = spec.dtype.itemsize == 0
+    is_foreign = not isinstance(given, ArraySpec)
+    spec = _spec_of_foreign(name, given) if is_foreign else given
     if spec.shape[:1] == (None,) and 0 in spec.shape:
         raise SpecError(f"feature {name!r} cannot be {spec}: no value tells how long the first axis is.")
-    if None in spec.shape[1:] or (text and len(spec.shape) > 1):
+    if None in spec.shape[1:] or (spec.dtype.itemsize == 0 and len(spec.shape) > 1):
         raise SpecError(
             f"feature {name!r} cannot be {spec}: only the first axis can vary, and text has one axis at most. Read it "
             "flat, and reshape it in map()."
         )
-    is_sequence = hasattr(given, "allow_missing")  # whose own default fills up a batch
-    if default is None and not is_sequence:
+    if default is None and not hasattr(given, "allow_missing"):  # a sequence's own default fills up a batch
         default = getattr(given, "default_value", None)
-    if default is None and not isinstance(given, ArraySpec) and None in spec.shape:
-        default = ()  # as in TensorFlow, where a list of any size may be absent
+    if default is None and is_foreign and None in spec.shape:
+        default = ()  # TensorFlow allows a record without a list of any size
     return Feature(name, spec, None if default is None else _default(name, spec, default))
 
 
 def _spec_of_foreign(name: str, given: Any) -> ArraySpec:
-    """The spec of a feature of `tf.io`.
+    """Returns the spec of a feature of `tf.io`.
 
-    A `FixedLenFeature` has shape and dtype, a `FixedLenSequenceFeature` that of one step, a `VarLenFeature` none.
-
-    Raises:
-        ArgumentTypeError: It is no such.
-        SpecError: It is made of several features of the record.
+    A `FixedLenFeature` has shape and dtype, a `FixedLenSequenceFeature` those of one step, a `VarLenFeature` no shape.
     """
     dtype = getattr(given, "dtype", None)
     if dtype is None:
@@ -98,8 +93,8 @@ def _default(name: str, spec: ArraySpec, default: Any) -> bytes:
             return b""
         if not isinstance(default, (str, bytes)) or spec.shape:
             raise ArgumentError(
-                f"defaults= of feature {name!r} is {default!r}. A text can have one, and "
-                "texts of any number the empty ()."
+                f"defaults= of feature {name!r} is {default!r}. A text can have one, and texts of any number the "
+                "empty ()."
             )
         return default.encode() if isinstance(default, str) else default
     array = np.asarray(default)
@@ -114,30 +109,27 @@ def _default(name: str, spec: ArraySpec, default: Any) -> bytes:
         raise ArgumentError(f"defaults= of feature {name!r} has shape {array.shape}, and {spec} another.") from None
 
 
-def inferred(name: str, kind: int, nbytes: int, count: int) -> Feature:
-    """Returns a feature as one record has it.
+def inferred(name: str, found: Found, record: bytes) -> Feature:
+    """Returns a feature with the spec that its values in one record suggest.
 
-    One number is a scalar, several are an array of so many; bytes are uint8 of any size, and several byte strings
-    an array of those.
-
-    Args:
-        name: Its name.
-        kind: Its kind.
-        nbytes: Bytes of its values.
-        count: How many integers or byte strings it has.
+    One number is a scalar, several are an array of that length. Bytes are uint8 of any size, and several byte strings
+    an array of them.
 
     Raises:
         SpecError: It has no values.
     """
-    if kind == FLOAT:
-        count = nbytes // 4
-    if kind == MISSING or (kind != BYTES and count == 0):
+    values, kind = found.values, found.kind
+    if kind == BYTES or (isinstance(values, list) and len(values) == 1):
+        return Feature(name, ArraySpec((None,), np.dtype("uint8")))
+    content = values if isinstance(values, bytes) else record[found.start : found.end]
+    count = len(values) if isinstance(values, list) else len(content) // 4
+    if kind == INT64:
+        count = sum(byte < 0x80 for byte in content)
+    if kind == MISSING or count == 0:
         raise SpecError(
             f"features='auto' learns from the first record, but there feature {name!r} is empty. Say what it is: "
             f"features={{{name!r}: penstock.ArraySpec(shape, dtype), ...}}."
         )
-    if kind == BYTES:
-        return Feature(name, ArraySpec((None,), np.dtype("uint8")))
     dtype = {FLOAT: np.float32, INT64: np.int64, MANY: np.bytes_}[kind]
     return Feature(name, ArraySpec((count,) if count > 1 or kind == MANY else (), np.dtype(dtype)))
 
@@ -146,11 +138,11 @@ def encoded(element: Any) -> bytes:
     """Returns an element as the bytes of a record.
 
     Bytes, and arrays `(n,)` of uint8, are a record as they are. A dict is an Example: float32 becomes a `float_list`,
-    int64 an `int64_list`, text and byte strings a `bytes_list`. Arrays of other dtypes become one byte string, their
-    content in C order and little-endian byte order unless the dtype says otherwise.
+    int64 an `int64_list`, text and byte strings a `bytes_list`. Arrays of other dtypes become one byte string: their
+    content in C order, and little-endian unless the dtype has another byte order.
 
     Raises:
-        SpecError: It is none of these.
+        SpecError: The element is none of these.
     """
     if isinstance(element, (bytes, bytearray, memoryview)):
         return bytes(element)
@@ -167,8 +159,7 @@ def encoded(element: Any) -> bytes:
             raise SpecError(
                 f"Feature {name!r} is {type_of(value)}: a dict of arrays, numbers, text or bytes is needed."
             )
-        entry = field(1, name.encode()) + field(2, _encoded_feature(name, value))
-        entries.append(field(1, entry))
+        entries.append(field(1, field(1, name.encode()) + field(2, _encoded_feature(name, value))))
     return field(1, b"".join(entries))
 
 
@@ -180,7 +171,7 @@ def _encoded_feature(name: str, value: Any) -> bytes:
     except SpecError as error:
         raise SpecError(f"Feature {name!r} is {error}.") from None
     if isinstance(leaf, (str, bytes)):
-        return field(BYTES, field(1, leaf.encode() if isinstance(leaf, str) else leaf))
+        return _encoded_texts([leaf])
     if leaf.dtype.kind in "US":
         return _encoded_texts(leaf.reshape(-1).tolist())
     if leaf.dtype == np.float32:

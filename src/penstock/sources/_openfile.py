@@ -1,10 +1,10 @@
-"""Files by name, on this machine or behind an URL, and many ranges of them at once.
+"""Files by name, on this machine or behind a URL, and reads of many byte ranges at once.
 
-A `File` is a name and what the file looked like when the dataset was made; it travels. `OpenFiles` reads. Ranges
-that lie close together are one read; what is read lies in memory of the thread's own, which is used again.
+A `File` holds a name and the state of the file when the dataset was made. It travels to workers. `OpenFiles` reads.
+It joins neighbouring ranges to one read, into memory of the calling thread that is used again.
 
-Threads. `OpenFiles` serves any number at once: reads name their own offset, each thread has its own memory, and a
-descriptor is closed when nobody reads from it any more, so that no read goes to another file with its number.
+Threads. Any number of threads may use one `OpenFiles`. Reads are positioned, each thread has its own memory, and a
+descriptor is closed when the last reader drops it, so no read reaches another file with the same number.
 """
 
 import glob
@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, final
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
+from penstock.memory._rows import Indices
 from penstock.plan._source import Source
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
@@ -32,93 +33,94 @@ Bytes = npt.NDArray[np.uint8]
 F = TypeVar("F")
 T = TypeVar("T")
 
-# What is read in one go, and stays in the core's cache until it is decoded; over a network, where a request takes long
-# and many can be under way, more.
+# The bytes of one chunk. They stay in the core's cache until they are decoded. Over a network a request takes long and
+# many can be under way, so a chunk is larger.
 _CHUNK_NBYTES: Final = 1 << 21
 _REMOTE_CHUNK_NBYTES: Final = 32 << 20
-# Bytes between two ranges that are read with them: fewer reads are worth them.
+# A gap up to this size between two ranges is read too, because a read costs more.
 _GAP_NBYTES: Final = 4 << 10
 _REMOTE_GAP_NBYTES: Final = 256 << 10
-# Memory beyond this is given back at once: one large record should not cost it for the rest of the run.
+# Larger memory is freed after use, so that one large record does not cost it for the rest of the run.
 _KEPT_NBYTES: Final = 8 << 20
-# Files that are looked at, or indexed, at one time.
+# Files that are examined or indexed at once.
 _THREADS: Final = 8
-# A process may have 1,024 files open by default, and others need some.
+# A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
+# The kernel cuts an announcement to the device's readahead, and drops the rest.
 _ADVICE_NBYTES: Final = 128 << 10
 
 
 @final
 @dataclass(frozen=True)
 class File:
-    """A file by name, and what tells whether it is still the same."""
+    """A file by name, with the facts that identify its content."""
 
     url: str
-    """Its absolute path, or an URL that `fsspec` knows."""
+    """An absolute path, or a URL that `fsspec` knows."""
     nbytes: int
     version: str
-    """The time of its last change in ns, or what the remote file system has in its place."""
+    """The time of the last change in ns, or the remote file system's equivalent."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file of this machine."""
         return not is_remote(self.url)
 
     @property
     def name(self) -> str:
-        """Without folders."""
         return os.path.basename(self.url)
 
-    def open(self) -> "_LocalFile | RemoteFile":
-        """Opens it for reading.
+    def open(self) -> "LocalFile | RemoteFile":
+        """Opens the file for reading.
 
         Raises:
-            SourceError: It is gone, or another than it was.
+            SourceError: It is missing or has changed.
         """
         cure = " It was there when the dataset was made; put it back, or make the dataset again."
         if not self.is_local:
             cure += (
                 " A worker process knows of fsspec what the environment says, and what this program had set in "
-                "fsspec.config.conf when the loader was made. For all else use executor='threads'."
+                "fsspec.config.conf when the loader was made. For other settings use executor='threads'."
             )
-        now = _described(self.url, f"{self.url} cannot be opened", cure)
-        opened = _opened(self.url, cure) if self.is_local else RemoteFile(self.url)
+        fact = f"{self.url} cannot be opened"
+        now = described(self.url, fact, cure)
         if now != self:
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
                 f"{', and written to' * (now.nbytes == self.nbytes)}. A run must not mix two; make the dataset again."
             )
-        return opened
+        if not self.is_local:
+            return RemoteFile(self.url)
+        try:
+            return LocalFile(self.url)
+        except OSError as error:
+            raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
 
     def head(self, nbytes: int) -> bytes:
-        """Its first bytes, or all where there are fewer; no more are asked for."""
+        """Returns the first bytes, or all bytes of a shorter file, and requests no more."""
         place = bytearray(min(nbytes, self.nbytes))
         count = self.open().read_into(0, memoryview(place)) if place else 0
         return bytes(place[:count])
 
-    def stream(
-        self, buffer_nbytes: int = 1 << 20, opened: "_LocalFile | RemoteFile | None" = None
-    ) -> io.BufferedReader:
-        """Opens it to be read from its start to its end, or with seeks; over a network the buffer is larger.
+    def stream(self, buffer_nbytes: int = 1 << 20, opened: "LocalFile | RemoteFile | None" = None) -> io.BufferedReader:
+        """Opens the file for sequential reads and seeks. A remote file has a larger buffer.
 
         Args:
-            buffer_nbytes: Of a file of this machine.
-            opened: What `open` gave before, if it need not be looked at again.
+            buffer_nbytes: Size of the buffer of a local file.
+            opened: An earlier result of `open`, to skip its check.
         """
         stream = _Stream(opened or self.open(), self.nbytes)
         return io.BufferedReader(stream, buffer_nbytes if self.is_local else 8 << 20)
 
 
 def find(verb: str, paths: Any) -> tuple[File, ...]:
-    """Returns the files that are meant by a path, a glob pattern, an URL, or several of these.
+    """Returns the files of a path, a glob pattern, a URL, or a list of these.
 
-    Files of a pattern are in the order of their names; everything else is in the order given. Looks into directories,
-    and reads nothing.
+    The files of a pattern are sorted by name. Otherwise the given order holds. Lists directories, but reads no file.
 
     Raises:
-        ArgumentTypeError: Something is not a path.
-        ArgumentError: There are none.
-        SourceError: A file is not there, or a pattern fits none.
+        ArgumentTypeError: An item is not a path.
+        ArgumentError: There is no file.
+        SourceError: A file is missing, or a pattern matches none.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(several, Iterable) or isinstance(several, bytes):
@@ -134,13 +136,9 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
 
 
 def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
-    """What a function says of each file, in their order; some are looked at at one time.
+    """Returns a function's result for each file, in order. Runs several at once, on threads of its own.
 
-    Where one fails, or at Ctrl-C, the others end as soon as what they are at: nothing is tried again any more.
-
-    Args:
-        files: The files.
-        function: Called on threads of its own.
+    If one fails, or at Ctrl-C, the others end without further retries.
     """
     if len(files) == 1:
         return [function(files[0])]
@@ -159,84 +157,110 @@ def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
 
 
 class FilesSource(Source):
-    """A source whose elements lie in files, one after the other; in messages it is called `a.tar and 3 more`."""
+    """A source whose elements lie in files, one file after the other. Messages call it `a.tar and 3 more`."""
 
     files: tuple[File, ...]
 
     @property
-    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its files
-        """Whether any of its files is behind an URL."""
+    def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
         return any(not file.is_local for file in self.files)
 
     def __str__(self) -> str:
         more = len(self.files) - 1
         return self.files[0].name + f" and {more} more" * (more > 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The index may be large. The receiving process reads it again from its file.
+        return {name: value for name, value in self.__dict__.items() if name != "index"}
+
+
+def bounds_of(counts: Iterable[int]) -> Integers:
+    """Returns the first element of each part and the number of all elements, shape `(parts + 1,)`."""
+    return np.cumsum([0, *counts], dtype=np.int64)
+
 
 def placed(bounds: Integers, index: int) -> tuple[int, int]:
-    """Which part an element is in, and its number there; part `n` holds the elements from `bounds[n]` on."""
+    """Returns the part that holds an element, and the element's number in it."""
     number = int(np.searchsorted(bounds, index, "right")) - 1
     return number, index - int(bounds[number])
 
 
+def rows_of(rows: Indices | slice, members: Integers) -> Indices | slice:
+    """Returns the rows of some members of a request, as a slice if they are neighbours, because that is faster."""
+    if not isinstance(rows, slice):
+        return rows[members]
+    step = rows.step or 1
+    first, count = int(members[0]), len(members)
+    if int(members[-1]) - first == count - 1 and bool((members[1:] > members[:-1]).all()):
+        return slice(rows.start + step * first, rows.start + step * (first + count), step)
+    return np.asarray(members * step + rows.start, np.int64)
+
+
 def stamp(path: str) -> tuple[int, int]:
-    """The size of a file of this machine and the time of its last change, by which it is known again.
+    """Returns the size and the time of the last change of a local file, which identify its content.
 
     Raises:
-        OSError: It is not there.
+        OSError: It is missing.
     """
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
-def described(url: str) -> File:
-    """Returns a file as it is now.
+def described(url: str, fact: str | None = None, cure: str | None = None) -> File:
+    """Returns the current state of a file. `fact` and `cure` begin and end the message of an error.
 
     Raises:
-        SourceError: It cannot be looked at.
+        SourceError: It cannot be examined.
     """
-    return _described(url, f"{url} cannot be read", home_cure(url))
+    fact = fact or f"{url} cannot be read"
+    cure = home_cure(url) if cure is None else cure
+    if is_remote(url):
+        return File(url, *facts_of(url, fact, cure))
+    try:
+        nbytes, changed = stamp(url)
+        require_places(url)
+    except OSError as error:
+        raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
+    return File(url, nbytes, str(changed))
 
 
 class Chunk(NamedTuple):
-    """Some of the ranges that were asked for, read."""
+    """Some of the requested ranges, after the read."""
 
     members: Integers
-    """Which, shape `(n,)`."""
+    """The numbers of the ranges, shape `(n,)`."""
     data: Bytes
-    """Memory that they lie in; it holds something else when the next chunk is asked for."""
+    """Their memory. It is used again for the next chunk."""
     starts: Integers
-    """Where in it each range starts, shape `(n,)`."""
+    """The start of each range in `data`, shape `(n,)`."""
 
 
 @final
 class OpenFiles:
-    """Files that are read, at most `_MAX_OPEN` open at a time.
+    """Reads files, with at most `_MAX_OPEN` open at once.
 
-    Memory: for each thread that reads, 2 MiB (over a network 32 MiB) and the largest range.
+    Memory: for each thread that reads, 2 MiB (over a network 32 MiB) or the largest range.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
         self.files = files
-        self._opened: dict[int, _LocalFile | RemoteFile] = {}
+        self._opened: dict[int, LocalFile | RemoteFile] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
         self._is_remote = any(not file.is_local for file in files)
 
     def chunks(self, numbers: Integers, offsets: Integers, sizes: Integers) -> Iterator[Chunk]:
-        """Reads ranges, in the order of the files; ranges that are neighbours come in one read.
+        """Reads ranges in the order of the files. Neighbouring ranges are one read.
 
         Args:
             numbers: The file of each range, shape `(n,)`.
-            offsets: The byte at which each starts.
-            sizes: Its bytes.
+            offsets: The first byte of each range.
+            sizes: The bytes of each range.
 
         Raises:
-            SourceError: A file ends before a range does, was changed, or its device fails.
+            SourceError: A file is too short, has changed, or its device fails.
         """
-        order = _sorted(numbers, offsets)
-        if order is not None:
-            numbers, offsets, sizes = numbers[order], offsets[order], sizes[order]
+        numbers, offsets, sizes, order = _sorted(numbers, offsets, sizes)
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
             data = self._memory(total)
             ends = [*heads[1:], last]
@@ -252,14 +276,13 @@ class OpenFiles:
     def _cut(
         self, numbers: Integers, offsets: Integers, sizes: Integers
     ) -> Iterator[tuple[int, int, list[int], Integers, int]]:
-        """Cuts sorted ranges into chunks; yields bounds, the first range of each read, places, and bytes in all."""
+        """Cuts sorted ranges into chunks. Yields bounds, the first range of each read, starts, and the total bytes."""
         count, gap = len(offsets), _REMOTE_GAP_NBYTES if self._is_remote else _GAP_NBYTES
         limit = _REMOTE_CHUNK_NBYTES if self._is_remote else _CHUNK_NBYTES
         steps = offsets[1:] - offsets[:-1]
-        # Ranges are equal or do not overlap. One that comes twice is read twice, for its place is its own.
+        # Ranges are equal or disjoint. A repeated range is read twice, because each has its own place.
         joined = (numbers[1:] == numbers[:-1]) & (steps >= sizes[:-1]) & (steps <= sizes[:-1] + gap)
-        ends = np.cumsum(np.where(joined, steps, sizes[:-1]), dtype=np.int64)
-        places = np.concatenate(([0], ends)).astype(np.int64)
+        places = bounds_of(np.where(joined, steps, sizes[:-1]))
         first = 0
         while first < count:
             last = min(count, max(first + 1, int(np.searchsorted(places, places[first] + limit))))
@@ -298,7 +321,7 @@ class OpenFiles:
         if remote:
             read_ranges(remote)
 
-    def _file(self, number: int) -> "_LocalFile | RemoteFile":
+    def _file(self, number: int) -> "LocalFile | RemoteFile":
         file = self._opened.get(number)
         if file is None:
             with self._lock:
@@ -310,49 +333,75 @@ class OpenFiles:
         return file
 
     def advise(self, numbers: Integers, offsets: Integers, sizes: Integers) -> None:
-        """Has the kernel fetch ranges that are not in memory yet; over a network it does nothing. Never fails."""
+        """Announces ranges to the kernel, unless they are in memory. Does nothing for remote files. Never fails."""
         if self._is_remote or not len(offsets) or not hasattr(os, "posix_fadvise"):
             return
         with suppress(OSError, SourceError):
-            if all(is_in_memory(self._local(int(numbers[k])).descriptor, int(offsets[k])) for k in (0, -1)):
+            if all(is_in_memory(self._descriptor(int(numbers[k])), int(offsets[k])) for k in (0, -1)):
                 return
-            order = _sorted(numbers, offsets)
-            if order is not None:
-                numbers, offsets, sizes = numbers[order], offsets[order], sizes[order]
+            numbers, offsets, sizes, _ = _sorted(numbers, offsets, sizes)
             apart = (numbers[1:] != numbers[:-1]) | (offsets[1:] > offsets[:-1] + sizes[:-1] + _GAP_NBYTES)
             firsts = np.concatenate(([True], apart))
             ends = (offsets + sizes)[np.concatenate((apart, [True]))]
-            for number, offset, end in zip(
-                numbers[firsts].tolist(), offsets[firsts].tolist(), ends.tolist(), strict=True
-            ):
-                file = self._local(number)
-                # The kernel cuts an announcement to the device's readahead, and forgets the rest.
-                for at in range(offset, end, _ADVICE_NBYTES):
-                    length = min(_ADVICE_NBYTES, end - at)
-                    os.posix_fadvise(file.descriptor, at, length, os.POSIX_FADV_WILLNEED)
+            stretches = zip(numbers[firsts].tolist(), offsets[firsts].tolist(), ends.tolist(), strict=True)
+            for number, offset, end in stretches:
+                announce(self._descriptor(number), offset, end)
 
-    def _local(self, number: int) -> "_LocalFile":
+    def _descriptor(self, number: int) -> int:
         file = self._file(number)
-        assert isinstance(file, _LocalFile)
-        return file
+        assert isinstance(file, LocalFile)
+        return file.descriptor
 
     def close(self) -> None:
-        """Closes the files, each when the reads of it that are under way have ended."""
+        """Closes each file as soon as no read of it is under way."""
         with self._lock:
             self._opened.clear()
 
 
-class _LocalFile:
-    """A descriptor that is closed when nobody holds this object any more."""
+class RecordReader:
+    """The open form of a source whose elements are byte ranges of files."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, files: Sequence[File]) -> None:
+        self._files = OpenFiles(files)
+
+    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
+        """Returns the file, the first byte and the bytes of each range of each element.
+
+        Raises:
+            SourceError: An element is incomplete.
+        """
+        raise NotImplementedError
+
+    def advise(self, indices: Indices) -> None:
+        with suppress(SourceError):  # the read reports it
+            self._files.advise(*self.ranges(indices))
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def announce(descriptor: int, start: int, end: int) -> None:
+    """Asks the kernel to fetch bytes of a file.
+
+    Raises:
+        OSError: The file cannot be read ahead.
+    """
+    for at in range(start, end, _ADVICE_NBYTES):
+        os.posix_fadvise(descriptor, at, min(_ADVICE_NBYTES, end - at), os.POSIX_FADV_WILLNEED)
+
+
+class LocalFile:
+    """A descriptor that is closed when the last reference to this object is dropped."""
+
+    def __init__(self, path: str | bytes, flags: int = 0) -> None:
+        self.path = os.fsdecode(path)
         self.descriptor = -1
-        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        flags |= os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        self.descriptor = os.open(path, flags)
         self._seek_lock = threading.Lock()
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
-        """Fills memory with the bytes from `offset` on; returns how many, fewer only at the file's end."""
+        """Fills memory with the bytes from `offset` on. Returns their number, smaller only at the file's end."""
         total = 0
         while total < len(place):
             count = self._read_some(offset + total, place[total:])
@@ -364,20 +413,21 @@ class _LocalFile:
     def _read_some(self, offset: int, place: memoryview) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self.descriptor, [place], offset)
-        # Windows has no positioned read in `os`: the position is shared, so one thread at a time.
+        # `os` has no positioned read on Windows. Threads share the position, so one reads at a time.
         with self._seek_lock, open(self.descriptor, "rb", buffering=0, closefd=False) as file:
             file.seek(offset)
             return file.readinto(place) or 0
 
-    def __del__(self) -> None:
-        if getattr(self, "descriptor", -1) >= 0 and os is not None:
-            os.close(self.descriptor)
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # Bound here, because `os` may be empty while the interpreter ends.
+        if getattr(self, "descriptor", -1) >= 0:
+            _close(self.descriptor)
 
 
 class _Stream(io.RawIOBase):
-    """An open file as Python's file object, for libraries that want one."""
+    """An open file as a Python file object, for other libraries."""
 
-    def __init__(self, file: "_LocalFile | RemoteFile", nbytes: int) -> None:
+    def __init__(self, file: "LocalFile | RemoteFile", nbytes: int) -> None:
         self._file, self._nbytes, self._at = file, nbytes, 0
         self._asker = patience()  # libraries read on threads of their own
 
@@ -419,32 +469,12 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-def _described(url: str, fact: str, cure: str) -> File:
-    if is_remote(url):
-        return File(url, *facts_of(url, fact, cure))
-    with _told(fact, cure):
-        nbytes, changed = stamp(url)
-    require_places(url)
-    return File(url, nbytes, str(changed))
-
-
-def _opened(path: str, cure: str) -> "_LocalFile":
-    with _told(f"{path} cannot be opened", cure):
-        return _LocalFile(path)
-
-
-def _sorted(numbers: Integers, offsets: Integers) -> Integers | None:
-    """The order of ranges by file and offset; None where they are in it."""
+def _sorted(
+    numbers: Integers, offsets: Integers, sizes: Integers
+) -> tuple[Integers, Integers, Integers, Integers | None]:
+    """Sorts ranges by file and offset. Also returns their order, None if they were sorted."""
     files, steps = numbers[1:] - numbers[:-1], offsets[1:] - offsets[:-1]
     if bool(np.all((files > 0) | ((files == 0) & (steps >= 0)))):
-        return None
-    return np.lexsort((offsets, numbers)).astype(np.int64)
-
-
-@contextmanager
-def _told(fact: str, cure: str) -> Iterator[None]:
-    """Has what fails told as a fact, with its reason and a cure, a sentence after a space."""
-    try:
-        yield
-    except Exception as error:
-        raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
+        return numbers, offsets, sizes, None
+    order = np.lexsort((offsets, numbers)).astype(np.int64)
+    return numbers[order], offsets[order], sizes[order], order

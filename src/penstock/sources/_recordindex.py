@@ -1,9 +1,9 @@
-"""What is found out about a file once, and kept: where its records are, and its content without compression.
+"""Facts about a data file that are found once and kept: the places of its records, its decompressed content.
 
-Such a file is hidden and lies beside the data, so that everybody who reads them finds it; where that cannot be
-written, as with an URL, in a cache directory. It holds what the data file looked like, and is made anew when that has
-changed, or when it is damaged in any way. It gets its name when it is complete: who is interrupted leaves nothing that
-counts, and of two who write it at once, either wins.
+The result is a hidden file beside the data, so that every reader finds it. If that folder cannot be written, or the
+data are behind a URL, it goes to a cache directory. It records the state of the data file, and is made again if that
+has changed or if the result is damaged. It gets its name when it is complete: an interrupted process leaves nothing
+valid, and of two concurrent writers either wins.
 """
 
 import contextlib
@@ -30,81 +30,79 @@ Compression = Literal["gzip", "zlib"]
 _log = logging.getLogger("penstock")
 
 _VERSION: Final = 1
-# Of compressed data; a thousand times as much is the most that they can hold.
+# Compressed bytes that are decompressed at once. They hold at most a thousand times as many.
 _PIECE_NBYTES: Final = 64 << 10
 _PROGRESS_S: Final = 10.0
 # `wbits` of zlib: with gzip's header, or with its own.
-_WBITS: Final = {"gzip": 31, "zlib": 15}
+WBITS: Final = {"gzip": 31, "zlib": 15}
 
 
 def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Arrays]) -> Arrays:
-    """Returns the arrays that `build` makes of a file, as they were kept or made now.
+    """Returns the index of a file, kept from before or built now.
 
-    Where they cannot be kept they are in memory alone, which the log says.
+    If it cannot be kept, it stays in memory and the log says so.
 
     Args:
-        file: The file that is indexed.
-        kind: What index it is, such as `tfrecord`; another kind is another index.
-        cache_dir: Where it is kept, and nowhere else; None for beside the file, or else in the cache directory.
-        build: Makes it. What it raises is raised here.
+        file: The file.
+        kind: The kind of the index, such as `tfrecord`. Another kind is another index.
+        cache_dir: The only folder to keep it in; None for the file's folder, or else the cache directory.
+        build: Builds it.
     """
     stamp = f"{_VERSION} {kind} {file.nbytes} {file.version}"
-    folders = _folders(file, cache_dir)
-    for folder in folders:
-        # Damage can look like anything: a zip file that is none, a missing name, a wrong checksum.
-        # NumPy would leave one that it opened itself open.
-        path = folder / _index_name(file, folder)
+    paths = [stem.with_name(f"{stem.name}.index") for stem in _stems(file, cache_dir)]
+    for path in paths:
+        # Damage has many forms: no zip file, a missing name, a wrong checksum. NumPy would not close the file.
         with contextlib.suppress(Exception), open(path, "rb") as stream, np.load(stream) as arrays:
             found = {name: arrays[name] for name in arrays.files}
             if str(found.pop("stamp")) == _stamp_of(stamp, found):
                 return found
     made = build()
-    for folder in folders:
+    for path in paths:
         with contextlib.suppress(OSError):
-            with complete(folder / _index_name(file, folder)) as out:
+            with complete(path) as out:
                 np.savez(out, allow_pickle=False, **{"stamp": np.array(_stamp_of(stamp, made)), **made})
             return made
     _log.warning(
         "The index of %s cannot be kept in %s, so every process that reads it makes its own. Give a cache_dir that can "
         "be written.",
         file.url,
-        " or ".join(map(str, folders)) or "a home, which this user has not",
+        " or ".join(str(path.parent) for path in paths) or "a home directory, because this user has none",
     )
     return made
 
 
 def _stamp_of(stamp: str, arrays: Arrays) -> str:
-    # With their names, which have no checksum in a zip file.
+    # With the names, which have no checksum in a zip file.
     return " ".join([stamp, *sorted(arrays)])
 
 
 def decompressed(file: File, compression: Compression, cache_dir: str | None) -> File:
-    """Returns a file with the content of a compressed one, as it was kept or made now.
+    """Returns a file with the content of a compressed one, kept from before or written now.
 
-    Compressed data have no random access. Takes as much room on the disk as the content; the log says how much.
+    Compressed data have no random access. The copy takes as much disk as the content; the log says how much.
 
     Raises:
-        SourceError: It is damaged or ends too early, or there is no room to write.
+        SourceError: The file is damaged or truncated, or the copy cannot be written.
     """
     state = hashlib.sha256(f"{_VERSION} {compression} {file.nbytes} {file.version}".encode()).hexdigest()[:8]
-    folders = _folders(file, cache_dir)
-    paths = [folder / f"{_stem(file, folder)}.{state}.content" for folder in folders]
+    stems = _stems(file, cache_dir)
+    paths = [stem.with_name(f"{stem.name}.{state}.content") for stem in stems]
     for path in paths:
         if path.exists():
             return described(str(path))
     problems = []
-    for path in paths:
+    for stem, path in zip(stems, paths, strict=True):
         try:
             with complete(path) as out:
-                _decompress(file, compression, out)
+                out.writelines(pieces(file, compression))
         except SourceError:
             raise
         except OSError as error:
             problems.append(f"{path.parent}: {error.strerror or error}")
             continue
         with contextlib.suppress(OSError):
-            for old in set(path.parent.glob(f"{path.name[: -len(state) - 8]}*.content")) - {path}:
-                old.unlink()  # of a file that has changed since
+            for old in set(path.parent.glob(f"{stem.name}.????????.content")) - {path}:
+                old.unlink()  # the content of an older state of the file
         result = described(str(path))
         _log.info("%s was decompressed into %s, %d MiB.", file.url, path, result.nbytes >> 20)
         return result
@@ -116,7 +114,7 @@ def decompressed(file: File, compression: Compression, cache_dir: str | None) ->
 
 
 def progress(what: str, total_nbytes: int) -> Callable[[int], None]:
-    """Returns a function that is told of bytes done, and says so in the log when it takes long."""
+    """Returns a function that takes the bytes done and logs the progress of a long task."""
     began_s = said_s = time.monotonic()
 
     def tell(done_nbytes: int) -> None:
@@ -131,12 +129,12 @@ def progress(what: str, total_nbytes: int) -> Callable[[int], None]:
 
 
 def pieces(file: File, compression: Compression) -> Iterator[bytes]:
-    """Yields the content of a compressed file, some of it at a time.
+    """Yields the content of a compressed file in pieces.
 
     Raises:
-        SourceError: It is damaged or ends too early.
+        SourceError: The file is damaged or truncated.
     """
-    machine, fed = zlib.decompressobj(_WBITS[compression]), 0
+    machine, fed = zlib.decompressobj(WBITS[compression]), 0
     tell = progress(f"Decompressing {file.url}", file.nbytes)
     with file.stream() as stream:
         try:
@@ -144,8 +142,8 @@ def pieces(file: File, compression: Compression) -> Iterator[bytes]:
                 fed += len(data)
                 tell(fed)
                 while data:
-                    if machine.eof:  # gzip files may follow one another in one
-                        machine = zlib.decompressobj(_WBITS[compression])
+                    if machine.eof:  # a gzip file may have several members
+                        machine = zlib.decompressobj(WBITS[compression])
                     yield machine.decompress(data)
                     data = machine.unused_data
         except zlib.error as error:
@@ -156,35 +154,25 @@ def pieces(file: File, compression: Compression) -> Iterator[bytes]:
         raise SourceError(f"{file.url} is truncated: its {compression} data do not end within {file.nbytes:,} bytes.")
 
 
-def _decompress(file: File, compression: Compression, out: BinaryIO) -> None:
-    out.writelines(pieces(file, compression))
-
-
-def _folders(file: File, cache_dir: str | None) -> list[Path]:
+def _stems(file: File, cache_dir: str | None) -> list[Path]:
+    """Returns the paths that the result may have, without endings; the best first."""
+    # A leading dot hides it from patterns such as `train-*`.
+    beside = Path(file.url).parent / f".{file.name}" if file.is_local else None
+    elsewhere = f".{file.name}.{hashlib.sha256(file.url.encode()).hexdigest()[:8]}"
     if cache_dir is not None:
-        return [Path(cache_dir)]
-    folders = [Path(file.url).parent] if file.is_local else []
-    with contextlib.suppress(RuntimeError):  # a number that is nobody's, as users of containers have, has no home
-        folders.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock"))
-    return folders
-
-
-def _stem(file: File, folder: Path) -> str:
-    # A leading dot: patterns such as `train-*` do not find it.
-    if file.is_local and Path(file.url).parent == folder:
-        return f".{file.name}"
-    return f".{file.name}.{hashlib.sha256(file.url.encode()).hexdigest()[:8]}"
-
-
-def _index_name(file: File, folder: Path) -> str:
-    return f"{_stem(file, folder)}.index"
+        folder = Path(cache_dir)
+        return [beside if beside is not None and beside.parent == folder else folder / elsewhere]
+    stems = [] if beside is None else [beside]
+    with contextlib.suppress(RuntimeError):  # users of containers may have no home directory
+        stems.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock", elsewhere))
+    return stems
 
 
 @contextlib.contextmanager
 def complete(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that gets its name when it is written, and is gone if it is not.
+    """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
 
-    On Linux it has no name at all until then, so that not even a process that is killed leaves it behind.
+    On Linux it has no name until then, so that even a killed process leaves nothing behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -203,8 +191,8 @@ def complete(path: Path) -> Iterator[BinaryIO]:
 
 
 def _nameless(folder: Path) -> int | None:
-    """Opens a file without a name; None where the system has none, or anything is wrong with the folder."""
-    if not os.path.exists("/proc/self/fd"):  # by which it gets its name
+    """Opens a file without a name; None if the system has none, or the folder is unusable."""
+    if not os.path.exists("/proc/self/fd"):  # needed to give it a name
         return None
     try:
         return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
@@ -215,7 +203,7 @@ def _nameless(folder: Path) -> int | None:
 def _give_name(descriptor: int, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        # A name cannot replace another in this call, and the link in /proc is followed only with a directory given.
+        # This call cannot replace another file, and follows the link in /proc only with a directory given.
         os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)

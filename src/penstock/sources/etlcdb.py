@@ -1,16 +1,15 @@
-"""The ETL Character Database as a source of random access: handwritten and printed Japanese characters.
+"""The ETL Character Database as a source with random access: handwritten and printed Japanese characters.
 
-Records are of one size, so an element is a file and an offset, without an index. Labels are another matter: what the
-classes are is known when the codes of all records are. They are read once, when first needed, with the files from
-their start to their end, and kept beside them (see `_recordindex`), 4 bytes a record.
+Records have one size, so an element is a file and an offset, without an index. The classes are known only after the
+codes of all records were read. That happens once, when they are first needed, in one pass over each file. The codes are
+kept beside the files (see `_recordindex`), 4 bytes a record.
 """
 
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +18,17 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Read, Source
+from penstock.plan._source import Read
 from penstock.sources import _etlfiles, _recordindex
 from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
-from penstock.sources._openfile import File, OpenFiles, described, placed
+from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed, rows_of
 
 Integers = npt.NDArray[np.int64]
 
-# Files whose codes are read at one time.
-_INDEX_THREADS: Final = 4
-
 
 def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "EtlcdbSource":
-    """Makes a source of what a user asked for; see `penstock.from_etlcdb`."""
+    """Makes a source from the arguments of `penstock.from_etlcdb`."""
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_etlcdb() needs a directory, got {type_of(directory)}.")
     path = os.path.abspath(directory)
@@ -72,19 +68,18 @@ def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "Etlcdb
 
 
 class _Index(NamedTuple):
-    """What the elements are."""
-
     names: tuple[str, ...]
+    """The characters, sorted."""
     labels: npt.NDArray[np.int32]
-    """A place in `names` for each element."""
+    """The place in `names` of each element."""
     records: Integers | None
-    """The record of each element, counted through all files; None where that is the element's own number."""
+    """The record of each element, counted through all files; None if the numbers are equal."""
 
 
 @final
 @dataclass(frozen=True)
-class EtlcdbSource(Source):
-    """Characters of one part of the database, one file after the other, in the order of their names."""
+class EtlcdbSource(FilesSource):
+    """The characters of one part of the database, one file after the other, sorted by file name."""
 
     files: tuple[File, ...]
     part: str
@@ -94,36 +89,33 @@ class EtlcdbSource(Source):
 
     @property
     def layout(self) -> Layout:
-        """That of the records."""
+        """The layout of the records."""
         return LAYOUTS[self.part]
 
     @property
     def element_spec(self) -> Tree:
-        """The image, uint8, and the label, int32."""
         image = ArraySpec((self.layout.height, self.layout.width, 1), np.dtype(np.uint8))
         return image, ArraySpec((), np.dtype(np.int32))
 
     @property
     def class_names(self) -> list[str]:
-        """The characters that there are, by code point; a label is a place in it. Reads all codes at first use."""
+        """The characters in the order of their code points; a label is a place in it. The first use reads all codes."""
         return list(self.index.names)
 
     @cached_property
     def bounds(self) -> Integers:
-        """The first record of each file, counted through all, and the number of all, shape `(files + 1,)`."""
+        """The first record of each file, counted through all files; see `bounds_of`."""
         layout = self.layout
-        counts = [file.nbytes // layout.record_nbytes - layout.dummy_count for file in self.files]
-        return np.cumsum([0, *counts], dtype=np.int64)
+        return bounds_of(file.nbytes // layout.record_nbytes - layout.dummy_count for file in self.files)
 
     @cached_property
     def index(self) -> _Index:
-        """The label of each element, and where it is.
+        """The label and the place of each element.
 
         Raises:
-            SourceError: A record has a code that means nothing, or there is none of the groups.
+            SourceError: A record has an unknown code, or no record belongs to the groups.
         """
-        with ThreadPoolExecutor(min(_INDEX_THREADS, len(self.files)), "penstock-index") as pool:
-            codes = np.concatenate(list(pool.map(self._codes, self.files)))
+        codes = np.concatenate(for_each(self.files, self._codes))
         found, inverse = np.unique(codes, return_inverse=True)
         characters = self._characters(codes, found)
         groups = [group_of(character) for character in characters]
@@ -136,7 +128,7 @@ class EtlcdbSource(Source):
                 "groups=(...) among these, or another part."
             )
         places = {name: place for place, name in enumerate(names)}
-        # Characters that are left out get a label below all others.
+        # Characters outside the groups get the label -1.
         of_code = [places[name] if is_in else -1 for name, is_in in zip(characters, chosen, strict=True)]
         labels = np.array(of_code, np.int32)[inverse.reshape(-1)]
         if all(chosen):
@@ -145,14 +137,12 @@ class EtlcdbSource(Source):
         return _Index(tuple(names), labels[records], records)
 
     def _codes(self, file: File) -> npt.NDArray[np.uint32]:
-        def read() -> dict[str, npt.NDArray[np.uint32]]:
-            return {"codes": _etlfiles.read_codes(file, self.layout)}
-
-        codes: npt.NDArray[np.uint32] = _recordindex.kept(file, f"etlcdb {self.part}", None, read)["codes"]
+        codes: npt.NDArray[np.uint32] = _recordindex.kept(
+            file, f"etlcdb {self.part}", None, lambda: {"codes": _etlfiles.read_codes(file, self.layout)}
+        )["codes"]
         return codes
 
     def _characters(self, codes: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32]) -> list[str]:
-        """What the codes that were found mean."""
         table = {} if self.co59 is None else co59_table(self.co59)
         characters = []
         for code in found.tolist():
@@ -174,91 +164,71 @@ class EtlcdbSource(Source):
     def __str__(self) -> str:
         return self.part
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Where it arrives the codes are looked up again: they are in files.
-        return {name: value for name, value in self.__dict__.items() if name != "index"}
+    def record_of(self, elements: Indices) -> Indices:
+        """Returns the records of elements, counted through all files."""
+        records = None if self.groups is None else self.index.records
+        return elements if records is None else records[elements]
 
     def describe(self, index: int) -> str:
-        """The file, and the number of the record in it, the dummy included."""
-        records = None if self.groups is None else self.index.records
-        return self._place(index if records is None else int(records[index]))
+        return self._place(int(self.record_of(np.array([index]))[0]))
 
     def _place(self, record: int) -> str:
         number, place = placed(self.bounds, record)
         return f"{self.files[number].name} record {place + self.layout.dummy_count}"
 
     def open(self) -> "OpenEtlcdbSource":
-        """The form that reads; files are opened when they are first read."""
         return OpenEtlcdbSource(self)
 
 
 @final
-class OpenEtlcdbSource:
-    """An `EtlcdbSource` that reads."""
+class OpenEtlcdbSource(RecordReader):
+    """Reads characters; files are opened at their first read."""
 
     def __init__(self, source: EtlcdbSource) -> None:
+        super().__init__(source.files)
         self._source = source
         self._layout = source.layout
-        self._files = OpenFiles(source.files)
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Reads all requests at once: records that are neighbours in a file come in one call.
+        """Reads all requests. Records that are neighbours in a file are one read.
 
         Raises:
             SourceError: A file was changed or shortened, or its device fails.
         """
-        elements = np.concatenate([_NONE, *(read.indices for read in reads)])
+        elements = np.concatenate([np.empty(0, np.int64), *(read.indices for read in reads)])
         if not len(elements):
             return
-        firsts = np.cumsum([0, *(len(read.indices) for read in reads)])
-        all_labels = self._source.index.labels
+        firsts = bounds_of(len(read.indices) for read in reads)
         for read in reads:
-            read.arrays[1][read.rows] = all_labels[read.indices]
-        for members, data, starts in self._files.chunks(*self._ranges(elements)):
-            # Records lie in the chunk with whole records between them, if any: it is a table of records.
+            read.arrays[1][read.rows] = self._source.index.labels[read.indices]
+        for members, data, starts in self._files.chunks(*self.ranges(elements)):
+            # A chunk holds whole records, also in the gaps, so it is a table of records.
             records = data.reshape(-1, self._layout.record_nbytes)
             order = np.argsort(members)
             numbers, wanted = starts[order] // self._layout.record_nbytes, members[order]
             bounds = np.searchsorted(wanted, firsts)
             for k, read in enumerate(reads):
                 mine = slice(bounds[k], bounds[k + 1])
-                self._unpack(records, numbers[mine], read, wanted[mine] - firsts[k])
+                if len(numbers[mine]):
+                    self._unpack(records, numbers[mine], read.arrays[0], rows_of(read.rows, wanted[mine] - firsts[k]))
 
-    def _unpack(self, records: npt.NDArray[np.uint8], numbers: Integers, read: Read, members: Integers) -> None:
-        """Unpacks records into the rows of a request that `members` of it, ascending, have."""
-        count = len(numbers)
-        if not count:
-            return
-        images = read.arrays[0]
+    def _unpack(
+        self, records: npt.NDArray[np.uint8], numbers: Integers, images: npt.NDArray[Any], rows: Indices | slice
+    ) -> None:
         pixels = images.reshape(len(images), -1)
-        rows: Any = read.rows
-        if isinstance(rows, slice) and members[-1] - members[0] == count - 1:
-            step = rows.step or 1
-            first = rows.start + step * int(members[0])
-            unpack(records, numbers, self._layout, pixels[first : first + step * count : step])
+        if isinstance(rows, slice):
+            unpack(records, numbers, self._layout, pixels[rows])
             return
-        scratch = np.empty((count, pixels.shape[1]), np.uint8)
+        scratch = np.empty((len(numbers), pixels.shape[1]), np.uint8)
         unpack(records, numbers, self._layout, scratch)
-        pixels[rows.start + members * (rows.step or 1) if isinstance(rows, slice) else rows[members]] = scratch
+        pixels[rows] = scratch
 
-    def _ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        """The file of each element's record, the byte at which it starts, and its bytes."""
+    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         source, nbytes = self._source, self._layout.record_nbytes
-        records = elements if source.groups is None or source.index.records is None else source.index.records[elements]
+        records = source.record_of(elements)
         numbers = (np.searchsorted(source.bounds, records, "right") - 1).astype(np.int64)
         offsets = (records - source.bounds[numbers] + self._layout.dummy_count) * nbytes
         return numbers, offsets, np.full(len(elements), nbytes, np.int64)
-
-    def advise(self, indices: Indices) -> None:
-        """Has the kernel fetch the records, unless they are in memory already."""
-        self._files.advise(*self._ranges(indices))
-
-    def close(self) -> None:
-        """Closes the files."""
-        self._files.close()
-
-
-_NONE = np.empty(0, np.int64)
 
 
 def _part(part: Any) -> str | None:

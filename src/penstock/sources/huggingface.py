@@ -1,17 +1,19 @@
-"""Datasets of Hugging Face (`datasets.Dataset`) as a source: rows of Arrow tables, by the files that hold them.
+"""Datasets of Hugging Face (`datasets.Dataset`) as a source: rows of the Arrow files that hold them.
 
-What is read. The columns of the dataset's Arrow tables, which are mapped files (see `_arrow.py`), without the Python
-objects that `dataset[i]` makes of them. What such a file has in memory is the page cache's.
+Rows are read from the columns of the dataset's Arrow tables, which are mapped files, without the Python objects that
+`dataset[i]` makes. The memory of such a file is the page cache's.
 
-What travels. Names of files and the steps that made a table of each (`select_columns`, `rename_column`), so that a
-worker process maps the files itself, with `pyarrow` alone: `datasets` takes a second to import. Tables in memory, and
-tables that were cast, are pickled as they are.
+File names travel to workers, with the steps that made a table of each file (`select_columns`, `rename_column`). So a
+worker process maps the files itself, with `pyarrow` alone: importing `datasets` takes a second. Tables in memory, and
+tables that were cast, are pickled.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base import _tree
@@ -20,30 +22,28 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Source
-from penstock.sources._arrow import Column, Leaf, by_chunk
+from penstock.sources._columns import Column, NullError, column_of, is_binary, is_copied, is_list, is_text
 from penstock.sources._openfile import stamp
-
-_ROW = Leaf(("row",), ArraySpec((), np.dtype(np.uint64)))
 
 
 @final
 @dataclass(frozen=True)
 class MappedTable:
-    """An Arrow table, as a file and what was done to it since."""
+    """An Arrow table in a file, and the steps that changed it."""
 
     path: str
     replays: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
     """Names of methods of `pyarrow.Table`, with their arguments."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The file by path, size and time of its last change, and what was done to it."""
+        """The file by path, size and time of the last change, and the steps."""
         return {"the file": (self.path, *stamp(self.path)), "what was done to it": self.replays}
 
     def open(self) -> pa.Table:
         """Maps the file.
 
         Raises:
-            SourceError: It is gone, or no Arrow stream any more.
+            SourceError: It is missing, or no longer an Arrow stream.
         """
         try:
             with pa.memory_map(self.path) as file:
@@ -58,12 +58,12 @@ class MappedTable:
 @final
 @dataclass(frozen=True)
 class JoinedTable:
-    """Tables one below the other, each of them of tables side by side."""
+    """Tables one below the other, each made of tables side by side."""
 
     blocks: tuple[tuple["Table", ...], ...]
 
     def open(self) -> pa.Table:
-        """Joins them; nothing is copied."""
+        """Joins them without a copy."""
         rows = []
         for first, *others in ([_opened(block) for block in row] for row in self.blocks):
             for other in others:
@@ -74,20 +74,30 @@ class JoinedTable:
 
 
 Table: TypeAlias = MappedTable | JoinedTable | pa.Table
-"""A table by its files, or itself."""
+"""A table by its files, or the table itself."""
+
+
+@final
+@dataclass(frozen=True)
+class _Leaf:
+    """A leaf of an element, and its place in a row."""
+
+    path: tuple[str, ...]
+    """The column, and the fields of structs below it."""
+    spec: ArraySpec
+    is_file: bool = False
+    """Whether a value is `{"bytes": ..., "path": ...}`, and the leaf is the bytes."""
 
 
 @final
 class HuggingFaceSource(Source):
-    """Rows of a `datasets.Dataset`."""
+    """The rows of a `datasets.Dataset`."""
 
-    def __init__(
-        self, name: str, count: int, leaves: tuple[Leaf, ...], element_spec: Tree, table: Table, order: Table | None
-    ) -> None:
+    def __init__(self, name: str, count: int, leaves: Tree, table: Table, order: Table | None) -> None:
         self._name = name
         self._count = count
-        self._leaves = leaves
-        self.element_spec = element_spec
+        self._leaves, structure = _tree.flatten(leaves)
+        self.element_spec: Tree = Spec(tuple(leaf.spec for leaf in self._leaves), structure).tree
         self._table = table
         self._order = order
 
@@ -98,48 +108,135 @@ class HuggingFaceSource(Source):
         return self._name
 
     def describe(self, index: int) -> str:
-        """The dataset and the row."""
         return f"{self}[{index}]"
 
     def open(self) -> "OpenHuggingFaceSource":
-        """Maps the files."""
-        return OpenHuggingFaceSource(
-            self, self._leaves, _opened(self._table), None if self._order is None else _opened(self._order)
-        )
+        return OpenHuggingFaceSource(self)
 
 
 @final
 class OpenHuggingFaceSource:
-    """A `HuggingFaceSource` with its files mapped; they stay so until nobody has it any more."""
+    """Reads rows of mapped files. The mappings end with the last reference to this object."""
 
-    def __init__(
-        self, source: HuggingFaceSource, leaves: tuple[Leaf, ...], table: pa.Table, order: pa.Table | None
-    ) -> None:
+    def __init__(self, source: HuggingFaceSource) -> None:
         self._source = source
         _, self._structure = _tree.flatten(source.element_spec)
-        self._columns = [Column(leaf, table.column(leaf.path[0]).chunks) for leaf in leaves]
-        # What `select`, `shuffle` and `sort` leave behind: for each element its row in the table.
-        self._order = None if order is None else Column(_ROW, order.column(0).chunks)
+        table = _opened(source._table)
+        self._columns = [_Chunks(leaf, table.column(leaf.path[0]).chunks) for leaf in source._leaves]
+        # `select`, `shuffle` and `sort` leave the row in the table for each element.
+        order = None if source._order is None else _opened(source._order).column(0).chunks
+        self._order = order and _Chunks(_Leaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         """Copies rows, column by column and chunk by chunk."""
         if not len(indices):
             return
-
-        def refuse(leaf: Leaf, place: int, text: str) -> SpecError:
-            return SpecError(f"Column {leaf} of {self._source.describe(int(indices[place]))} {text}")
-
         rows = indices
-        if self._order is not None:
+        if self._order:
             found = np.empty(len(indices), np.uint64)
-            self._order.read_into(by_chunk(indices, self._order.ends), found, refuse)
+            self._order.read_into(indices, found)
             rows = found.astype(np.int64)
-        # Most often the chunks of all columns have the same ends.
-        ends, parts = self._columns[0].ends, by_chunk(rows, self._columns[0].ends)
         for column, array in zip(self._columns, _tree.flatten_like(self._structure, out), strict=True):
-            if not np.array_equal(ends, column.ends):
-                ends, parts = column.ends, by_chunk(rows, column.ends)
-            column.read_into(parts, array, refuse)
+            try:
+                column.read_into(rows, array)
+            except (NullError, _FileError) as error:
+                where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
+                if isinstance(error, _FileError):
+                    raise (SourceError if error.__cause__ else SpecError)(f"{where} {error}") from error.__cause__
+                if error.is_inner:
+                    raise SpecError(
+                        f"{where} has missing values (None) in it, or is not of {column.leaf.spec}."
+                    ) from None
+                raise SpecError(
+                    f"{where} is missing (None), which has no place in a batch. Give it a value, or leave such "
+                    "elements out: dataset.filter(lambda element: element[...] is not None) of Hugging Face."
+                ) from None
+
+
+class _FileError(Exception):
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+@final
+class _Chunks:
+    """The chunks of a column, each decoded when it is first read."""
+
+    def __init__(self, leaf: _Leaf, chunks: list[pa.Array]) -> None:
+        self.leaf = leaf
+        self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
+        self._chunks = chunks
+        self._views: dict[int, Column | None] = {}
+        """Decoded chunks; None for a chunk of which rows are decoded at each read."""
+
+    def __str__(self) -> str:
+        return ".".join(self.leaf.path)
+
+    def read_into(self, rows: Indices, out: npt.NDArray[Any]) -> None:
+        """Reads rows of the column.
+
+        Raises:
+            NullError: A value is missing. Its row is a place among `rows`.
+            _FileError: The same for a file.
+        """
+        chunks = np.searchsorted(self._ends, rows, side="right")
+        order = np.argsort(chunks, kind="stable")
+        cuts = [0, *(np.flatnonzero(np.diff(chunks[order])) + 1).tolist(), len(rows)]
+        for start, stop in itertools.pairwise(cuts):
+            places = order[start:stop]
+            chunk = int(chunks[places[0]])
+            self._read_chunk(chunk, rows[places] - (self._ends[chunk - 1] if chunk else 0), out, places)
+
+    def _read_chunk(self, number: int, rows: Indices, out: npt.NDArray[Any], places: Indices) -> None:
+        chunk = _field(self._chunks[number], self.leaf.path[1:])
+        if number not in self._views:
+            self._views[number] = self._viewed(chunk)
+        if (view := self._views[number]) is not None:
+            view.put(rows, out, places)
+            return
+        some = chunk.take(pa.array(rows))
+        try:
+            if self.leaf.is_file:
+                if some.null_count:
+                    raise NullError(some.is_null().index(True).as_py())
+                for row, place in enumerate(places.tolist()):
+                    out[place] = _file_bytes(row, some[row].as_py())
+                return
+            column_of(some, self.leaf.spec).put(np.arange(len(rows)), out, places)
+        except (NullError, _FileError) as error:
+            error.row = int(places[error.row])
+            raise
+
+    def _viewed(self, chunk: pa.Array) -> Column | None:
+        """Decodes a chunk, if that copies nothing and no value is missing."""
+        if self.leaf.is_file or is_copied(chunk.type):
+            return None
+        try:
+            return column_of(chunk, self.leaf.spec)
+        except NullError:
+            return None
+
+
+def _field(array: pa.Array, names: tuple[str, ...]) -> pa.Array:
+    """Returns a field of nested structs. A missing struct makes its fields missing."""
+    for name in names:
+        index = array.type.get_field_index(name)
+        array = array.flatten()[index] if array.null_count else array.field(index)
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _file_bytes(row: int, value: dict[str, Any]) -> bytes:
+    """Returns the bytes of a file that is in the table, or beside it."""
+    if value["bytes"] is not None:
+        return bytes(value["bytes"])
+    if value["path"] is None:
+        raise _FileError(row, "has neither the bytes of a file nor its path.")
+    try:
+        with open(value["path"], "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise _FileError(row, f"is a file that cannot be read: {error}") from error
 
 
 def from_dataset(dataset: Any) -> HuggingFaceSource:
@@ -147,8 +244,8 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
 
     Raises:
         ArgumentTypeError: It is several datasets.
-        SpecError: It has a transform, or a column that has no spec: of objects, dates, lists of differing shapes, or
-            images that are to be decoded.
+        SpecError: It has a transform, or a column without a spec: objects, dates, lists of differing shapes, or images
+            with decoding.
     """
     if isinstance(dataset, dict):
         raise ArgumentTypeError(
@@ -170,51 +267,47 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
     leaves = {name: _leaves(table.schema.field(name).type, dataset.features[name], (name,)) for name in form["columns"]}
     if not leaves:
         raise SpecError("This dataset of Hugging Face has no columns.")
-    flat, structure = _tree.flatten(leaves)
-    spec = Spec(tuple(leaf.spec for leaf in flat), structure)
     # There is no public name for the order that `select`, `shuffle` and `sort` leave behind.
     order = dataset._indices
     name = dataset.info.dataset_name or "datasets.Dataset"
     return HuggingFaceSource(
         f"{name}[{dataset.split}]" if dataset.split else name,
         len(dataset),
-        tuple(flat),
-        spec.tree,
+        leaves,
         _by_file(table),
         None if order is None else _by_file(order),
     )
 
 
 def is_dataset(source: object) -> bool:
-    """Whether it is a `datasets.Dataset`, or several in a dict; asked where `datasets` is imported already."""
-    import datasets  # not above: a worker process, which has the files alone, does not need it
+    """Whether it is a `datasets.Dataset`, or several in a dict. `datasets` must be imported."""
+    import datasets  # not above: a worker process does not need it
 
     return isinstance(source, (datasets.Dataset, datasets.DatasetDict, datasets.IterableDatasetDict))
 
 
 def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
-    """The tree of leaves of a column, or of a field of a struct."""
-    if hasattr(feature, "decode_example"):  # images, sound: files inside the table; JSON, which is text
+    """Returns the tree of leaves of a column, or of a field of a struct."""
+    if hasattr(feature, "decode_example"):  # images and sound are files in the table; JSON is text
         is_file = pa.types.is_struct(kind)
         if feature.decode:
             name = type(feature).__name__
             raise SpecError(
                 f"Column {'.'.join(path)} of this dataset is to be decoded as {name}, one element after the other, and "
-                "nobody knows its shape ahead. Decode it in map(), which is parallel: from_source(dataset.cast_column("
+                "its shape is not known ahead. Decode it in map(), which is parallel: from_source(dataset.cast_column("
                 f"{path[0]!r}, datasets.{name}(decode=False))) gives {'the bytes of each file' if is_file else 'text'}."
             )
         if is_file:
-            return Leaf(path, ArraySpec((), np.dtype("S")), is_file=True)
+            return _Leaf(path, ArraySpec((), np.dtype("S")), is_file=True)
     if pa.types.is_struct(kind) and not isinstance(kind, pa.BaseExtensionType):
         fields = [kind.field(number) for number in range(kind.num_fields)]
-        return {field.name: _leaves(field.type, _part(feature, field.name), (*path, field.name)) for field in fields}
+        features = feature if isinstance(feature, dict) else {}
+        return {each.name: _leaves(each.type, features.get(each.name), (*path, each.name)) for each in fields}
     shape: list[int | None] = []
     declared = getattr(kind, "shape", None)  # of Array2D to Array5D
     value = kind
-    while (value := getattr(value, "storage_type", value)) and isinstance(
-        value, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-    ):
-        shape.append(value.list_size if isinstance(value, pa.FixedSizeListType) else None)
+    while is_list(value := getattr(value, "storage_type", value)):
+        shape.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
         value = value.value_type
     spec_shape = tuple(declared or shape)
     dtype = _dtype(value)
@@ -225,18 +318,12 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
             "Hugging Face, such as to Value('int64'), List(Value('float32'), length=64) or Array2D((None, 3), "
             "'float32'), or dataset.remove_columns()."
         )
-    return Leaf(path, ArraySpec(spec_shape, dtype))
-
-
-def _part(feature: Any, name: str) -> Any:
-    return feature.get(name) if isinstance(feature, dict) else None
+    return _Leaf(path, ArraySpec(spec_shape, dtype))
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.dtype("U")
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return np.dtype("S")
+    if is_text(kind) or is_binary(kind):
+        return np.dtype("U" if is_text(kind) else "S")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
         return dtype
@@ -244,14 +331,14 @@ def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
 
 
 def _by_file(table: Any) -> Table:
-    """A table of `datasets`, by its files where it has some."""
+    """Returns a table of `datasets` by its files, if it has files."""
     if hasattr(table, "blocks"):
         return JoinedTable(tuple(tuple(_by_file(block) for block in row) for row in table.blocks))
     if not hasattr(table, "path"):
         return table.table
-    # Its metadata, which say what a column means, were read.
+    # The metadata, which give columns a meaning, were read before.
     replays = tuple(replay for replay in table.replays if replay[0] != "replace_schema_metadata")
-    if any(name in ("cast", "flatten") for name, *_ in replays):  # of which `datasets` has its own
+    if any(name in ("cast", "flatten") for name, *_ in replays):  # `datasets` has its own of these
         return table
     return MappedTable(table.path, replays)
 
@@ -259,4 +346,4 @@ def _by_file(table: Any) -> Table:
 def _opened(table: Table) -> pa.Table:
     if isinstance(table, (MappedTable, JoinedTable)):
         return table.open()
-    return getattr(table, "table", table)  # what was cast is a table of `datasets`
+    return getattr(table, "table", table)  # a cast table is one of `datasets`

@@ -1,8 +1,8 @@
-"""TFRecord files as a source of random access: records of bytes, or `tf.train.Example`s as dicts of arrays.
+"""TFRecord files as a source with random access: records of bytes, or `tf.train.Example`s as dicts of arrays.
 
-A record is its length (8 bytes), a checksum of that (4), the data, and a checksum of those (4). Where records are is
-found once, from their heads, and kept (see `_recordindex`): 8 bytes a record. A compressed file is decompressed once
-beside it, for compressed data have no random access.
+A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). The places of
+the records are found once, from their heads, and kept (see `_recordindex`): 8 bytes a record. A compressed file has no
+random access, so its content is written beside it once.
 """
 
 import os
@@ -20,11 +20,11 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _recordindex, _tfframes
-from penstock.sources._example import ExampleError, ExampleReader
+from penstock.sources._example import ExampleError, ExampleReader, row_numbers
 from penstock.sources._features import Feature, features_of, inferred
-from penstock.sources._openfile import File, FilesSource, OpenFiles, for_each, placed
+from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, for_each, placed, rows_of
 from penstock.sources._tfframes import HEAD_NBYTES, TAIL_NBYTES, compression_of, first_record, offsets_of
-from penstock.sources._wire import BYTES, INT64, MANY, DamagedError, is_sequence, walk
+from penstock.sources._wire import DamagedError, is_sequence, walk
 
 Compression = Literal["auto", "gzip", "zlib"] | None
 Integers = npt.NDArray[np.int64]
@@ -40,11 +40,11 @@ def source(
     check_crc: bool,
     cache_dir: str | os.PathLike[str] | None,
 ) -> "TFRecordSource":
-    """Makes a source of what a user asked for; see `penstock.from_tfrecord`."""
+    """Makes a source from the arguments of `penstock.from_tfrecord`."""
     if compression not in _OPTIONS:
         raise ArgumentError(f"compression={compression!r}: it is one of {', '.join(map(repr, _OPTIONS))}.")
     if defaults and (features is None or features == "auto"):
-        raise ArgumentError("defaults= are of features, which have to be named: features={...}.")
+        raise ArgumentError("defaults= are for features, which have to be named: features={...}.")
     is_auto = isinstance(features, str) and features == "auto"
     wanted = None if features is None or is_auto else features_of(features, defaults)
     where = None if cache_dir is None else os.path.abspath(cache_dir)
@@ -52,52 +52,52 @@ def source(
 
 
 class _Index(NamedTuple):
-    """Where the records of all files are."""
+    """The places of the records of all files."""
 
     files: list[File]
-    """Those that are read: the files themselves, or their content without compression."""
+    """The files to read: the given ones, or their decompressed content."""
     bounds: Integers
-    """The first record of each file and the number of all, shape `(files + 1,)`."""
+    """See `bounds_of`."""
     offsets: Integers
-    """The byte at which each record starts and the last ends, file after file, shape `(records + files,)`."""
+    """The start of each record and the end of the last, file after file, shape `(records + files,)`."""
 
 
 @final
 @dataclass(frozen=True)
 class TFRecordSource(FilesSource):
-    """Records of TFRecord files, one file after the other. The index is looked up or made when it is first needed."""
+    """The records of TFRecord files, one file after the other. The index is read or made when it is first needed."""
 
     files: tuple[File, ...]
     features: tuple[Feature, ...] | None
-    """The features of Examples; None for records as they are, uint8 of shape `(None,)`."""
+    """The features of Examples; None for the bytes of records, uint8 of shape `(None,)`."""
     is_auto: bool
-    """The features are those of the first record."""
+    """Whether the features are those of the first record."""
     compression: Compression
     check_crc: bool
     cache_dir: str | None
 
     @cached_property
     def wanted(self) -> tuple[Feature, ...] | None:
-        """The features, read from the first record where they are to be found out."""
+        """The features, read from the first record if necessary."""
         return self._inferred() if self.is_auto else self.features
 
     @cached_property
     def element_spec(self) -> Tree:
-        """A dict of the features, or bytes."""
         if self.wanted is None:
             return ArraySpec((None,), np.dtype(np.uint8))
         return {feature.name: feature.spec for feature in self.wanted}
 
     @cached_property
     def index(self) -> _Index:
-        """Where the records are."""
-        parts = for_each(self.files, self._indexed)
-        counts = [len(offsets) - 1 for _, offsets in parts]
-        bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
-        return _Index([file for file, _ in parts], bounds, np.concatenate([offsets for _, offsets in parts]))
+        """The places of the records."""
+        files, offsets = zip(*for_each(self.files, self._indexed), strict=True)
+        return _Index(list(files), bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets))
+
+    def _compression(self, file: File) -> _recordindex.Compression | None:
+        return compression_of(file) if self.compression == "auto" else self.compression
 
     def _indexed(self, file: File) -> tuple[File, Integers]:
-        compression = compression_of(file) if self.compression == "auto" else self.compression
+        compression = self._compression(file)
         content = _recordindex.decompressed(file, compression, self.cache_dir) if compression else file
         arrays = _recordindex.kept(content, "tfrecord", self.cache_dir, lambda: {"offsets": offsets_of(content, file)})
         return content, arrays["offsets"]
@@ -105,75 +105,57 @@ class TFRecordSource(FilesSource):
     def __len__(self) -> int:
         return int(self.index.bounds[-1])
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Where it arrives the index is looked up again: it is a file, and may be large.
-        return {name: value for name, value in self.__dict__.items() if name != "index"}
-
     def describe(self, index: int) -> str:
-        """The file, and the number of the record in it."""
         number, record = placed(self.index.bounds, index)
         return f"{self.files[number].name} record {record}"
 
     def open(self) -> "OpenTFRecordSource":
-        """The form that reads; files are opened when they are first read."""
         return OpenTFRecordSource(self)
 
     def _inferred(self) -> tuple[Feature, ...]:
         for file in self.files:
-            compression = compression_of(file) if self.compression == "auto" else self.compression
-            record = first_record(file, compression)
+            record = first_record(file, self._compression(file))
             if record is None:
                 continue
+            name = f"{file.name} record 0"
             try:
                 found, _ = walk(memoryview(record), 0, len(record))
                 has_lists = is_sequence(record)
             except DamagedError as error:
-                raise SourceError(f"{file.name} record 0 is no tf.train.Example: {error}.") from error
+                raise SourceError(f"{name} is no tf.train.Example: {error}.") from error
             if has_lists:
                 raise SpecError(
-                    f"{file.name} record 0 is a tf.train.SequenceExample, whose lists of features are not read here. "
-                    "Name features of its context with features={...}, or leave features= out and parse the records in "
-                    "map()."
+                    f"{name} is a tf.train.SequenceExample, whose lists of features are not read here. Name features "
+                    "of its context with features={...}, or leave features= out and parse the records in map()."
                 )
-            features = []
-            for name, each in sorted(found.items()):
-                values = each.values
-                if each.kind == INT64:
-                    content = values if isinstance(values, bytes) else record[each.start : each.end]
-                    count = sum(byte < 0x80 for byte in content)
-                else:
-                    count = len(values) if isinstance(values, list) else 1
-                nbytes = len(values) if isinstance(values, bytes) else each.end - each.start
-                kind = BYTES if each.kind == MANY and count == 1 else each.kind
-                features.append(inferred(name.decode(), kind, nbytes, count))
-            if not features:
-                raise SourceError(f"{file.name} record 0 is a tf.train.Example without features.")
-            return tuple(features)
+            if not found:
+                raise SourceError(f"{name} is a tf.train.Example without features.")
+            return tuple(inferred(each.decode(), found[each], record) for each in sorted(found))
         raise SpecError(f"features='auto' learns from the first record, but there is none in {self}.")
 
 
 @final
-class OpenTFRecordSource:
-    """A `TFRecordSource` that reads."""
+class OpenTFRecordSource(RecordReader):
+    """Reads records; files are opened at their first read."""
 
     def __init__(self, source: TFRecordSource) -> None:
+        super().__init__(source.index.files)
         self._source = source
         self._index = source.index
-        self._files = OpenFiles(self._index.files)
         self._examples = None if source.wanted is None else ExampleReader(source.wanted)
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Reads all requests at once: records that are neighbours in a file come in one call.
+        """Reads all requests. Records that are neighbours in a file are one read.
 
         Raises:
-            SourceError: A record is damaged, or no Example; its file, number and byte are named.
-            SpecError: A feature is missing, or is not what its spec says.
+            SourceError: A record is damaged, or no Example. The message has its file, number and byte.
+            SpecError: A feature is missing, or does not fit its spec.
         """
         elements = reads[0].indices if len(reads) == 1 else np.concatenate([_NONE, *(read.indices for read in reads)])
         if not len(elements):
             return
-        numbers, offsets, sizes = self._ranges(elements)
-        firsts = np.cumsum([0, *(len(read.indices) for read in reads)])
+        numbers, offsets, sizes = self.ranges(elements)
+        firsts = bounds_of(len(read.indices) for read in reads)
         for members, data, at in self._files.chunks(numbers, offsets, sizes):
             starts, ends = at + HEAD_NBYTES, at + sizes[members] - TAIL_NBYTES
             if self._source.check_crc:
@@ -184,7 +166,7 @@ class OpenTFRecordSource:
                     mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
                     if not len(mine):
                         continue
-                rows = _composed(read.rows, members[mine] - firsts[number])
+                rows = rows_of(read.rows, members[mine] - firsts[number])
                 self._write(elements[members[mine]], data, starts[mine], ends[mine], read.arrays, rows)
 
     def _write(
@@ -197,8 +179,7 @@ class OpenTFRecordSource:
         rows: Integers | slice,
     ) -> None:
         if self._examples is None:
-            numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-            for row, start, end in zip(numbers, starts.tolist(), ends.tolist(), strict=True):
+            for row, start, end in zip(row_numbers(rows), starts.tolist(), ends.tolist(), strict=True):
                 arrays[0][row] = data[start:end].copy()
             return
         try:
@@ -208,7 +189,7 @@ class OpenTFRecordSource:
             raise kind(f"{self._source.describe(int(elements[error.row]))}: {error}.") from None
 
     def _check(self, elements: Indices, data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> None:
-        """Compares every bit of the records with their checksums."""
+        """Compares all bytes of the records with their checksums."""
         wrong = _tfframes.check(data, starts, ends)
         if wrong is None:
             return
@@ -216,39 +197,19 @@ class OpenTFRecordSource:
         element = int(elements[k])
         number = placed(self._index.bounds, element)[0]
         file, content = self._source.files[number], self._index.files[number]
-        offset = int(self._ranges(elements[k : k + 1])[1][0])
+        offset = int(self.ranges(elements[k : k + 1])[1][0])
         raise SourceError(
             f"{self._source.describe(element)} is damaged: {what}. It starts at byte {offset:,} of {file.url}"
             f"{', decompressed' * (file != content)}. Bits have changed since it was written; restore the file from a "
             "copy."
         )
 
-    def _ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        """The file of each record, the byte at which it starts, and its bytes with all that frames it."""
+    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         index = self._index
-        numbers = np.searchsorted(index.bounds, elements, "right") - 1
+        numbers = (np.searchsorted(index.bounds, elements, "right") - 1).astype(np.int64)
         places = elements + numbers
         offsets = index.offsets[places]
-        return numbers.astype(np.int64), offsets, index.offsets[places + 1] - offsets
-
-    def advise(self, indices: Indices) -> None:
-        """Has the kernel fetch the records, unless they are in memory already."""
-        self._files.advise(*self._ranges(indices))
-
-    def close(self) -> None:
-        """Closes the files."""
-        self._files.close()
+        return numbers, offsets, index.offsets[places + 1] - offsets
 
 
 _NONE = np.empty(0, np.int64)
-
-
-def _composed(rows: Integers | slice, members: Integers) -> Integers | slice:
-    """The rows of some members: a slice where they are neighbours, for that is faster."""
-    if isinstance(rows, slice):
-        step = rows.step or 1
-        first, count = int(members[0]), len(members)
-        if step == 1 and int(members[-1]) - first == count - 1 and bool((members[1:] > members[:-1]).all()):
-            return slice(rows.start + first, rows.start + first + count)
-        return np.asarray(members * step + rows.start, np.int64)
-    return rows[members]
