@@ -26,7 +26,7 @@ class TestProcesses(ExecutorTests):
 
 @pytest.mark.slow
 class TestOtherNumbersOfProcesses(TestProcesses):
-    worker_counts = (1, 5)
+    worker_counts = (1, 3)
 
 
 @pytest.mark.faults

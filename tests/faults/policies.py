@@ -1,12 +1,12 @@
-"""What each policy of `on_error` delivers of 10,000 elements in a shuffled order, of which some are bad."""
+"""The elements that each policy of `on_error` delivers from a shuffled dataset with bad elements."""
 
 import functools
 
 import penstock as ps
 
-COUNT, BAD_COUNT, SIZE = 10_000, 1_000, 64
+COUNT, BAD_COUNT, SIZE = 2_000, 200, 64
 EXECUTORS = {"inline": 1, "threads": 4, "processes": 2}
-"""And their numbers of workers."""
+"""Executors and their numbers of workers."""
 SEED = 6
 
 
@@ -17,16 +17,16 @@ def order() -> list[int]:
 
 
 def cuts() -> list[list[int]]:
-    """The elements of its batches of `SIZE`, if none is bad."""
+    """The elements of each batch when none is bad."""
     return [order()[start : start + SIZE] for start in range(0, COUNT, SIZE)]
 
 
 def stood_in_for(bad: set[int]) -> list[list[int]]:
-    """With `replace`: the next of the batch that is well."""
+    """`replace`: the next good element of the batch."""
     return [[next(x for x in cut[row:] + cut[:row] if x not in bad) for row in range(len(cut))] for cut in cuts()]
 
 
 def left_out(bad: set[int]) -> list[list[int]]:
-    """With `skip`: batches of those that are well."""
+    """`skip`: batches of the good elements."""
     rest = [x for x in order() if x not in bad]
     return [rest[start : start + SIZE] for start in range(0, len(rest), SIZE)]

@@ -1,6 +1,6 @@
-"""Whatever happens to those who fill a cache, what is read from it is right.
+"""A cache never delivers a wrong element, whatever happens to the processes that fill it.
 
-`PENSTOCK_KILLS=200` kills so many; without it, as many as half a minute allows.
+`PENSTOCK_KILLS` is the number of processes to kill.
 """
 
 import contextlib
@@ -24,9 +24,8 @@ from penstock.testing import assert_same
 
 pytestmark = pytest.mark.faults
 
-COUNT = 1000
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "0"))
-TIME_S = 20.0
+COUNT = 500
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "8"))
 
 
 def element(x: Any) -> Any:
@@ -116,15 +115,15 @@ def held_and_right(path: Path, expected: list[Any]) -> int:
 def test_killed_at_any_moment_no_wrong_element_is_read(
     tmp_path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, began_s, kills, round_, before = random.Random(7), time.monotonic(), 0, 0, 0
-    while kills < KILLS or (not KILLS and time.monotonic() < began_s + TIME_S):
+    rng, kills, round_, before = random.Random(7), 0, 0, 0
+    while kills < KILLS:
         path = tmp_path / f"round {round_}"
         executor = rng.choice(["inline", "threads", "processes"])
         fillers = [Filler(path, executor, rng.randrange(10)) for _ in range(rng.choice([1, 1, 2]))]
         try:
             for filler in fillers:
                 filler.begin()
-            time.sleep(rng.random() * 0.5)  # the moment is what is drawn
+            time.sleep(rng.random() * 0.25)  # the moment is random
         finally:
             kills += sum([filler.kill() for filler in fillers])
         held = held_and_right(path, expected)
@@ -136,8 +135,6 @@ def test_killed_at_any_moment_no_wrong_element_is_read(
                 assert held_and_right(path, expected) == held
         if held > 0.9 * COUNT:
             round_, before = round_ + 1, 0
-    sys.stderr.write(f"\n{kills} killed in {time.monotonic() - began_s:.0f} s, {round_ + 1} caches\n")
-    assert kills >= (KILLS or 5)
     for element_, want in zip(made(path), expected, strict=True):
         assert_same(element_, want)
 

@@ -49,7 +49,7 @@ PLANS: dict[str, Callable[[], ps.Dataset]] = {
 MORE_PLANS: dict[str, Callable[[], ps.Dataset]] = {
     "a filter of a filter": lambda: ps.range(4 * COUNT).filter(lambda x: x % 2).filter(lambda x: x % 4 == 1),
 }
-PAIR_COUNT = 100
+PAIR_COUNT = 40
 
 
 class Interrupt:

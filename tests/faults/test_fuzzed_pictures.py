@@ -1,8 +1,8 @@
-"""10,000 JPEGs in folders, of which 1,000 were damaged: each policy gives exactly what it says, on every executor.
+"""JPEGs in folders, a tenth of them damaged: each policy delivers exactly what it promises, on every executor.
 
-A JPEG has no checksum. So a flipped bit may be seen when it is decoded, or change some pixels, or nothing; a file in
-whose place there is another is as good as any. Which are bad is what decoding each file by itself says, and those of
-which it is known are among them. `test_fuzzed_files.py` has files of which it is known of all.
+A JPEG has no checksum. So a flipped bit may stop the decoder, change some pixels, or change nothing; a file that was
+swapped with another is as good as any. Decoding each file alone decides which are bad; files that are certainly bad
+are among these. In `test_fuzzed_files.py` every damaged file is certainly bad.
 """
 
 import json

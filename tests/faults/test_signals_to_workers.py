@@ -20,8 +20,9 @@ from tests.leftovers import not_of_others, shared_names
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
-COUNT = 4000
+COUNT = 1600
 SIZE = 8
+KILL_COUNT = 30
 
 
 class Traced:
@@ -65,11 +66,11 @@ def assert_epoch(batches: Any, want: list[Any], after: Callable[[int], object] =
     assert number == len(want) - 1
 
 
-def test_a_hundred_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) -> None:
+def test_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) -> None:
     # Between two kills are more batches than slots, so none hits one unit three times; that would be an error.
     rng, traced = random.Random(1), Traced()
-    gaps = [rng.randint(4, 5) for _ in range(100)]
-    moments = {sum(gaps[: i + 1]) for i in range(100)}
+    gaps = [rng.randint(5, 6) for _ in range(KILL_COUNT)]
+    moments = {sum(gaps[: i + 1]) for i in range(KILL_COUNT)}
     timers, killed = [], []
 
     def kill() -> None:
@@ -90,7 +91,7 @@ def test_a_hundred_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) ->
             timer.join()
         told = loader.report().note
     hit = len(set(killed))  # some moments come while a worker is starting, or hit one that is dead and not reaped yet
-    assert hit >= 60
+    assert hit >= KILL_COUNT // 2
     more = re.search(r"And (\d+) more such lines", told)
     assert told.count("A new worker ") + int(more[1] if more else 0) >= hit - 5, told
     assert "was killed by signal 9 (SIGKILL)" in told
