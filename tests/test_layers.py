@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "memory": BASE,
     "plan": MEMORY,
     "report": BASE,  # what `run` and `_loader` report to; it knows neither
+    "native": BASE | {"report"},  # the limits of control groups
     "lower": PLAN,
     "run": PLAN | {"lower", "report", "sources"},  # a parcel asks where in its file a memmap lies
     "_loader": RUN,

@@ -1,0 +1,194 @@
+"""The copy engine: native threads that copy elements into batches without the interpreter.
+
+`Engine` is the one in C++ if it was built. Otherwise, or with `PENSTOCK_NATIVE=0` in the environment, it is the one in
+NumPy (`_numpy.py`), with the same interface. `implementation()` says which.
+
+A *source* holds elements: an array in memory, rows of a file, or a list of arrays. A *job* is a list of *copies*, often
+one batch. A copy is a tuple `(source, rows, destination, destination_rows, conversion)`:
+
+- `rows`: the elements to copy, int64, shape `(n,)`.
+- `destination`: a writable array (or buffer) whose first axis counts rows. Each row is contiguous; the distance between
+  rows is free. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit.
+- `destination_rows`: the rows to write, int64, shape `(n,)`; None for 0, 1, 2, ...
+- `conversion`: what `conversion(source_dtype, destination_dtype)` returned; None to copy bytes.
+
+See design/0021-copy-engine.md for the reasons and the numbers.
+"""
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from penstock.native import _numpy
+from penstock.native._dtypes import can_convert as can_convert, conversion as conversion
+from penstock.native._errors import CopyError as CopyError
+from penstock.native._options import Mapped, file_options
+
+if TYPE_CHECKING:
+    _implementation = _numpy
+else:
+    try:
+        if os.environ.get("PENSTOCK_NATIVE") == "0":
+            raise ModuleNotFoundError
+        from penstock.native import _engine as _implementation
+    except ImportError:
+        _implementation = _numpy
+
+Source = _implementation.Source
+
+_logger: Final = logging.getLogger("penstock")
+_engines: Final[weakref.WeakSet["Engine"]] = weakref.WeakSet()
+_has_logged = False
+
+
+def implementation() -> str:
+    """Returns `"native"` or `"numpy"`."""
+    return "numpy" if _implementation is _numpy else "native"
+
+
+def _log_missing() -> None:
+    global _has_logged  # noqa: PLW0603
+    if not _has_logged and implementation() == "numpy" and os.environ.get("PENSTOCK_NATIVE") != "0":
+        _has_logged = True
+        _logger.warning(
+            "The copy engine was not compiled when penstock was installed, so NumPy makes the copies, slower. "
+            "Install a C++ compiler and reinstall penstock."
+        )
+
+
+@final
+class Engine(_implementation.Engine):
+    """Threads that execute copies, job after job, in the order of submission.
+
+    Several threads share a job by rows, so that the earliest job ends first. All methods may be called by any thread,
+    and by finalizers. In a child made by fork the engine does nothing: `close` returns, everything else raises
+    RuntimeError.
+
+    These methods are called once a batch. They are inherited, so there is no Python in between:
+
+    `submit(job_number, copies)` queues a job. Numbers increase. Rows are copied, so their arrays may change afterwards;
+    the destinations must stay untouched until the job is done. Everything is checked first: IndexError names the source
+    and the element, ValueError the sizes that do not fit, and the job is not queued.
+
+    `wait(job_number, timeout_s=None)` returns True if the job is done, and False after the timeout. The GIL is free
+    meanwhile, and Ctrl-C interrupts within 50 ms. CopyError: an element could not be read. LookupError: the job is not
+    under way, because it was not submitted, waited for before, or cancelled, or because the engine was closed.
+
+    `is_done(job_number)` returns whether `wait` would return or raise at once.
+
+    `cancel(up_to, timeout_s=None)` drops all jobs up to this number. True: no thread writes into their destinations any
+    more. False: after the timeout, some thread still does.
+
+    `advise(source, rows)` tells the kernel that these rows of a file will be read. It never waits. If too many rows are
+    queued, it drops the oldest.
+
+    `close(timeout_s=None)` ends the threads after the parts that they copy, and drops the jobs that are not done.
+    False: a thread still hangs in a read; it is left alone, with the memory that it writes to. May be called again.
+
+    `stats()` returns a dict: `nbytes` copied, `jobs` done, `cpu_ns` of the engine's threads, `waits` that blocked,
+    `wait_ns`, and the `announced` rows.
+
+    Args:
+        thread_count: Threads that copy. Threads that announce reads come on top, with the first `advise`.
+    """
+
+    def __init__(self, thread_count: int) -> None:
+        if implementation() == "numpy":
+            super().__init__(thread_count)
+        _log_missing()
+        _engines.add(self)
+
+    def memory(self, array: Any, *, name: object = "an array") -> Source:
+        """Makes a source of an array in memory, which it keeps alive.
+
+        Args:
+            array: Its first axis counts elements. Any strides, any dtype without Python objects.
+            name: For errors.
+        """
+        return _implementation.memory_source(array, name)
+
+    def file(
+        self,
+        path: str | os.PathLike[str] | int,
+        offset: int,
+        count: int,
+        row_nbytes: int,
+        row_stride: int | None = None,
+        *,
+        mapped: Mapped = "auto",
+        inner: tuple[int, Sequence[int], Sequence[int]] | None = None,
+        name: object = None,
+    ) -> Source:
+        """Makes a source of rows in a file. Sources in the same file share its descriptor and its mapping.
+
+        Args:
+            path: The file, or an open descriptor, which is duplicated.
+            offset: Byte of the file at which element 0 starts.
+            count: Elements.
+            row_nbytes: Bytes of an element.
+            row_stride: Bytes from one element to the next, also fewer than `row_nbytes` (windows) or negative.
+            mapped: True to read through a mapping, False with `pread`. `"auto"`: `pread` for rows of 32 KiB and more.
+                For smaller rows a mapping, which keeps its pages if the file is at most a quarter of the memory that
+                the process may use, and otherwise gives them back again and again.
+            inner: For elements that are not contiguous: item size, shape and strides in bytes.
+            name: For errors; the path if None.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        item_nbytes, shape, strides = inner or (1, (row_nbytes,), (1,))
+        if item_nbytes * int(np.prod(shape, dtype=np.int64)) != row_nbytes:
+            raise ValueError(f"elements of {item_nbytes} x {tuple(shape)} bytes do not have {row_nbytes} bytes")
+        fd, path_or_none = (path, None) if isinstance(path, int) else (-1, os.fspath(path))
+        is_mapped, give_back_nbytes = file_options(
+            mapped, row_nbytes, inner is None, os.stat(path).st_size if mapped == "auto" else 0
+        )
+        return _implementation.file_source(
+            path_or_none,
+            fd,
+            offset,
+            count,
+            row_nbytes if row_stride is None else row_stride,
+            item_nbytes,
+            tuple(shape),
+            tuple(strides),
+            is_mapped,
+            give_back_nbytes,
+            path if name is None else name,
+        )
+
+    def ragged(
+        self, arrays: Iterable[ArrayLike], *, padding: ArrayLike | None = 0, name: object = "a list of arrays"
+    ) -> Source:
+        """Makes a source of arrays of different lengths. A copy writes each to the start of its row.
+
+        A longer array is cut off. A shorter one is followed by `padding`.
+
+        Args:
+            arrays: Of one dtype. Kept alive; those that are not C-contiguous are copied.
+            padding: A number; an array without axes if it has to have the destination's dtype. None to leave the rest
+                of a row as it is.
+            name: For errors.
+        """
+        kept = [np.ascontiguousarray(array) for array in arrays]
+        dtype = kept[0].dtype if kept else np.dtype(np.uint8)
+        if any(each.dtype != dtype for each in kept):
+            raise ValueError(f"the arrays have different dtypes: {sorted({str(each.dtype) for each in kept})}")
+        pattern = b""
+        if padding is not None:
+            number = np.asarray(padding)
+            pattern = (number if isinstance(padding, np.ndarray) else number.astype(dtype)).tobytes()
+        return _implementation.ragged_source(kept, dtype.itemsize, pattern, name)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends all threads before the interpreter frees what they write to."""
+    for engine in list(_engines):
+        engine.close(5.0)

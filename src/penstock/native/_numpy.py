@@ -1,0 +1,265 @@
+"""The copy engine in NumPy: the oracle of the native one in tests, and its substitute where that is not built.
+
+One thread executes the jobs in their order. It needs the interpreter for every copy, so it is slower, and `advise` does
+nothing.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.native._dtypes import dtypes_of
+from penstock.native._errors import CopyError
+
+Bytes = NDArray[np.uint8]
+Rows = NDArray[np.int64]
+
+
+class Source:
+    """Elements that can be copied, see `Engine.memory`, `Engine.file` and `Engine.ragged`."""
+
+    def __init__(self, name: object, count: int, row_nbytes: int, access: str, read: Callable[[int], Bytes]) -> None:
+        self.name = name
+        self.count = count
+        self.row_nbytes = row_nbytes
+        self.access = access
+        self.read: Final = read
+        """The bytes of one element."""
+        self.padding: bytes | None = None
+        """Of ragged elements: behind those that are shorter than their rows. Empty to leave the row as it is."""
+        self.item_nbytes = 1
+
+
+def memory_source(array: Any, name: object) -> Source:
+    """See `Engine.memory`."""
+    array = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
+    if array.dtype.hasobject:
+        raise TypeError("an array of Python objects cannot be copied as bytes")
+    if not 1 <= array.ndim <= 32:
+        raise ValueError(f"a source needs 1 to 32 axes, not {array.ndim}")
+    row_nbytes = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    return Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]))
+
+
+def file_source(
+    path: Any,
+    fd: int,
+    offset: int,
+    count: int,
+    stride: int,
+    item_nbytes: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    is_mapped: bool,
+    give_back_nbytes: int,
+    name: object,
+) -> Source:
+    """See `Engine.file`; here, every element is read with `pread`."""
+    if len(shape) != len(strides) or count < 0 or item_nbytes <= 0 or any(n < 0 for n in shape):
+        raise ValueError("the sizes of a file's rows are negative, too large, or do not match")
+    reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    is_empty = 0 in shape
+    low = 0 if is_empty else sum(min(0, each) for each in reach)
+    nbytes = 0 if is_empty else sum(max(0, each) for each in reach) + item_nbytes - low
+    if count > 0 and offset + min(0, stride * (count - 1)) + low < 0:
+        raise ValueError("elements would lie before the file's first byte, or too far behind it")
+    file = os.dup(fd) if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    dtype = np.dtype((np.void, item_nbytes))
+
+    def read(row: int) -> Bytes:
+        data = bytearray(nbytes)
+        view = memoryview(data)
+        start = found = offset + row * stride + low
+        while view:
+            try:
+                length = os.preadv(file, [view], found)
+            except OSError as error:
+                raise CopyError(name, row, error.errno or 0, nbytes, found - start) from None
+            if not length:
+                raise CopyError(name, row, 0, nbytes, found - start)
+            found, view = found + length, view[length:]
+        return _bytes_of(np.ndarray(shape, dtype, data, -low, strides) if nbytes else np.empty(0, np.uint8))
+
+    source = Source(name, count, item_nbytes * int(np.prod(shape, dtype=np.int64)), "read", read)
+    weakref.finalize(source, os.close, file)
+    return source
+
+
+def ragged_source(arrays: Sequence[Any], item_nbytes: int, padding: bytes, name: object) -> Source:
+    """See `Engine.ragged`."""
+    arrays = tuple(arrays)
+    for i, array in enumerate(arrays):
+        if array.dtype.hasobject or array.itemsize != item_nbytes or not array.flags.c_contiguous:
+            raise ValueError(f"element {i} is not a C-contiguous array of numbers of {item_nbytes} bytes")
+    source = Source(name, len(arrays), 0, "memory", lambda row: _bytes_of(arrays[row]))
+    source.padding = bytes(padding)
+    source.item_nbytes = item_nbytes
+    return source
+
+
+def _bytes_of(array: NDArray[Any]) -> Bytes:
+    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+
+
+class Engine:
+    """See `penstock.native.Engine`."""
+
+    def __init__(self, thread_count: int) -> None:
+        if not 1 <= thread_count <= 256:
+            raise ValueError(f"an engine has 1 to 256 threads, not {thread_count}")
+        self.thread_count = thread_count
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # a finalizer may call `close` in the middle of any method
+        self._executor: ThreadPoolExecutor | None = None
+        self._jobs: dict[int, Future[int]] = {}
+        self._last: int | None = None
+        self._is_closed = False
+        self._stats = dict.fromkeys(("nbytes", "jobs", "cpu_ns", "waits", "wait_ns", "announced"), 0)
+
+    def submit(self, job_number: int, copies: Iterable[tuple[Any, ...]], /) -> None:
+        self._refuse_forked()
+        tasks = [_task(*copy) for copy in copies]
+        with self._lock:
+            if self._is_closed:
+                raise ValueError("the engine is closed")
+            if self._last is not None and job_number <= self._last:
+                raise ValueError("job numbers must increase from one submission to the next")
+            self._last = job_number
+            self._executor = self._executor or ThreadPoolExecutor(1, "penstock-copy")
+            self._jobs[job_number] = self._executor.submit(self._run, tasks)
+
+    def _run(self, tasks: list[Callable[[], int]]) -> int:
+        nbytes = sum(task() for task in tasks)
+        self._stats["nbytes"] += nbytes
+        self._stats["jobs"] += 1
+        return nbytes
+
+    def wait(self, job_number: int, timeout_s: float | None = None, /) -> bool:
+        self._refuse_forked()
+        job = self._jobs.get(job_number)
+        unknown = f"job {job_number} is not under way: not submitted, waited for before, or cancelled"
+        if job is None:
+            raise LookupError(unknown)
+        try:
+            job.exception(timeout_s)
+        except TimeoutError:
+            return False
+        except CancelledError:
+            raise LookupError(unknown) from None
+        if self._jobs.pop(job_number, None) is None:
+            raise LookupError(unknown)
+        job.result()
+        return True
+
+    def is_done(self, job_number: int, /) -> bool:
+        self._refuse_forked()
+        job = self._jobs.get(job_number)
+        return job is None or job.done()
+
+    def cancel(self, up_to: int, timeout_s: float | None = None, /) -> bool:
+        self._refuse_forked()
+        for number in [each for each in self._jobs if each <= up_to]:
+            job = self._jobs[number]
+            if not job.cancel():
+                try:
+                    job.exception(timeout_s)
+                except TimeoutError:
+                    return False
+            self._jobs.pop(number, None)
+        return True
+
+    def advise(self, source: Source, rows: Rows, /) -> None:
+        self._refuse_forked()
+        _refuse_outside(rows, source.count, source.name, "element")
+
+    def close(self, timeout_s: float | None = None, /) -> bool:
+        if os.getpid() != self._process:
+            return True
+        with self._lock:
+            self._is_closed = True
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True, cancel_futures=True)
+        return True
+
+    def stats(self) -> dict[str, int]:
+        self._refuse_forked()
+        return dict(self._stats)
+
+    def _refuse_forked(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("this engine belongs to the process that was forked; make another one here")
+
+
+def _refuse_outside(rows: Rows, count: int, name: object, what: str) -> None:
+    if getattr(rows, "dtype", None) != np.dtype(np.int64):
+        raise TypeError(f"rows must be an array of int64, not {rows!r}")
+    if rows.ndim != 1:
+        raise ValueError(f"rows must have one axis, not {rows.ndim}")
+    outside = rows[(rows < 0) | (rows >= count)]
+    if len(outside):
+        raise IndexError(f"{what} {outside[0]} is out of range: {name} has {count}")
+
+
+def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int | None) -> Callable[[], int]:
+    """Checks one copy, and returns the function that executes it."""
+    if not isinstance(source, Source):
+        raise TypeError(f"expected a source of this engine, not {source!r}")
+    out = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
+    if out.dtype.hasobject:
+        raise TypeError("a destination cannot hold Python objects")
+    if not out.flags.writeable:
+        raise ValueError("a destination must be writable")
+    if len(out) and out.nbytes and not out[0].flags.c_contiguous:
+        raise ValueError("the rows of a destination must be C-contiguous")
+    _refuse_outside(rows, source.count, source.name, "element")
+    if out_rows is None:
+        if len(rows) > len(out):
+            raise IndexError(f"a destination's row for {len(rows) - 1} is out of range: {source.name} has {len(out)}")
+        out_rows = np.arange(len(rows))
+    else:
+        _refuse_outside(out_rows, len(out), source.name, "destination row")
+        if len(out_rows) != len(rows):
+            raise ValueError(f"{len(rows)} rows have {len(out_rows)} destination rows")
+    rows, out_rows = rows.copy(), out_rows.copy()
+    out_nbytes = out.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
+    types = dtypes_of(code) if code else None
+    item_nbytes = types[1].itemsize if types else source.item_nbytes
+    if source.padding is not None:
+        if (types and types[0].itemsize != source.item_nbytes) or out_nbytes % item_nbytes:
+            raise ValueError(f"rows of {out_nbytes} bytes do not hold whole numbers of {source.name}")
+    elif source.row_nbytes * (types[1].itemsize if types else 1) != out_nbytes * (types[0].itemsize if types else 1):
+        raise ValueError(
+            f"elements of {source.name} have {source.row_nbytes} bytes, which do not fit rows of {out_nbytes} bytes"
+        )
+
+    def run() -> int:
+        for row, place in zip(rows.tolist(), out_rows.tolist(), strict=True):
+            data = source.read(row)
+            if types:
+                with np.errstate(all="ignore"):
+                    numbers = data.view(types[0])
+                    if types[0].kind == "c" and types[1].kind not in "bc":
+                        numbers = numbers.real  # without the warning that the imaginary part is lost
+                    data = numbers.astype(types[1]).view(np.uint8)
+            if source.padding is not None:
+                data = data[:out_nbytes]
+                rest = (out_nbytes - len(data)) // max(1, len(source.padding))
+                if source.padding:
+                    data = np.concatenate([data, np.frombuffer(source.padding * rest, np.uint8)])
+            if len(data):
+                _row_bytes(out, place)[: len(data)] = data
+        return int(rows.size * out_nbytes)
+
+    return run
+
+
+def _row_bytes(out: NDArray[Any], place: int) -> Bytes:
+    """The bytes of one row, as a view."""
+    return out[place : place + 1].reshape(-1).view(np.uint8)

@@ -1,0 +1,56 @@
+"""How a file is read: through a mapping, or with `pread`."""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple
+
+from penstock.report._cgroups import control_groups
+
+Mapped = bool | Literal["auto"]
+
+RESIDENT_SHARE: Final = 0.25
+"""A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
+LARGE_ROW_NBYTES: Final = 32 << 10
+"""From this row size on, `pread` is as fast as a mapping, and no page shows as memory of the process."""
+GIVE_BACK_NBYTES: Final = 16 << 20
+"""The mapping of a larger file with small rows gives its pages back whenever this number of bytes was copied."""
+
+_LIMIT_FILES: Final = {2: "memory.max", 1: "memory.limit_in_bytes"}
+
+
+class FileOptions(NamedTuple):
+    """How the engine reads one source."""
+
+    is_mapped: bool
+    give_back_nbytes: int
+    """0: the mapping keeps its pages."""
+
+
+def file_options(mapped: Mapped, row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> FileOptions:
+    """Chooses between a mapping and `pread`.
+
+    Args:
+        mapped: True for a mapping that keeps its pages, False for `pread`, `"auto"` for the faster of those that fit.
+        row_nbytes: Bytes of an element.
+        is_contiguous: Whether an element is one piece of the file. If not, a mapping is faster for any size.
+        file_nbytes: Size of the file.
+    """
+    if mapped != "auto":
+        return FileOptions(mapped, 0)
+    if is_contiguous and row_nbytes >= LARGE_ROW_NBYTES:
+        return FileOptions(False, 0)
+    return FileOptions(True, 0 if file_nbytes <= RESIDENT_SHARE * usable_nbytes() else GIVE_BACK_NBYTES)
+
+
+@functools.cache
+def usable_nbytes() -> int:
+    """Returns the memory that this process may use: the machine's, or less in a container or a service."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()])
+
+
+def _group_limits() -> Iterator[int]:
+    for version, folder in control_groups("memory"):
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            yield int((folder / _LIMIT_FILES[version]).read_text())

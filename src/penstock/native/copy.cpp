@@ -1,0 +1,472 @@
+// Executes the steps of a task: from memory, from a mapping, or with `pread`.
+#include "core.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+namespace penstock {
+namespace {
+
+// Bytes of merged neighbours in one copy. More saves nothing, and a failure would be found late.
+constexpr int64_t MERGED_NBYTES = 1 << 20;
+// A run of a file is read together with the gap behind it if the gap is at most this many times its size, or if both
+// are at most that many bytes: a system call takes as long as copying some kilobytes.
+constexpr int64_t GAP_RATIO = 8, GAP_NBYTES = 2 << 10;
+// Rows from memory are fetched into the cache this many rows ahead, up to so many bytes of each.
+constexpr int64_t FETCH_ROWS = 6, FETCH_NBYTES = 512;
+// Bytes between two rows that are announced as one range: a seek costs more than reading them.
+constexpr int64_t ANNOUNCE_GAP_NBYTES = 16 << 10;
+// The kernel cuts one announcement to the device's readahead, by default this much, and forgets the rest.
+constexpr int64_t ANNOUNCE_NBYTES = 128 << 10;
+
+// Bytes that go to one place: a row, a part of one, or several rows that are neighbours in both places.
+struct Span {
+    int64_t row, start, nbytes, steps;
+    uint8_t *out;
+};
+
+Span span_at(const Task &task, int64_t step, int64_t end) {
+    const Source &source = *task.source;
+    const Layout &layout = source.layout;
+    if (task.steps_per_row > 1) {
+        int64_t index = step / task.steps_per_row, skipped = step % task.steps_per_row * task.step_nbytes;
+        int64_t row = task.rows[index], place = task.out_rows ? task.out_rows[index] : index;
+        return {row, source.start(row) + skipped, std::min(task.step_nbytes, layout.nbytes - skipped), 1,
+                task.out + place * task.out_stride + task.conversion.converted(skipped)};
+    }
+    int64_t row = task.rows[step], place = task.out_rows ? task.out_rows[step] : step;
+    Span span = {row, source.start(row), layout.nbytes, 1, task.out + place * task.out_stride};
+    if (source.is_ragged()) {
+        int64_t capacity = task.out_nbytes / task.conversion.out_nbytes * task.conversion.source_nbytes;
+        span.nbytes = std::min(source.lengths[row], capacity);
+    } else if (layout.is_contiguous() && layout.stride == layout.nbytes && task.out_stride == task.out_nbytes) {
+        int64_t most = std::min(end - step, std::max<int64_t>(1, MERGED_NBYTES / std::max<int64_t>(1, layout.nbytes)));
+        int64_t n = 1;
+        while (n < most && task.rows[step + n] == row + n &&
+               (!task.out_rows || task.out_rows[step + n] == place + n)) {
+            n++;
+        }
+        span.steps = n;
+        span.nbytes *= n;
+    }
+    return span;
+}
+
+void move(const Conversion &conversion, const uint8_t *from, uint8_t *to, int64_t nbytes) {
+    if (conversion.is_plain) {
+        std::memcpy(to, from, nbytes);
+    } else {
+        convert(conversion, from, to, nbytes / conversion.source_nbytes);
+    }
+}
+
+void pad(const Task &task, const Span &span) {
+    const std::vector<uint8_t> &padding = task.source->padding;
+    if (!task.source->is_ragged() || padding.empty()) {
+        return;
+    }
+    uint8_t *to = span.out + task.conversion.converted(span.nbytes), *end = span.out + task.out_nbytes;
+    if (std::all_of(padding.begin(), padding.end(), [&](uint8_t each) { return each == padding[0]; })) {
+        std::memset(to, padding[0], end - to);
+        return;
+    }
+    for (int64_t width = padding.size(); to + width <= end; to += width) {
+        std::memcpy(to, padding.data(), width);
+    }
+}
+
+template <int WIDTH> void pack_runs(const uint8_t *from, int64_t stride, int64_t count, uint8_t *to) {
+    for (int64_t i = 0; i < count; i++) {
+        std::memcpy(to + i * WIDTH, from + i * stride, WIDTH);
+    }
+}
+
+// Copies `count` runs of `nbytes`, `stride` apart, to consecutive bytes.
+void pack(const uint8_t *from, int64_t stride, int64_t count, int64_t nbytes, uint8_t *to) {
+    switch (nbytes) {
+    case 1: return pack_runs<1>(from, stride, count, to);
+    case 2: return pack_runs<2>(from, stride, count, to);
+    case 4: return pack_runs<4>(from, stride, count, to);
+    case 8: return pack_runs<8>(from, stride, count, to);
+    case 16: return pack_runs<16>(from, stride, count, to);
+    default:
+        for (int64_t i = 0; i < count; i++) {
+            std::memcpy(to + i * nbytes, from + i * stride, nbytes);
+        }
+    }
+}
+
+// Calls `line(offset)` for each innermost line of an element, in order, until one returns false.
+template <class Line> bool for_each_line(const Layout &layout, Line line) {
+    int64_t index[MAX_DIMS] = {}, offset = 0;
+    int outer = layout.dim_count - 1;
+    for (;;) {
+        if (!line(offset)) {
+            return false;
+        }
+        int axis = outer - 1;
+        for (; axis >= 0; axis--) {
+            offset += layout.dims[axis].stride;
+            if (++index[axis] < layout.dims[axis].count) {
+                break;
+            }
+            offset -= layout.dims[axis].stride * layout.dims[axis].count;
+            index[axis] = 0;
+        }
+        if (axis < 0) {
+            return true;
+        }
+    }
+}
+
+// Copies `count` runs of a strided element from memory; returns the end of what it wrote.
+uint8_t *pack_converted(const Task &task, const uint8_t *from, int64_t stride, int64_t count, uint8_t *to,
+                        uint8_t *scratch) {
+    const Conversion &conversion = task.conversion;
+    int64_t run = task.source->layout.run_nbytes;
+    if (conversion.is_plain) {
+        pack(from, stride, count, run, to);
+        return to + count * run;
+    }
+    if (run >= 1024) {
+        for (int64_t i = 0; i < count; i++) {
+            convert(conversion, from + i * stride, to + i * conversion.converted(run), run / conversion.source_nbytes);
+        }
+        return to + count * conversion.converted(run);
+    }
+    int64_t block = SCRATCH_NBYTES / run;
+    for (int64_t i = 0; i < count; i += block) {
+        int64_t n = std::min(block, count - i);
+        pack(from + i * stride, stride, n, run, scratch);
+        convert(conversion, scratch, to, n * run / conversion.source_nbytes);
+        to += conversion.converted(n * run);
+    }
+    return to;
+}
+
+void gather(const Task &task, const uint8_t *from, uint8_t *to, uint8_t *scratch) {
+    const Layout &layout = task.source->layout;
+    const Dim &inner = layout.dims[layout.dim_count - 1];
+    for_each_line(layout, [&](int64_t offset) {
+        to = pack_converted(task, from + offset, inner.stride, inner.count, to, scratch);
+        return true;
+    });
+}
+
+// ------------------------------------------------------------------------------------ from memory and mappings
+
+struct Copying {
+    const Task &task;
+    int64_t begin, end;
+    uint8_t *scratch;
+    // Read after a fault, which leaves what the compiler keeps in registers undefined.
+    volatile int64_t row, start, nbytes, span_steps;
+};
+
+void copy_spans(void *context) {
+    Copying &copying = *static_cast<Copying *>(context);
+    const Task &task = copying.task;
+    const Source &source = *task.source;
+    const int64_t ahead_nbytes = std::min(FETCH_NBYTES, source.layout.nbytes);
+    const bool fetches = task.steps_per_row == 1 && source.layout.is_contiguous() && ahead_nbytes > 0;
+    for (int64_t step = copying.begin; step < copying.end;) {
+        Span span = span_at(task, step, copying.end);
+        copying.row = span.row;
+        copying.start = span.start;
+        copying.nbytes = span.nbytes;
+        copying.span_steps = span.steps;
+        const uint8_t *from = source.base + span.start;
+        if (fetches && step + FETCH_ROWS < copying.end) {
+            const uint8_t *ahead = source.base + source.start(task.rows[step + FETCH_ROWS]);
+            for (int64_t i = 0; i < ahead_nbytes; i += 64) {
+                __builtin_prefetch(ahead + i);
+            }
+        }
+        if (source.layout.is_contiguous()) {
+            move(task.conversion, from, span.out, span.nbytes);
+            pad(task, span);
+        } else {
+            gather(task, from, span.out, copying.scratch);
+        }
+        step += span.steps;
+    }
+}
+
+// The failure of an element of a file that has `size` bytes now.
+void fail_in_file(const Source &source, int64_t row, int64_t size, Failure *failure) {
+    const Layout &layout = source.layout;
+    int64_t low = source.start(row) + layout.low;
+    int64_t nbytes = source.is_ragged() ? source.lengths[row] : layout.high - layout.low;
+    failure->row = row;
+    failure->expected_nbytes = nbytes;
+    failure->found_nbytes = std::clamp<int64_t>(size - low, 0, nbytes);
+    failure->error = failure->found_nbytes < nbytes ? 0 : EIO;
+}
+
+bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
+    const Source &source = *task.source;
+    Copying copying = {task, begin, end, scratch, -1, 0, 0, 1};
+    const void *address = nullptr;
+    if (!run_guarded(copy_spans, &copying, &address)) {
+        const uint8_t *fault = static_cast<const uint8_t *>(address), *from = source.base + copying.start;
+        int64_t row = copying.row;
+        if (fault >= task.out && fault < task.out + task.out_stride * std::max<int64_t>(task.count, 1)) {
+            *failure = {-1, ENOMEM, 0, 0};
+            return false;
+        }
+        if (copying.span_steps > 1 && fault >= from && fault < from + copying.nbytes) {
+            row += (fault - from) / source.layout.nbytes;
+        }
+        if (source.access == Access::MAPPED) {
+            fail_in_file(source, row, source.file->nbytes(), failure);
+        } else {
+            *failure = {row, EFAULT, source.layout.nbytes, 0};
+        }
+        return false;
+    }
+    if (source.access != Access::MAPPED) {
+        return true;
+    }
+    // The last page of a file that became shorter is there, with zeros behind the end.
+    int64_t size = source.file->nbytes();
+    if (size < task.high) {
+        for (int64_t step = begin; step < end; step++) {
+            int64_t row = task.rows[step / task.steps_per_row];
+            int64_t high = source.is_ragged() ? source.lengths[row] : source.layout.high;
+            if (source.start(row) + high > size) {
+                fail_in_file(source, row, size, failure);
+                return false;
+            }
+        }
+    }
+    if (source.give_back_nbytes > 0) {
+        source.file->delivered((end - begin) * std::max<int64_t>(task.out_nbytes / task.steps_per_row, 1),
+                               source.give_back_nbytes);
+    }
+    return true;
+}
+
+// ------------------------------------------------------------------------------------ with pread
+
+// Returns the bytes read: fewer than `nbytes` at the file's end, or with `*error` set.
+int64_t read_at(int fd, int64_t offset, uint8_t *to, int64_t nbytes, int *error) {
+    int64_t total = 0;
+    while (total < nbytes) {
+        ssize_t count = pread(fd, to + total, nbytes - total, offset + total);
+        if (count > 0) {
+            total += count;
+        } else if (count == 0) {
+            break;
+        } else if (errno != EINTR) {
+            *error = errno;
+            break;
+        }
+    }
+    return total;
+}
+
+class Reading {
+  public:
+    Reading(const Task &task, uint8_t *scratch, Failure *failure)
+        : task_(task), source_(*task.source), scratch_(scratch), failure_(failure) {}
+
+    bool span(const Span &span) {
+        span_ = &span;
+        if (source_.layout.is_contiguous()) {
+            if (!read(span.start, span.nbytes, span.out)) {
+                return false;
+            }
+            pad(task_, span);
+            return true;
+        }
+        return strided(span.start, span.out);
+    }
+
+  private:
+    bool fail(int64_t offset, int error) {
+        const Layout &layout = source_.layout;
+        int64_t row = span_->row;
+        if (span_->steps > 1) {
+            row += (offset - span_->start) / layout.nbytes;
+        }
+        int64_t size = source_.file->nbytes();
+        fail_in_file(source_, row, size, failure_);
+        failure_->error = error;
+        return false;
+    }
+
+    // Reads and converts contiguous bytes.
+    bool read(int64_t offset, int64_t nbytes, uint8_t *to) {
+        const Conversion &conversion = task_.conversion;
+        int error = 0;
+        if (conversion.is_plain) {
+            int64_t count = read_at(source_.file->fd(), offset, to, nbytes, &error);
+            return count == nbytes || fail(offset + count, error);
+        }
+        for (int64_t done = 0; done < nbytes;) { // 64 KiB are a multiple of every number's size
+            int64_t n = std::min(SCRATCH_NBYTES, nbytes - done);
+            int64_t count = read_at(source_.file->fd(), offset + done, scratch_, n, &error);
+            if (count != n) {
+                return fail(offset + done + count, error);
+            }
+            convert(conversion, scratch_, to + conversion.converted(done), n / conversion.source_nbytes);
+            done += n;
+        }
+        return true;
+    }
+
+    bool strided(int64_t start, uint8_t *to) {
+        const Layout &layout = source_.layout;
+        const Dim &inner = layout.dims[layout.dim_count - 1];
+        int64_t run = layout.run_nbytes, distance = std::abs(inner.stride);
+        int64_t together = 1; // runs that are read with their gaps
+        if (run <= SCRATCH_NBYTES && (distance <= GAP_RATIO * run || distance <= GAP_NBYTES)) {
+            together = distance > 0 ? 1 + (SCRATCH_NBYTES - run) / distance : inner.count;
+        }
+        return for_each_line(layout, [&](int64_t line) {
+            for (int64_t i = 0; i < inner.count; i += together) {
+                int64_t n = std::min(together, inner.count - i), offset = start + line + i * inner.stride;
+                if (n == 1) {
+                    if (!read(offset, run, to)) {
+                        return false;
+                    }
+                    to += task_.conversion.converted(run);
+                    continue;
+                }
+                int64_t low = offset + std::min<int64_t>(0, (n - 1) * inner.stride), nbytes = (n - 1) * distance + run;
+                int error = 0;
+                int64_t count = read_at(source_.file->fd(), low, scratch_, nbytes, &error);
+                if (count != nbytes) {
+                    return fail(low + count, error);
+                }
+                to = pack_converted(task_, scratch_ + (offset - low), inner.stride, n, to, scratch_ + SCRATCH_NBYTES);
+            }
+            return true;
+        });
+    }
+
+    const Task &task_;
+    const Source &source_;
+    uint8_t *scratch_;
+    Failure *failure_;
+    const Span *span_ = nullptr;
+};
+
+bool copy_reading(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
+    Reading reading(task, scratch, failure);
+    for (int64_t step = begin; step < end;) {
+        Span span = span_at(task, step, end);
+        if (!reading.span(span)) {
+            return false;
+        }
+        step += span.steps;
+    }
+    return true;
+}
+
+bool is_cached(int fd, int64_t offset) {
+#ifdef RWF_NOWAIT
+    char byte;
+    struct iovec vector = {&byte, 1};
+    return preadv2(fd, &vector, 1, offset, RWF_NOWAIT) >= 0;
+#else
+    (void)fd, (void)offset;
+    return false;
+#endif
+}
+
+} // namespace
+
+bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, const int64_t *shape,
+                 const int64_t *strides, Layout *layout) {
+    layout->count = count;
+    layout->stride = stride;
+    layout->item_nbytes = item_nbytes;
+    __int128 nbytes = item_nbytes, low = 0, high = item_nbytes;
+    int dim_count = 0;
+    Dim dims[MAX_DIMS]; // innermost first
+    int64_t run = item_nbytes;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (shape[i] < 0) {
+            return false;
+        }
+        nbytes *= shape[i];
+        if (nbytes > INT64_MAX / 4) {
+            return false;
+        }
+        if (shape[i] == 1) {
+            continue;
+        }
+        __int128 reach = static_cast<__int128>(shape[i] - 1) * strides[i];
+        (reach < 0 ? low : high) += reach;
+        if (dim_count == 0 && strides[i] == run) {
+            run *= shape[i];
+        } else if (dim_count > 0 && static_cast<__int128>(dims[dim_count - 1].count) * dims[dim_count - 1].stride ==
+                                        strides[i]) {
+            dims[dim_count - 1].count *= shape[i];
+        } else {
+            dims[dim_count++] = {shape[i], strides[i]};
+        }
+    }
+    if (nbytes == 0) {
+        low = high = 0;
+        dim_count = 0;
+        run = 0;
+    }
+    if (low < -(INT64_MAX / 4) || high > INT64_MAX / 4) {
+        return false;
+    }
+    layout->nbytes = static_cast<int64_t>(nbytes);
+    layout->run_nbytes = run;
+    layout->low = static_cast<int64_t>(low);
+    layout->high = static_cast<int64_t>(high);
+    layout->dim_count = dim_count;
+    for (int i = 0; i < dim_count; i++) {
+        layout->dims[i] = dims[dim_count - 1 - i];
+    }
+    return true;
+}
+
+bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
+    if (task.source->access == Access::READ) {
+        return copy_reading(task, begin, end, scratch, failure);
+    }
+    return copy_memory(task, begin, end, scratch, failure);
+}
+
+void announce(const Source &source, const int64_t *rows, int64_t count) {
+#ifdef POSIX_FADV_WILLNEED
+    int fd = source.file->fd();
+    auto middle_of = [&](int64_t row) {
+        int64_t nbytes = source.is_ragged() ? source.lengths[row] : source.layout.nbytes;
+        return source.start(row) + nbytes / 2;
+    };
+    if (count == 0 || (is_cached(fd, middle_of(rows[0])) && is_cached(fd, middle_of(rows[count / 2])))) {
+        return; // announcing cached rows costs about what reading them does
+    }
+    std::vector<int64_t> sorted(rows, rows + count);
+    std::sort(sorted.begin(), sorted.end(),
+              [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
+    auto low_of = [&](int64_t row) { return source.start(row) + source.layout.low; };
+    auto high_of = [&](int64_t row) {
+        return source.start(row) + (source.is_ragged() ? source.lengths[row] : source.layout.high);
+    };
+    for (int64_t i = 0; i < count;) {
+        int64_t low = low_of(sorted[i]), high = high_of(sorted[i]);
+        for (i++; i < count && low_of(sorted[i]) <= high + ANNOUNCE_GAP_NBYTES; i++) {
+            high = std::max(high, high_of(sorted[i]));
+        }
+        for (; low < high; low += ANNOUNCE_NBYTES) {
+            posix_fadvise(fd, low, std::min(ANNOUNCE_NBYTES, high - low), POSIX_FADV_WILLNEED);
+        }
+    }
+#else
+    (void)source, (void)rows, (void)count;
+#endif
+}
+
+} // namespace penstock

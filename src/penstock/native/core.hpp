@@ -1,0 +1,237 @@
+// What the parts of the copy engine share. Nothing here knows Python.
+//
+// Which thread touches what: a `Job` and its `Task`s are made by the submitting thread and do not change afterwards,
+// except for the fields that `Engine::mutex_` guards. A `Source` never changes. A `File` changes only in its mapping,
+// which is made once under a lock, and in one counter.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <pthread.h>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace penstock {
+
+// ---------------------------------------------------------------------------------------------- conversions
+
+// Numeric types, in the order of `_KINDS` in `_dtypes.py`.
+enum Kind : uint8_t { B1, I1, I2, I4, I8, U1, U2, U4, U8, F2, F4, F8, C8, C16, KIND_COUNT };
+
+using ConvertFunction = void (*)(const uint8_t *source, uint8_t *out, int64_t count);
+
+// `astype` for one pair of types. `code` is 0 for a plain copy of bytes.
+struct Conversion {
+    ConvertFunction function = nullptr; // null if only the byte order changes
+    int32_t source_nbytes = 1, out_nbytes = 1;
+    int32_t source_swap = 0, out_swap = 0; // bytes of the numbers to reverse; 0: native order
+    bool is_plain = true;
+
+    int64_t converted(int64_t nbytes) const { return nbytes / source_nbytes * out_nbytes; }
+};
+
+// Returns false for a code that is no conversion.
+bool find_conversion(int code, Conversion *found);
+void convert(const Conversion &conversion, const uint8_t *source, uint8_t *out, int64_t count);
+
+// ---------------------------------------------------------------------------------------------- sources
+
+constexpr int MAX_DIMS = 32;
+
+struct Dim {
+    int64_t count, stride;
+};
+
+// Where the bytes of an element lie: `run_nbytes` that follow one another, repeated along `dims` (outermost first).
+struct Layout {
+    int64_t count = 0;      // elements
+    int64_t stride = 0;     // from one element to the next
+    int64_t nbytes = 0;     // of one element, packed
+    int64_t item_nbytes = 1;
+    int64_t run_nbytes = 0; // equals `nbytes` for a contiguous element
+    int64_t low = 0, high = 0; // the bytes of an element lie within [low, high) of its start
+    int dim_count = 0;
+    Dim dims[MAX_DIMS];
+
+    bool is_contiguous() const { return dim_count == 0; }
+};
+
+// Joins axes that lie contiguously. Returns false if a size overflows.
+bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, const int64_t *shape,
+                 const int64_t *strides, Layout *layout);
+
+// An open file, with one mapping that all sources in it use.
+class File {
+  public:
+    // Returns null and sets errno. `path` may be null: then `fd` is duplicated.
+    static File *open(const char *path, int fd);
+    void acquire() { references_.fetch_add(1, std::memory_order_relaxed); }
+    void release();
+    // The mapping's first byte, for at least `nbytes` of the file; null and errno if it cannot be mapped.
+    const uint8_t *map(int64_t nbytes);
+    int64_t mapped_nbytes() const { return mapped_nbytes_; }
+    // Counts bytes copied from the mapping; unmaps its pages (they stay cached) every `limit` bytes.
+    void delivered(int64_t nbytes, int64_t limit);
+    int64_t nbytes() const; // now; -1 and errno if the kernel does not say
+    int fd() const { return fd_; }
+
+  private:
+    File() = default;
+    std::atomic<int64_t> references_{1};
+    std::atomic<int64_t> delivered_{0};
+    int fd_ = -1;
+    dev_t device_ = 0;
+    ino_t inode_ = 0;
+    std::mutex mutex_;
+    uint8_t *mapping_ = nullptr;
+    int64_t mapped_nbytes_ = 0;
+};
+
+enum class Access : uint8_t { MEMORY, READ, MAPPED };
+
+struct Source {
+    Access access = Access::MEMORY;
+    Layout layout;
+    const uint8_t *base = nullptr; // MEMORY: element 0. MAPPED: byte 0 of the file
+    File *file = nullptr;
+    int64_t offset = 0;            // of element 0 in the file
+    int64_t give_back_nbytes = 0;  // MAPPED: 0 keeps the pages
+    // Ragged: where each element starts (an address, or an offset in the file) and its bytes.
+    std::vector<int64_t> starts, lengths;
+    std::vector<uint8_t> padding; // repeated behind short elements
+
+    bool is_ragged() const { return !starts.empty(); }
+    int64_t start(int64_t row) const { return is_ragged() ? starts[row] : offset + row * layout.stride; }
+};
+
+// ---------------------------------------------------------------------------------------------- copies
+
+// `rows` of a source to rows of a destination, checked beforehand.
+struct Task {
+    const Source *source = nullptr;
+    std::unique_ptr<int64_t[]> rows, out_rows; // `out_rows` null: 0, 1, 2, ...
+    int64_t count = 0;
+    uint8_t *out = nullptr;
+    int64_t out_stride = 0, out_nbytes = 0;
+    int64_t high = 0; // files: the greatest end of a row
+    Conversion conversion;
+    // Large contiguous rows are divided, so that threads share them: a step is a row or a part of one.
+    int64_t steps_per_row = 1, step_nbytes = 0;
+
+    int64_t steps() const { return count * steps_per_row; }
+};
+
+struct Failure {
+    int64_t row = -1; // element of the source; -1: the destination's memory
+    int error = 0;    // errno, or 0 if the file ended early
+    int64_t expected_nbytes = 0, found_nbytes = 0;
+};
+
+constexpr int64_t SCRATCH_NBYTES = 64 << 10;
+
+// Executes steps [begin, end). `scratch` has SCRATCH_NBYTES. Returns false and fills `failure` for the first element
+// that cannot be read. Called on any thread; calls no Python and takes no lock.
+bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure);
+// Tells the kernel to read these rows of a file, if the first and the middle one are not in memory.
+void announce(const Source &source, const int64_t *rows, int64_t count);
+
+// Runs `body(context)`. Returns false if the kernel could not supply a page meanwhile (SIGBUS), and the address. The
+// body must hold no lock and own no memory, because a fault abandons it.
+bool run_guarded(void (*body)(void *), void *context, const void **address);
+
+// ---------------------------------------------------------------------------------------------- engine
+
+struct Job {
+    int64_t number = 0;
+    std::vector<Task> tasks;
+    int64_t nbytes = 0;
+    void *held = nullptr; // the caller's: what has to live as long as the job
+
+    // Guarded by the engine's mutex.
+    size_t next_task = 0;
+    int64_t next_step = 0;
+    int running = 0;
+    bool is_cancelled = false, has_failed = false;
+    size_t failed_task = 0;
+    Failure failure;
+
+    bool is_claimed() const { return next_task == tasks.size(); }
+    bool is_done() const { return running == 0 && (is_claimed() || is_cancelled || has_failed); }
+};
+
+enum class Waited { DONE, TIMEOUT, UNKNOWN };
+
+class Engine {
+  public:
+    explicit Engine(int thread_count) : thread_count_(thread_count) {}
+    // Starts the threads. Returns false and sets errno if the system has none.
+    bool start();
+    // Takes the job. Returns false if the engine is closed or the number is not greater than the one before.
+    bool submit(Job *job);
+    // Waits until the job is done or until `until_ns` of the monotonic clock (0: not at all). DONE hands over the job.
+    Waited wait(int64_t job_number, int64_t until_ns, Job **job);
+    bool is_done(int64_t job_number);
+    // Drops what was not started of jobs up to `number`; `finished` gets the jobs that nothing writes any more.
+    // Returns whether these are all.
+    bool cancel(int64_t number, int64_t until_ns, std::vector<Job *> *finished);
+    // Queues rows to announce. Never waits: where too much is queued, the oldest is dropped.
+    void advise(File *file, const Source &source, std::vector<int64_t> rows);
+    // Stops the threads; returns whether they ended in time.
+    bool close(int64_t until_ns);
+    bool is_closed();
+    // After `close`: hands over all jobs.
+    void take_all(std::vector<Job *> *jobs);
+
+    struct Stats {
+        int64_t nbytes, jobs, cpu_ns, announced;
+    };
+    Stats stats();
+    int thread_count() const { return thread_count_; }
+
+  private:
+    struct Advice {
+        File *file;
+        Source source;
+        std::vector<int64_t> rows;
+    };
+    struct Part {
+        Job *job;
+        size_t first_task, last_task;
+        int64_t first_step, last_step; // `last_step` of `last_task` is excluded
+    };
+    static void *copy_thread(void *);
+    static void *advise_thread(void *);
+    bool start_thread(void *(*body)(void *), const char *name);
+    void copy_loop();
+    void advise_loop();
+    bool claim(Part *part);
+    bool run(const Part &part, uint8_t *scratch, size_t *failed_task, Failure *failure);
+    Job *find(int64_t number);
+    void thread_ends();
+
+    const int thread_count_;
+    std::mutex mutex_;
+    std::condition_variable work_, done_, advice_, ended_;
+    std::deque<Job *> jobs_;    // submitted and not handed back, by number
+    std::deque<Job *> pending_; // those with unclaimed steps, by number
+    std::deque<Advice> advices_;
+    std::vector<pthread_t> threads_;
+    int alive_ = 0, idle_ = 0, waiting_ = 0;
+    bool is_closing_ = false, has_advisers_ = false;
+    int64_t last_number_ = INT64_MIN;
+    Stats stats_{};
+};
+
+int64_t now_ns();
+
+// Counts forks: a child has the memory of its parent, without the threads. Called once.
+void watch_forks();
+int64_t fork_count();
+
+} // namespace penstock

@@ -1,0 +1,122 @@
+#include "core.hpp"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <list>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace penstock {
+namespace {
+
+// Files that sources hold open. Sources in one file share it, so they share its descriptor and its mapping.
+std::mutex g_mutex;
+std::list<File *> g_files;
+std::atomic<int64_t> g_fork_count{0};
+
+} // namespace
+
+void watch_forks() {
+    // No other thread of the parent has the lock while the child's copy of it is made.
+    pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); },
+                   [] {
+                       g_fork_count++;
+                       g_mutex.unlock();
+                   });
+}
+
+int64_t fork_count() { return g_fork_count.load(std::memory_order_relaxed); }
+
+File *File::open(const char *path, int fd) {
+    int own = path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    struct stat status;
+    if (own < 0 || fstat(own, &status) != 0) {
+        int error = errno;
+        if (own >= 0) {
+            ::close(own);
+        }
+        errno = error;
+        return nullptr;
+    }
+    std::lock_guard<std::mutex> lock(g_mutex);
+    for (File *each : g_files) {
+        if (each->device_ == status.st_dev && each->inode_ == status.st_ino) {
+            each->acquire();
+            ::close(own);
+            return each;
+        }
+    }
+    File *file = new File();
+    file->fd_ = own;
+    file->device_ = status.st_dev;
+    file->inode_ = status.st_ino;
+    g_files.push_back(file);
+    return file;
+}
+
+void File::release() {
+    {
+        // Under the lock, so that `open` cannot take a file that is about to go.
+        std::lock_guard<std::mutex> lock(g_mutex);
+        if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+            return;
+        }
+        g_files.remove(this);
+    }
+    if (mapping_ != nullptr) {
+        munmap(mapping_, mapped_nbytes_);
+    }
+    ::close(fd_);
+    delete this;
+}
+
+const uint8_t *File::map(int64_t nbytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (mapping_ != nullptr) {
+        if (nbytes <= mapped_nbytes_) {
+            return mapping_;
+        }
+        errno = EFBIG; // the file has grown since; the caller reads it instead
+        return nullptr;
+    }
+    int64_t size = this->nbytes();
+    if (size < 0) {
+        return nullptr;
+    }
+    // Up to the last byte that any source may ask for, also where the file is shorter: pages behind its end fault, and
+    // addresses behind the mapping would be other memory.
+    int64_t length = nbytes > size ? nbytes : size;
+    if (length == 0) {
+        errno = EINVAL;
+        return nullptr;
+    }
+    void *mapping = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd_, 0);
+    if (mapping == MAP_FAILED) {
+        return nullptr;
+    }
+    mapping_ = static_cast<uint8_t *>(mapping);
+    mapped_nbytes_ = length;
+    return mapping_;
+}
+
+void File::delivered(int64_t nbytes, int64_t limit) {
+    if (delivered_.fetch_add(nbytes, std::memory_order_relaxed) + nbytes < limit) {
+        return;
+    }
+    delivered_.store(0, std::memory_order_relaxed);
+    madvise(mapping_, mapped_nbytes_, MADV_DONTNEED); // readers meanwhile fault their pages in again
+}
+
+int64_t File::nbytes() const {
+    struct stat status;
+    if (fstat(fd_, &status) != 0) {
+        return -1;
+    }
+    if (S_ISREG(status.st_mode)) {
+        return status.st_size;
+    }
+    return lseek(fd_, 0, SEEK_END); // a block device
+}
+
+} // namespace penstock

@@ -1,0 +1,242 @@
+"""Both engines copy the same bytes, whatever the layout, the rows, the types and the number of threads."""
+
+import itertools
+import warnings
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from penstock.native import can_convert, conversion
+from penstock.native._dtypes import KINDS, dtypes_of
+from tests.native.engines import ENGINES, open_engine
+
+DTYPES = [np.dtype(order + kind) for kind in KINDS for order in ("<", ">")]
+
+
+@st.composite
+def arrays(draw, max_axes=3):
+    """An array of any dtype with any strides: transposed, reversed, with gaps."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=max_axes)))
+    shape = (draw(st.integers(1, 40)), *shape[1:])
+    steps = [draw(st.sampled_from([1, 1, 1, 2, -1, -2])) for _ in shape]
+    full = [n * abs(step) for n, step in zip(shape, steps, strict=True)]
+    order = draw(st.permutations(range(len(shape))))
+    count = int(np.prod(full)) * dtype.itemsize
+    data = np.frombuffer(np.random.default_rng(draw(st.integers(0, 9))).bytes(count), np.uint8).copy()
+    base = data.view(dtype).reshape([full[axis] for axis in order]).transpose(np.argsort(order))
+    return base[tuple(slice(None, None, step) for step in steps)]
+
+
+def rows_of(draw, count, max_rows=60):
+    rows = draw(
+        st.one_of(
+            st.lists(st.integers(0, count - 1), max_size=max_rows),
+            st.integers(0, count - 1).map(lambda start: list(range(start, count))),  # neighbours
+        )
+    )
+    return np.array(rows, np.int64)
+
+
+@st.composite
+def plans(draw):
+    """Copies as (array, rows, destination's dtype, destination rows or None, gap between rows)."""
+    copies = []
+    for _ in range(draw(st.integers(0, 4))):
+        array = draw(arrays())
+        rows = rows_of(draw, len(array))
+        places = draw(st.one_of(st.none(), st.permutations(range(len(rows) + 2))))
+        dtype = draw(st.one_of(st.just(array.dtype), st.sampled_from(DTYPES)))
+        if array.dtype.kind in "fc" and dtype.itemsize == 4 and dtype.kind == "u":
+            dtype = array.dtype  # NumPy's result depends on the place in the array, see below
+        copies.append((array, rows, dtype, places and places[: len(rows)], draw(st.sampled_from([0, 0, 3]))))
+    return copies
+
+
+def run(engine, number, sources, plan):
+    """The destinations after one job."""
+    destinations, copies = [], []
+    for source, (array, rows, dtype, out_rows, gap) in zip(sources, plan, strict=True):
+        row_nbytes = int(np.prod(array.shape[1:], dtype=int)) * dtype.itemsize
+        memory = np.full((len(rows) + 2, row_nbytes + gap), 7, np.uint8)
+        destinations.append(memory)
+        places = None if out_rows is None else np.array(out_rows, np.int64)
+        copies.append((source, rows, memory[:, :row_nbytes], places, conversion(array.dtype, dtype)))
+    engine.submit(number, copies)
+    assert engine.wait(number, 30.0)
+    return destinations
+
+
+@given(plan=plans(), thread_count=st.sampled_from([1, 2, 7]))
+def test_random_plans_from_memory_equal_the_oracle(plan, thread_count):
+    results = []
+    for implementation in ENGINES:
+        with open_engine(implementation, thread_count) as engine:
+            sources = [engine.memory(array) for array, *_ in plan]
+            results.append(run(engine, 1, sources, plan))
+    for result in results[1:]:
+        for one, other in zip(results[0], result, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@given(plan=plans(), thread_count=st.sampled_from([1, 2, 7]), mapped=st.booleans())
+def test_random_plans_from_files_equal_memory(plan, thread_count, mapped, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "data"
+    with open(path, "wb") as file:
+        starts = []
+        for array, *_ in plan:
+            low, high = np.lib.array_utils.byte_bounds(array)
+            starts.append(file.tell() + array.__array_interface__["data"][0] - low)
+            base = array
+            while base.base is not None:
+                base = base.base
+            first = base.__array_interface__["data"][0]
+            file.write(base.view(np.uint8).reshape(-1)[low - first : high - first].tobytes())
+    results = []
+    for implementation, kind in itertools.product(ENGINES, ("memory", "file")):
+        with open_engine(implementation, thread_count) as engine:
+            sources = [
+                engine.memory(array)
+                if kind == "memory"
+                else engine.file(
+                    path,
+                    start,
+                    len(array),
+                    int(np.prod(array.shape[1:], dtype=int)) * array.itemsize,
+                    array.strides[0],
+                    mapped=mapped,
+                    inner=(array.itemsize, array.shape[1:], array.strides[1:]),
+                )
+                for (array, *_), start in zip(plan, starts, strict=True)
+            ]
+            results.append(run(engine, 1, sources, plan))
+    for result in results[1:]:
+        for one, other in zip(results[0], result, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@given(data=st.data(), thread_count=st.sampled_from([1, 2, 7]))
+def test_ragged_arrays_are_padded_and_cut(data, thread_count):
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
+    width = data.draw(st.integers(0, 8))
+    padding = data.draw(st.sampled_from([0, 3, None]))
+    out_dtype = data.draw(st.sampled_from([np.dtype("i2"), np.dtype("f4"), np.dtype(">i8")]))
+    arrays = [np.arange(n, dtype=np.int16) + 100 * i for i, n in enumerate(lengths)]
+    rows = rows_of(data.draw, len(arrays))
+    expected = np.full((len(rows), width), 55, out_dtype)
+    for place, row in enumerate(rows):
+        kept = arrays[row][:width]
+        expected[place, : len(kept)] = kept
+        if padding is not None:
+            expected[place, len(kept) :] = padding
+    for implementation in ENGINES:
+        with open_engine(implementation, thread_count) as engine:
+            source = engine.ragged(arrays, padding=None if padding is None else np.array(padding, out_dtype))
+            out = np.full((len(rows), width), 55, out_dtype)
+            engine.submit(1, [(source, rows, out, None, conversion(np.int16, out_dtype))])
+            assert engine.wait(1, 30.0)
+        np.testing.assert_array_equal(out, expected)
+
+
+def special_numbers(dtype):
+    """Every half, and for other types numbers at all borders, infinities and NaNs of several bit patterns."""
+    rng = np.random.default_rng(0)
+    if dtype.itemsize <= 2:
+        bits = np.arange(2 ** (8 * dtype.itemsize)).astype(f"u{dtype.itemsize}")
+        return bits.view(dtype.newbyteorder("="))
+    base = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype.newbyteorder("=")
+    if base.kind == "f":
+        powers = np.ldexp(1.0, np.arange(-160 if base.itemsize == 8 else -149, 128))
+        near = [powers, np.nextafter(powers, 0), np.nextafter(powers, np.inf), powers * 1.5, powers - 0.5, powers - 1]
+        with np.errstate(all="ignore"):
+            values = np.concatenate([*near, rng.normal(size=3000) * 10.0 ** rng.integers(-9, 25, 3000)]).astype(base)
+        patterns = np.frombuffer(rng.bytes(4000 * base.itemsize), base)
+        values = np.concatenate([values, -values, patterns, np.array([0.0, -0.0, np.inf, -np.inf, np.nan], base)])
+        if dtype.kind == "c":
+            return np.concatenate([values, values]).view(dtype.newbyteorder("="))
+        return values
+    info = np.iinfo(base)
+    powers = [2**k + d for k in range(8 * base.itemsize) for d in (-1, 0, 1)]
+    edges = [x for p in powers for x in (p, -p) if info.min <= x <= info.max]
+    patterns = np.frombuffer(rng.bytes(4000 * base.itemsize), base)
+    return np.concatenate([np.array([*edges, info.min, info.max], base), patterns])
+
+
+def differ(one, other):
+    """Which elements differ in a bit."""
+    return (one.view(np.uint8) != other.view(np.uint8)).reshape(len(one), -1).any(axis=1)
+
+
+@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("source", KINDS)
+def test_conversions_are_those_of_astype_bit_for_bit(source, implementation):
+    numbers = special_numbers(np.dtype(source))
+    with open_engine(implementation, 1) as engine, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for job, (out, source_order, out_order) in enumerate(itertools.product(KINDS, "<>", "<>")):
+            source_dtype, out_dtype = np.dtype(source_order + source), np.dtype(out_order + out)
+            values = numbers.astype(source_dtype) if source_dtype != numbers.dtype else numbers
+            if source == "b1":
+                values = numbers.view(np.uint8).view("b1")
+            expected = values.astype(out_dtype)
+            got = np.full(len(values), 1, out_dtype)
+            rows = np.zeros(1, np.int64)
+            code = conversion(source_dtype, out_dtype)
+            engine.submit(job, [(engine.memory(values[None]), rows, got[None], None, code)])
+            assert engine.wait(job, 30.0)
+            is_defined = np.ones(len(values), bool)
+            if source_dtype.kind in "fc" and out == "u4":
+                # Out of range, NumPy's result depends on whether its loop converts several numbers at a time.
+                is_defined = (values.real > -(2**31)) & (values.real < 2**32)
+            different = np.flatnonzero(differ(expected, got) & is_defined)
+            message = [(values[i], expected[i], got[i]) for i in different[:5]]
+            assert len(different) == 0, f"{source_dtype} to {out_dtype}: {len(different)} differ, such as {message}"
+
+
+def test_conversions_have_inverse_codes():
+    for source, out in itertools.product(DTYPES, DTYPES):
+        code = conversion(source, out)
+        assert (code is None) == (source == out)
+        assert code is None or dtypes_of(code) == (source, out)
+        assert can_convert(source, out)
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "U3", "S2", "V4", "O", "g"])
+def test_other_types_are_not_converted(dtype):
+    assert not can_convert(dtype, np.float32)
+    assert can_convert(dtype, dtype)
+    with pytest.raises(TypeError, match="does not convert"):
+        conversion(dtype, np.float32)
+
+
+@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("dtype", ["M8[s]", "U3", "S2", "V4", "g", "G"])
+def test_other_types_are_copied_as_bytes(dtype, implementation):
+    array = np.frombuffer(np.random.default_rng(0).bytes(20 * np.dtype(dtype).itemsize), np.uint8).view(dtype)
+    out = np.zeros(20, dtype)
+    with open_engine(implementation, 2) as engine:
+        engine.submit(1, [(engine.memory(array), np.arange(20)[::-1].copy(), out, None, None)])
+        assert engine.wait(1)
+    assert out.tobytes() == array[::-1].tobytes()
+
+
+@pytest.mark.parametrize("implementation", ENGINES)
+def test_large_rows_are_divided_and_complete(implementation, tmp_path):
+    array = np.random.default_rng(0).integers(0, 255, (3, (5 << 20) + 12), np.uint8)
+    array.tofile(tmp_path / "data")
+    rows = np.array([2, 0, 1, 2])
+    with open_engine(implementation, 3) as engine:
+        sources = [engine.memory(array)]
+        sources += [
+            engine.file(tmp_path / "data", 0, 3, array.shape[1], mapped=mapped) for mapped in (False, True, "auto")
+        ]
+        for number, source in enumerate(sources):
+            out = np.zeros((4, array.shape[1]), np.uint8)
+            converted = np.zeros((4, array.shape[1]), np.uint16)
+            code = conversion(np.uint8, np.uint16)
+            engine.submit(number, [(source, rows, out, None, None), (source, rows, converted, None, code)])
+            assert engine.wait(number)
+            np.testing.assert_array_equal(out, array[rows])
+            np.testing.assert_array_equal(converted, array[rows])
