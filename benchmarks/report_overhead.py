@@ -74,32 +74,30 @@ class _Units:
         return self.folder
 
     def __setstate__(self, folder: str) -> None:
-        from penstock.lower import _program as _lower
-        from penstock.run import _pipeline
-        from penstock.run.pool import _worker
+        from penstock.run._unit_runner import UnitRunner
 
         self.folder = folder
-        self._run_unit = _lower.run_unit
+        run_unit = UnitRunner.run
         self._coin = random.Random(0)
         self._times: list[tuple[bool, float]] = []
-        for module in (_pipeline, _worker):
-            module.run_unit = self.run_unit  # type: ignore[attr-defined]
+        UnitRunner.run = lambda runner, unit: self._run(run_unit, runner, unit)  # type: ignore[method-assign]
 
-    def run_unit(self, program: Any, reader: Any, unit: Any, out: Any, words: Any, *options: Any) -> None:
-        """In the place of penstock's own."""
-        trace, is_on = reader.trace, self._coin.random() < 0.5
-        place, trace.times = trace.times, reader.trace.times if is_on else None
+    def _run(self, run_unit: Any, runner: Any, unit: Any) -> Any:
+        """Replaces `UnitRunner.run`."""
+        is_on = self._coin.random() < 0.5
+        times, runner.times = runner.times, runner.times if is_on else None
         began_s = time.thread_time()
         try:
-            self._run_unit(program, reader, unit, out, words, *options)
+            result = run_unit(runner, unit)
         finally:
             took_s = time.thread_time() - began_s
-            trace.times = place
+            runner.times = times
         self._times.append((is_on, took_s))
         if len(self._times) == 256:  # threads may both come here: then some are noted twice, which does no harm
             with open(Path(self.folder) / str(os.getpid()), "ab") as file:
                 file.write(np.array(self._times).tobytes())
             self._times.clear()
+        return result
 
     def times(self) -> Iterator[Array]:
         """Of each process: of each unit, whether it was measured, and seconds."""
@@ -144,14 +142,14 @@ class _Silent:
         pass
 
 
-def _by_batch(loader: Any, traces: list[Any], pair_count: int) -> Array:
+def _by_batch(loader: Any, runners: list[Any], pair_count: int) -> Array:
     """Returns by what ratio measuring makes a batch longer, for pairs of batches of an inline loader."""
     batches = chain.from_iterable(loader for _ in iter(int, 1))
     counters, peak, silent = loader._counters, loader._peak, _Silent()
 
     def batch_s(*, is_on: bool) -> float:
-        for trace, times in traces:
-            trace.times = times if is_on else None
+        for runner, times in runners:
+            runner.times = times if is_on else None
         loader._counters, loader._peak = (counters, peak) if is_on else (silent, silent)
         began_s = time.perf_counter()
         next(batches)
@@ -220,8 +218,8 @@ def _case(plan: Callable[[_Units | None], Any], executor: str) -> Callable[[Opti
             if executor == "inline":
                 with plan(None).loader(executor) as loader:
                     next(iter(loader))
-                    traces = [(reader.trace, reader.trace.times) for reader in loader._pipeline._readers]
-                    ratios = _by_batch(loader, traces, _PAIR_COUNT // part)
+                    runners = [(runner, runner.times) for runner in loader._pipeline._runners._all]
+                    ratios = _by_batch(loader, runners, _PAIR_COUNT // part)
                     report = loader.report()
             else:
                 units = _Units(folder)

@@ -37,8 +37,8 @@ from penstock.report._lanes import Lane
 from penstock.report._memory import Peak, page_cache_nbytes
 from penstock.report._report import Counters, Report
 from penstock.run._cpus import usable_cpu_count
+from penstock.run._delivery import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Delivery
 from penstock.run._lanes import steps_of
-from penstock.run._pipeline import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Pipeline
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._subpipeline import SubPipeline
@@ -214,7 +214,7 @@ class Loader(NoArray):
         except BaseException:
             self._stage.close()
             raise
-        self._pipeline: Pipeline | None = None
+        self._pipeline: Delivery | None = None
         self._past = ""
         """What there was to say of workers that are not needed any more."""
         self._is_closed = False
@@ -532,7 +532,7 @@ class Loader(NoArray):
         else:
             pipeline.close(CLOSE_WAIT_S)
 
-    def _running(self) -> Pipeline:
+    def _running(self) -> Delivery:
         self._require_open()
         if self._pipeline is None:
             try:

@@ -13,7 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.run._driving import Driving
-from penstock.run._feed import Feed
+from penstock.run._span_schedule import SpanSchedule
 
 pytestmark = [
     pytest.mark.faults,
@@ -117,7 +117,8 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
     plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It follows from how long elements took, so that a place would be another in each run.
-    monkeypatch.setattr(Feed, "_unit_rows", lambda self: 2)
+    issue = SpanSchedule.issue
+    monkeypatch.setattr(SpanSchedule, "issue", lambda self, _: issue(self, 2))
     dataset = PLANS[plan]().batch(BATCH_SIZE)
     want = [batch.tolist() for batch in dataset]
     assert all(all(batch) for batch in want), "a zero is what an element that was left out looks like"
@@ -145,7 +146,7 @@ def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto",
             next(iter(loader))
             pipeline = loader._pipeline
             assert pipeline is not None
-            while executor == "threads" and len(pipeline._ring.free) + len(pipeline._fillings):
+            while executor == "threads" and len(pipeline._ring.free) + len(pipeline._scheduler._pending):
                 time.sleep(0)  # all slots are to be ready: the others give themselves back
             interrupt = Interrupt(place)
             sys.setprofile(interrupt)
@@ -236,7 +237,8 @@ def without_some(want: list[Any], came: Sequence[int]) -> list[list[Any]]:
 def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every pair of places would take hours. The second is near to the first in two of three pairs, and so in what
     # cleans up after it.
-    monkeypatch.setattr(Feed, "_unit_rows", lambda self: 2)
+    issue = SpanSchedule.issue
+    monkeypatch.setattr(SpanSchedule, "issue", lambda self, _: issue(self, 2))
     dataset = (PLANS | MORE_PLANS)[plan]().batch(BATCH_SIZE)
     want = [batch.tolist() for batch in dataset]
     with dataset.loader(**options(plan)) as loader:

@@ -243,7 +243,7 @@ def test_an_interrupt_while_a_slot_comes_back_leaves_it_free_and_in_nobodys_hand
             sys.setprofile(None)
         assert ring.leased_count == 0, place
         assert sorted(ring.free) == [0, 1, 2, 3], place
-        assert len(ring.strikes) == struck
+        assert len(ring.interrupts) == struck
         if not struck:
             break
         place += 1

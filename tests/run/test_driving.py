@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.run._delivery import Delivery
 from penstock.run._driving import GO_COUNT, LEAST_SHARE, MOST_NBYTES, SHORT_STEP_S, WINDOW_COUNT, Driving
-from penstock.run._pipeline import Pipeline
 from penstock.run._trials import PAUSES_S
+from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 
 SKIPPED_COUNT = 8
 
@@ -186,8 +187,8 @@ def test_the_consumer_fills_some_small_batches_in_one_go(
 ) -> None:
     monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
     filled: list[int] = []
-    run = Pipeline.run
-    monkeypatch.setattr(Pipeline, "run", lambda self, unit: (filled.append(unit.index), run(self, unit)))
+    run = Delivery.run
+    monkeypatch.setattr(Delivery, "run", lambda self, unit: (filled.append(unit.index), run(self, unit))[1])
     array = np.arange(24 * row_nbytes, dtype=np.uint8).reshape(24, row_nbytes)
     with ps.from_arrays(array).batch(2).loader(prefetch=6) as loader:
         for number, batch in enumerate(loader):
@@ -199,8 +200,8 @@ def test_the_consumer_fills_some_small_batches_in_one_go(
 def test_batches_of_unknown_size_are_filled_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
     filled: list[int] = []
-    run = Pipeline.run
-    monkeypatch.setattr(Pipeline, "run", lambda self, unit: (filled.append(unit.index), run(self, unit)))
+    run = Delivery.run
+    monkeypatch.setattr(Delivery, "run", lambda self, unit: (filled.append(unit.index), run(self, unit))[1])
     with PLANS["sentences"]().loader(prefetch=6) as loader:
         for number, _ in enumerate(loader):
             assert filled == list(range(number + 1))
@@ -237,7 +238,7 @@ def test_a_consumer_that_comes_on_another_thread_each_epoch_has_one_reader(
             thread.join()
         assert sums == [780] * 8
         assert loader._pipeline is not None
-        assert len(loader._pipeline._readers) == 1
+        assert len(loader._pipeline._runners.statuses()) == 1
 
 
 @pytest.mark.parametrize("executor", ["auto", "inline"])
@@ -246,16 +247,17 @@ def test_a_loader_that_is_closed_while_its_consumer_fills_a_batch_says_so(
 ) -> None:
     monkeypatch.setattr(Driving, "is_wanted", property(lambda _: True, lambda *_: None), raising=False)
     loader = ps.range(40).batch(2).loader(executor)
-    pump, consumer = Pipeline.pump, threading.current_thread()
+    issue, consumer = Delivery.issue, threading.current_thread()
 
-    def pump_and_close(self: Pipeline) -> None:
-        pump(self)
+    def issue_and_close(self: Delivery) -> Any:
+        units = issue(self)
         if threading.current_thread() is consumer:  # another thread closes it this very moment
             closer = threading.Thread(target=loader.close)
             closer.start()
             closer.join()
+        return units
 
-    monkeypatch.setattr(Pipeline, "pump", pump_and_close)
+    monkeypatch.setattr(Delivery, "issue", issue_and_close)
     with pytest.raises(ps.LoaderError, match="closed"):
         next(iter(loader))
 
@@ -264,7 +266,7 @@ def has_a_say(loader: ps.Loader) -> bool:
     with loader:
         next(iter(loader))
         assert loader._pipeline is not None
-        return loader._pipeline._driving is not None
+        return isinstance(loader._pipeline._executor, ConsumerOrThreadsExecutor)
 
 
 class ItemsOfTheUser:

@@ -15,7 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock.memory import _ring
-from penstock.run import _pipeline
+from penstock.run import _delivery
 from penstock.run._executor_spec import ExecutorSpec
 from penstock.run._subpipeline import SubPipeline
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
@@ -223,12 +223,12 @@ def test_close_may_be_called_by_a_worker() -> None:
 
 
 def test_a_unit_that_ends_after_its_inline_loader_was_closed_ends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, finished, outcomes = Gate(3), _pipeline.Pipeline.finished, []
+    gate, finished, outcomes = Gate(3), _delivery.Delivery.finished, []
     caught: list[BaseException] = []
 
-    def finish(self: Any, unit: Any, error: BaseException | None) -> None:
-        outcomes.append(error)
-        finished(self, unit, error)
+    def finish(self: Any, unit: Any, result: Any) -> Any:
+        outcomes.append(result.error)
+        return finished(self, unit, result)
 
     def consume() -> None:
         try:
@@ -236,7 +236,7 @@ def test_a_unit_that_ends_after_its_inline_loader_was_closed_ends_as_any_other(m
         except ps.LoaderError as error:
             caught.append(error)
 
-    monkeypatch.setattr(_pipeline.Pipeline, "finished", finish)
+    monkeypatch.setattr(_delivery.Delivery, "finished", finish)
     loader = ps.range(8).map(gate, element_spec=ps.ArraySpec((), "int64")).batch(2).loader("inline")
     consumer = threading.Thread(target=consume)
     consumer.start()
@@ -367,7 +367,7 @@ def test_a_loader_that_is_closed_while_another_thread_starts_it_ends(
     executor: Any, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_there, may_go_on = threading.Event(), threading.Event()
-    make = _pipeline.Ring
+    make = _delivery.Ring
 
     def make_later(*arguments: Any, **options: Any) -> Any:
         ring = make(*arguments, **options) if moment == "between" else None
@@ -383,7 +383,7 @@ def test_a_loader_that_is_closed_while_another_thread_starts_it_ends(
         except BaseException as error:
             errors.append(error)
 
-    monkeypatch.setattr(_pipeline, "Ring", make_later)
+    monkeypatch.setattr(_delivery, "Ring", make_later)
     loader = ps.range(20).batch(2).loader(executor)
     consumer = threading.Thread(target=consume)
     consumer.start()

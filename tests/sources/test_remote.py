@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError, patience, reading_with
-from penstock.lower._program import Program
+from penstock.lower._batches import ParallelProgram
 from penstock.run import _executor_spec as _choice
 from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _openfile, _remote, images
@@ -377,7 +377,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
 def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s, count):
     ds = records(server).map(len, element_spec=ps.ArraySpec((), "int64")).batch(20)
     for node in (ds._node, ds.shuffle(seed=1)._node):
-        units = Program(node, (0, 1)).units(0, 0, slot=0, generation=1, worker_count=4, row_s=row_s)
+        units = ParallelProgram(node).units(0, 0, slot=0, generation=1, worker_count=4, row_s=row_s)
         assert len(units) == count
 
 
@@ -390,7 +390,7 @@ def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
     monkeypatch.setattr(WebFileSystem, "cat_ranges", answer_late)
     with records(server).map(len).batch(20).loader("threads", workers=1) as loader:
         list(loader)
-        assert loader._pipeline._ring.words[-1] == 0
+        assert loader._pipeline._ring.header[-1] == 0
 
 
 def test_more_threads_than_cpus_wait_for_a_server(server, monkeypatch):

@@ -36,7 +36,7 @@ class RetryBudget:
     """That of a unit.
 
     Args:
-        words: See `ring_words`; None where there is no unit.
+        words: See `ring_header`; None where there is no unit.
         generation: The unit's.
         limit_s: No longer than this is anything tried again.
     """

@@ -10,8 +10,8 @@ Guarantees.
   reference tells when it dies.
 - That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps inside a lock that this
   very thread holds. So it takes no lock: it appends to a deque, pops from a dict, and calls
-  `on_free`; the first two are single operations of C code. Ctrl-C that strikes there is kept in `strikes`. Where
-  it strikes before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
+  `on_free`; the first two are single operations of C code. Ctrl-C that interrupts there is kept in `interrupts`. Where
+  it interrupts before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
 - Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out; but first Python
   looks for young objects that only each other hold. Keras on torch leaves every batch to a closure that calls itself.
 - That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
@@ -42,7 +42,7 @@ from penstock.memory._budget import granted, mib
 from penstock.memory._forked import Inherited
 from penstock.memory._mapping import MemoryFile, private
 from penstock.memory._rows import Rows, text_array
-from penstock.memory._slot import RingLayout, own_words, ring_words
+from penstock.memory._slot import RingLayout, own_header, ring_header
 
 CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 
@@ -83,8 +83,8 @@ class Ring:
         with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
             self.file = MemoryFile(self._layout.nbytes) if is_shared else None
             self._memory = self.file.map() if self.file else private(self._layout.nbytes)
-        self.words = ring_words(self._memory, slot_count)
-        """See `ring_words`."""
+        self.header = ring_header(self._memory, slot_count)
+        """See `ring_header`."""
         self.times = self._layout.times(self._memory)
         """Where each worker notes its time; see `Times`."""
         self._rows = self._layout.slots(self._memory)
@@ -94,8 +94,9 @@ class Ring:
         """How many batches were handed out as private copies because their user kept many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
         """Slots that may be filled; the one that came back last is taken first."""
-        self.strikes: list[BaseException] = []
+        self.interrupts: list[BaseException] = []
         """Ctrl-C that struck while a slot came back, where Python drops it: for whoever takes the next batch."""
+        self._is_over = False
         self._inherited: set[Inherited] = set()
         """What keeps leases from ending; see `inherit`."""
         if is_shared:
@@ -142,7 +143,7 @@ class Ring:
             self._lease_count += 1
             # What returns it holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no
             # more.
-            queues = self._leases, self.free, self._on_free, self.strikes
+            queues = self._leases, self.free, self._on_free, self.interrupts
             back = functools.partial(_return_slot, *queues, slot, self._lease_count)
             self._leases[self._lease_count] = slot, weakref.ref(root, back)
         else:
@@ -183,9 +184,15 @@ class Ring:
             if each.is_over:
                 self._inherited.discard(each)
 
-    def give_up(self) -> None:
-        """Says to workers that nothing is wanted any more, which ends pauses in the midst of a unit. Takes no lock."""
-        self.words[0] = NOTHING_WANTED
+    def give_up(self, generation: int = NOTHING_WANTED) -> None:
+        """Tells workers that units up to a generation are not wanted, which ends waits within units. Takes no lock.
+
+        Without a generation that holds for all units, for good, whatever another thread writes at the same moment.
+        """
+        self._is_over |= generation == NOTHING_WANTED
+        self.header[0] = generation
+        if self._is_over:
+            self.header[0] = NOTHING_WANTED
 
     def release(self) -> None:
         """Lets go of the mapping; batches that somebody holds keep it for themselves."""
@@ -194,9 +201,9 @@ class Ring:
         self._inherited.clear()
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
         # Not nothing: a consumer that fills batches itself may be in the middle of its books.
-        words = own_words(self.slot_count)
+        words = own_header(self.slot_count)
         words[0] = NOTHING_WANTED
-        self.words = words
+        self.header = words
         if self.file is not None:
             self.file.close()
 
@@ -211,11 +218,33 @@ class Ring:
         return len(self._leases)
 
 
+@final
+class RingView:
+    """The slots of a ring that another process made, for a worker.
+
+    Args:
+        memory: The memory of the ring.
+        spec: What one slot holds.
+        slot_count: How many slots.
+        step_count: Steps whose time is measured.
+    """
+
+    def __init__(self, memory: mmap.mmap, spec: Spec, slot_count: int, step_count: int) -> None:
+        layout = RingLayout(spec, slot_count, step_count)
+        self.header: memoryview[int] = ring_header(memory, slot_count)
+        self.times: list[memoryview[int]] = layout.times(memory)
+        self._rows = layout.slots(memory)
+
+    def rows(self, slot: int) -> Rows:
+        """Returns a slot as the place that workers write to."""
+        return self._rows[slot]
+
+
 def _return_slot(
     leases: dict[int, tuple[int, Any]],
     free: deque[int],
     on_free: Callable[[], None],
-    strikes: list[BaseException],
+    interrupts: list[BaseException],
     slot: int,
     lease: int,
     _: object,
@@ -224,9 +253,9 @@ def _return_slot(
         free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
         leases.pop(lease, None)
         on_free()
-    except BaseException as error:  # which strikes when a call returns: the slot is free
+    except BaseException as error:  # which interrupts when a call returns: the slot is free
         leases.pop(lease, None)  # or the slot, once it is handed out again, would seem to be in two hands for ever
-        strikes.append(error.with_traceback(None))
+        interrupts.append(error.with_traceback(None))
         on_free()
 
 

@@ -79,7 +79,7 @@ class RingLayout:
     def __init__(self, spec: Spec, slot_count: int, step_count: int = 0) -> None:
         self.slot = SlotLayout(spec)
         self.slot_count = slot_count
-        self._header_nbytes = _up(_words_nbytes(slot_count), PAGE_NBYTES)
+        self._header_nbytes = _up(_header_nbytes_of(slot_count), PAGE_NBYTES)
         self._times_at = self._header_nbytes + slot_count * self.slot.nbytes
         self._times_count = word_count(step_count)
         self.nbytes = self._times_at + 8 * TIMED_COUNT * self._times_count
@@ -98,17 +98,17 @@ class RingLayout:
         return np.frombuffer(memory, np.uint8, self.slot.nbytes, self._header_nbytes + slot * self.slot.nbytes)
 
 
-def ring_words(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
+def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
     """Integers before the slots of a ring, which its workers share.
 
     The first is the last generation that is given up; then come the units left of each slot, and three words a slot of
     what came of a unit that reads a stream; the last one is how many nanoseconds a row took of late, 0 before the
     first.
     """
-    return memoryview(memory)[: _words_nbytes(slot_count)].cast("q")
+    return memoryview(memory)[: _header_nbytes_of(slot_count)].cast("q")
 
 
-def _words_nbytes(slot_count: int) -> int:
+def _header_nbytes_of(slot_count: int) -> int:
     return 8 * (2 + 4 * slot_count)
 
 
@@ -118,9 +118,9 @@ def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
     return words[start : start + 3]
 
 
-def own_words(slot_count: int = 1) -> "memoryview[int]":
+def own_header(slot_count: int = 1) -> "memoryview[int]":
     """Such words that nobody else looks at: of a plan without a ring, or after its end."""
-    return ring_words(bytearray(_words_nbytes(slot_count)), slot_count)
+    return ring_header(bytearray(_header_nbytes_of(slot_count)), slot_count)
 
 
 def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:

@@ -35,7 +35,7 @@ class SpanLayout:
         if self.has_objects:
             leaves.append(ArraySpec((size, 3), "int64"))
         leaves.append(ArraySpec((size,), "int64"))
-        leaves.append(ArraySpec((2,), "int64"))
+        leaves.append(ArraySpec((3,), "int64"))
         self.spec = Spec(tuple(leaves), _tree.flatten(tuple(leaves))[1])
         """Of the slot that holds a span."""
 
@@ -87,7 +87,7 @@ class SpanLayout:
 
     @staticmethod
     def marks(slot: Rows) -> Any:
-        """Two integers: how many elements of the span are there, and whether the epoch ended after them."""
+        """Three integers: elements in the span, whether the epoch ended after them, and the writer's generation."""
         return slot.arrays[-1][0]
 
 

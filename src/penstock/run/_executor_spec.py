@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
-from penstock.lower._program import Program, Unit, is_remote
+from penstock.lower._batches import is_remote
+from penstock.lower._program import Program, Unit
+from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.plan._cache import Cache
 from penstock.plan._map import Map, adopt_specs
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import place_of
 from penstock.plan._stream import Generate
 from penstock.run._cpus import usable_cpu_count
-from penstock.run._feed_program import FeedProgram
-from penstock.run._serial import Serial
+from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 from penstock.run.executors._executor import Client, Executor, start_thread
 from penstock.run.executors._inline import InlineExecutor
 from penstock.run.executors._processes import ProcessesExecutor, pool_patience_s
@@ -98,7 +99,7 @@ class ExecutorSpec:
         adopt_specs(node, unpickled(answer.wait(pool_patience_s(self._timeout_s))))
         tenant.close(plan)
 
-    def pack(self, program: Program | FeedProgram) -> None:
+    def pack(self, program: Program[Any]) -> None:
         """Gets a program ready to travel, if it has to.
 
         Raises:
@@ -124,10 +125,17 @@ class ExecutorSpec:
                 cache.spec  # noqa: B018  # which is known then
         return any(cache.known_spec for cache in caches)
 
-    def make_executor(self, client: Client) -> Executor:
-        """Makes the executor and starts its workers."""
+    def make_executor(self, client: Client, *, consumer_slots: tuple[int, int | None] | None = None) -> Executor:
+        """Makes the executor and starts its workers.
+
+        Args:
+            client: Gives it units.
+            consumer_slots: If the consumer may fill batches itself: the slots of the ring, and the bytes of a batch.
+        """
         if self.executor == "inline":
             return InlineExecutor(client)
+        if consumer_slots is not None:
+            return ConsumerOrThreadsExecutor(client, self.worker_count, self._incidents, *consumer_slots)
         if self.executor == "threads":
             return ThreadsExecutor(client, self.worker_count, self._incidents)
         assert self._parcel is not None
@@ -282,7 +290,7 @@ def choose(
     )
 
 
-def choose_feed(program: FeedProgram | Serial, executor: str, timeout_s: float) -> ExecutorSpec:
+def choose_feed(program: FeedProgram | SerialProgram, executor: str, timeout_s: float) -> ExecutorSpec:
     """Chooses where a stream is read: in a worker process of its own, on a thread, or by the consumer.
 
     In a process, a generator's Python does not stand in the way of the training's. It stays on a thread where it cannot
@@ -299,7 +307,8 @@ def choose_feed(program: FeedProgram | Serial, executor: str, timeout_s: float) 
     if executor == "inline":
         return ExecutorSpec("inline", 0, timeout_s, "")
     generates = [node for node in walk(program.node) if isinstance(node, Generate)]
-    if executor == "threads" or not HAS_PROCESSES or program.stages or not all(each.data.travels for each in generates):
+    has_stages = isinstance(program, FeedProgram) and bool(program.stages)
+    if executor == "threads" or not HAS_PROCESSES or has_stages or not all(each.data.travels for each in generates):
         return ExecutorSpec("threads", 1, timeout_s, "")
     feed = ExecutorSpec("processes", 1, timeout_s, "", is_alone=True)
     try:

@@ -6,11 +6,11 @@ NOTE on shutdown: why nothing hangs and nothing is left.
    must not. Between units they hold nothing but their queue, so dropping the loader is enough.
 3. At the end of the process loaders that still live are closed, before modules are torn down, with a short
    wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process. A
-   daemon thread of the user that is in `next` ends without a word (`Pipeline.require_open`).
+   daemon thread of the user that is in `next` ends without a word (`Delivery.require_open`).
 4. Ctrl-C reaches the main thread alone. If it waits for a batch, the wait is interrupted; the loader stays
    usable, and 1 to 3 end it.
 5. SIGKILL needs no help: threads end with the process, and the mapping has no name to be left behind.
-6. After fork() a child has no workers. Its loader says so (`Pipeline.require_open`), and neither finalizer
+6. After fork() a child has no workers. Its loader says so (`Delivery.require_open`), and neither finalizer
    nor exit touches the parent's threads (`request_stop` looks at the process id).
 """
 
@@ -18,35 +18,35 @@ import atexit
 import weakref
 from collections.abc import Callable
 
-from penstock.run._pipeline import Pipeline
+from penstock.run._delivery import Delivery
 
 EXIT_WAIT_S = 2.0
 """How long the end of a process waits for the workers of each loader that nobody closed."""
 
-_live: "weakref.WeakSet[Pipeline]" = weakref.WeakSet()
+_live: "weakref.WeakSet[Delivery]" = weakref.WeakSet()
 
 
-def watch(owner: object, pipeline: Pipeline) -> None:
-    """Has a pipeline stopped when its owner is dropped, and at the end of the process."""
-    _live.add(pipeline)
+def watch(owner: object, delivery: Delivery) -> None:
+    """Has a delivery stopped when its owner is dropped, and at the end of the process."""
+    _live.add(delivery)
     # The finalizer lives as long as the owner, so it must not hold what may hold the owner: the plan's functions and
-    # their globals, by way of the pipeline. Executors hold none of that.
-    weakref.finalize(owner, _stop, weakref.ref(pipeline), pipeline.stop_workers).atexit = False
+    # their globals, by way of the delivery. Executors hold none of that.
+    weakref.finalize(owner, _stop, weakref.ref(delivery), delivery.stop_workers).atexit = False
 
 
-def _stop(pipeline_ref: "weakref.ref[Pipeline]", stop_workers: Callable[[], None]) -> None:
-    pipeline = pipeline_ref()
-    if pipeline is None:  # it went together with its owner
+def _stop(delivery_ref: "weakref.ref[Delivery]", stop_workers: Callable[[], None]) -> None:
+    delivery = delivery_ref()
+    if delivery is None:  # it went together with its owner
         stop_workers()
     else:
-        pipeline.request_stop()
+        delivery.request_stop()
 
 
 @atexit.register
 def _close_all() -> None:
-    pipelines = list(_live)
-    for pipeline in pipelines:
-        pipeline.process_ends = True
-        pipeline.request_stop()
-    for pipeline in pipelines:
-        pipeline.close(EXIT_WAIT_S)
+    deliveries = list(_live)
+    for delivery in deliveries:
+        delivery.process_ends = True
+        delivery.request_stop()
+    for delivery in deliveries:
+        delivery.close(EXIT_WAIT_S)

@@ -9,14 +9,18 @@ Each wait, and what ends it. A feed's worker waits for a stage's batch (`Pipelin
 error, by the deadline, or by `request_stop`, which the stages get with the feed.
 """
 
+import functools
 import math
+import threading
 import time
 from collections.abc import Callable, Container, Generator, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, final
 
+from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._budget import budget
-from penstock.lower._program import Position, Program
+from penstock.lower._program import Position
+from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget
 from penstock.memory._rows import Leaves
 from penstock.memory._shared import SharedFile
@@ -31,14 +35,12 @@ from penstock.plan._stream import Generate, Inlet, cut, needed
 from penstock.plan._tolerate import FailureFilter
 from penstock.report._lanes import Lane
 from penstock.run._cpus import usable_cpu_count
+from penstock.run._delivery import END_OF_EPOCH, Delivery
 from penstock.run._driving import MOST_NBYTES
 from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
-from penstock.run._feed_program import FeedProgram
 from penstock.run._lanes import unit_of
-from penstock.run._pipeline import END_OF_EPOCH, Pipeline
 from penstock.run._quarantine import Quarantine
-from penstock.run._serial import Serial
 from penstock.run._shutdown import watch
 
 SPAN_NBYTES = 4 << 20
@@ -88,7 +90,7 @@ class SubPipeline:
         self._may_drive = False
         self.gives_cursor = False
         """Whether states say how far a filter got in what it reads by index."""
-        self.program: Program
+        self.program: BatchProgram[Any]
         self.choice: ExecutorSpec
         self.budget: Budget
         self._choices: list[ExecutorSpec] = []
@@ -104,7 +106,7 @@ class SubPipeline:
                 functions = [each for each in _until(node, below) if isinstance(each, Map)]
             inner = [] if below is None else list(_inner(below))
             if below is not None and not inner and shard[1] == 1 and _is_serial(above):
-                self.program = Serial(node, same_epoch=same_epoch)
+                self.program = SerialProgram(node, same_epoch=same_epoch)
                 self.choice = choose_feed(self.program, executor, timeout_s)
                 self._choices.append(self.choice)
                 self.budget = budget(
@@ -132,10 +134,11 @@ class SubPipeline:
                 )
                 self._choices.append(self._feed_choice)
             layout = self._below.layout if self._below else None
-            self.program = Program(above, shard, same_epoch=same_epoch, spans=layout, is_inner=is_inner)
+            program = ParallelProgram(above, shard, same_epoch=same_epoch, spans=layout, is_inner=is_inner)
+            self.program = program
             self.choice.pack(self.program)
             is_ours = executor == "auto" and self.choice.executor == "threads" and below is None and not is_inner
-            self._may_drive = is_ours and self.program.is_in_memory and self.program.spec.nbytes <= MOST_NBYTES
+            self._may_drive = is_ours and program.is_in_memory and program.spec.nbytes <= MOST_NBYTES
             self.budget = budget(
                 above,
                 self.program.spec,
@@ -205,30 +208,43 @@ class SubPipeline:
         element_nbytes = max((each.element_nbytes for each in walk(above) if isinstance(each, PaddedBatch)), default=0)
         return copies * layout.slot_count * layout.size * element_nbytes
 
-    def start(self, *, gives_rest: bool = False) -> Pipeline:
-        """Starts the workers; see `Pipeline`."""
+    def start(self, *, gives_rest: bool = False) -> Delivery:
+        """Starts the workers; see `Delivery`."""
         # A slot in the consumer's hand, one asked for meanwhile, and `prefetch` ready or being filled. With
         # fewer than two left the workers would stand still while the consumer works.
-        pipeline = Pipeline(
+        make_executor = self.choice.make_executor
+        if self._may_drive:
+            spec, slot_count = self.program.spec, self.budget.slot_count
+            batch_nbytes = spec.nbytes if spec.is_bounded else None
+            make_executor = functools.partial(make_executor, consumer_slots=(slot_count, batch_nbytes))
+        pipeline = Delivery(
             self.program,
             slot_count=self.budget.slot_count,
             spare_count=min(2, self._prefetch),
-            make_executor=self.choice.make_executor,
+            make_executor=make_executor,
             make_feed=self._make_feed if self._below else None,
             timeout_s=self._timeout_s,
             gives_rest=gives_rest,
             quarantine=self._quarantine,
-            may_drive=self._may_drive,
         )
         for probe in self._probes:
             probe.leave()
         return pipeline
 
-    def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None) -> Feed:
+    def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None, lock: threading.Lock) -> Feed:
         assert self._below is not None
         for stage in self._stages.values():
             stage.reopen()
-        return Feed(self._below, self._feed_choice.make_executor, wake, shared, self._quarantine, self._timeout_s)
+        return Feed(
+            self._below,
+            dict(self._stages),
+            self._feed_choice.make_executor,
+            wake,
+            shared,
+            lock,
+            self._quarantine,
+            self._timeout_s,
+        )
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if nothing was started."""
@@ -374,7 +390,7 @@ class _Parallel:
             is_inner=True,
             quarantine=quarantine,
         )
-        self._pipeline: Pipeline | None = None
+        self._pipeline: Delivery | None = None
         self._is_closed = False
         self.waited_s = 0.0
         """How long the feed waited for its elements, so far."""
@@ -403,7 +419,7 @@ class _Parallel:
         pipeline.seek((epoch, number))  # now, and not when the first element is asked for
         return self._elements(pipeline, (epoch, number), skipped)
 
-    def _elements(self, pipeline: Pipeline, position: Position, skipped: int) -> Generator[Leaves, None, None]:
+    def _elements(self, pipeline: Delivery, position: Position, skipped: int) -> Generator[Leaves, None, None]:
         program = self._stage.program
         while position[1] < (math.inf if program.batch_count is None else program.batch_count):
             asked_at = time.perf_counter()
@@ -440,9 +456,9 @@ class _Parallel:
         """See `SubPipeline.choices`."""
         return self._stage.choices
 
-    def patience_s(self, timeout_s: float) -> float:
+    def deadline_s(self, timeout_s: float) -> float:
         """How long it waits for its workers before it gives up."""
-        return self._pipeline.patience_s(timeout_s) if self._pipeline else timeout_s
+        return self._pipeline.deadline_s(timeout_s) if self._pipeline else timeout_s
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """See `Pipeline.lanes`."""

@@ -1,25 +1,27 @@
-"""All that an executor has to be: something that runs units, in any order, and says when each is done."""
+"""The interface of executors. An executor runs units, in any order, and reports when each is done.
+
+Units flow one way. The executor asks its client for units to run: by `Client.issue` after `wake`, and as the return
+value of `Client.finished`. So an executor needs no lock of the client's, and one call for each unit.
+"""
 
 import contextlib
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 from penstock.base._errors import WorkerError
-from penstock.lower._program import Program, Unit
+from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
-from penstock.plan._tolerate import Failure
-from penstock.run._feed_program import FeedProgram
 
 
 def start_thread(thread: threading.Thread) -> None:
     """Starts a thread.
 
     Raises:
-        WorkerError: The system gives no more.
+        WorkerError: The system starts no more threads.
     """
     try:
         thread.start()
@@ -32,129 +34,132 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class Client(Protocol):
-    """Who gives an executor its units. Its methods may be called from any thread, but not from a finalizer."""
+    """Gives units to an executor and takes their results.
 
-    def run(self, unit: Unit) -> None:
-        """Runs a unit where the caller is. Raises what the unit raises."""
+    Its methods may be called from any thread, but not from a finalizer, because they take a lock.
+    """
 
-    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
-        """What a worker was at that had a unit, for messages; see `WorkerStatus` for where in it."""
+    def issue(self) -> Sequence[Unit]:
+        """Returns units to run, in order, for slots that are free. They count as under way from now on."""
 
-    def finished(self, unit: Unit, error: BaseException | None) -> None:
-        """Takes the outcome of a unit."""
+    def run(self, unit: Unit) -> UnitResult:
+        """Runs a unit in this process, on the calling thread. Errors are in the result; see `UnitRunner.run`."""
 
-    def received(self, unit: Unit, objects: Sequence[Any], failures: Sequence[Failure]) -> None:
-        """Takes what a unit made in another process and could not put into the slot; before `finished`.
+    def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
+        """Takes the result of a unit. Returns units to run next, in order; see `issue`."""
 
-        Args:
-            unit: The unit.
-            objects: Of leaves without a place in the slot.
-            failures: Elements that were set aside.
-        """
-
-    def pump(self) -> None:
-        """Turns slots that came back into new units."""
+    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
+        """Describes what a worker is working on, for messages. `status` is that of the worker; see `WorkerStatus`."""
 
     def leave(self) -> None:
-        """Lets go of what the calling worker has open, which ends."""
+        """Closes what the calling worker holds open. A thread calls this before it ends."""
+
+    def when_idle(self, call: Callable[[], None]) -> bool:
+        """Makes a call while no unit is under way and none is issued. Returns whether it did."""
 
 
 class Executor(ABC):
-    """Runs units. It sees no dataset, no batch and no order: a unit is all there is."""
+    """Runs units. It knows no dataset, no batch and no order.
 
+    `begin` comes first, then `wake`. After that the executor asks its client for units.
+    """
+
+    name: ClassVar[str]
+    """The name by which users ask for it; see `_registry.py`."""
     worker_count: int
-    """How many units can run at once; 0 if the consumer runs them itself."""
+    """How many units can run at once; 0 if the consumer runs them."""
     queue_target: int
-    """Batches are issued while fewer units than this are unfinished."""
-    is_elsewhere = False
-    """Whether units run in other processes, which the ring's memory has to be shared with."""
-    shared: SharedFile | None = None
-    """Where other processes that run units find what has no place in the ring; None if there are none."""
-    takes_turns = False
-    """Whether its workers run one at a time now."""
-    is_driven = False
-    """Whether the consumer runs units now, by `drive`, and workers none."""
+    """The client issues batches while fewer units than this are unfinished. 0 holds back all units for a moment."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
+    is_elsewhere: bool = False
+    """Whether units run in other processes, which may crash."""
+    maps_ring: bool = False
+    """Whether other processes map the ring. Else results carry all rows, if units run elsewhere."""
+    shared: SharedFile | None = None
+    """Where worker processes find data that has no place in a ring; None if there are none."""
+    takes_turns: bool = False
+    """Whether workers run one at a time at present."""
+    is_driven: bool = False
+    """Whether the consumer runs the units at present, by `drive`."""
 
-    def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
-        """Is told once, before the first unit, what the units are of and where they go.
+    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
+        """Receives the program, once, before the first unit.
 
         Args:
-            program: What the units are of.
-            ring: Where they go.
-            spans: Of a plan over a stream: where they read.
+            program: The program of the units.
+            ring: Where units write.
+            spans: Where units read the elements of a stream, if the program is above one.
         """
 
     @property
-    def hand_count(self) -> int:
-        """How many workers share its units: those that were asked for, or more, where it shares them with others."""
+    def available_count(self) -> int:
+        """How many workers run its units. An executor that shares its workers with others may have more."""
         return self.worker_count
-
-    @property
-    def name(self) -> Literal["inline", "threads", "processes"]:
-        """What its workers are, as a user asks for them."""
-        if self.is_elsewhere:
-            return "processes"
-        return "threads" if self.worker_count else "inline"
-
-    @abstractmethod
-    def submit(self, units: Sequence[Unit]) -> None:
-        """Takes the units of a batch to run; returns at once."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Has `pump` called soon. Called from finalizers: it must take no lock and not fail."""
+        """Makes the executor call `Client.issue` soon. Finalizers call this, so it takes no lock and does not fail."""
 
-    def drive(self) -> bool:
-        """Runs one unit on the calling thread, the consumer's, if that is who runs them. Returns whether it did."""
+    def drive(self, timeout_s: float) -> bool:
+        """Runs units on the calling thread, the consumer's, or waits there until some are done.
+
+        The consumer calls this while its batch is not ready. An executor that is never driven returns False at once.
+
+        Args:
+            timeout_s: How long nothing may move before this returns.
+
+        Returns:
+            Whether anything was done. If not, and `is_driven`, no unit is under way.
+        """
         return False
 
-    def change_hands(self) -> None:
-        """Has the consumer run units from now on, or workers again. Called by it, while no unit is unfinished."""
-        raise NotImplementedError(f"{self.name} cannot change hands")
-
     def forget(self) -> None:
-        """Forgets units that the consumer was to run. Called by it."""
+        """Drops all units of a driven executor. After this, nothing writes to a slot. The consumer calls it."""
 
-    def patience_s(self, timeout_s: float) -> float:
-        """How long nobody gets on before the pipeline gives up; longer where the executor watches its workers."""
+    def batch_taken(self, asked_s: float) -> None:
+        """Learns that the consumer took a batch, which it asked for at this reading of `time.perf_counter`."""
+
+    def pause(self) -> None:
+        """Learns that the consumer starts elsewhere, so that the time up to now says nothing."""
+
+    def deadline_s(self, timeout_s: float) -> float:
+        """How long a standstill lasts before the loader gives up. Longer for executors that watch their workers."""
         return timeout_s
 
     def progress(self) -> object:
-        """A value that changes whenever a worker gets on; None if nothing is running."""
+        """Returns a value that changes when a worker moves on; None if nothing runs."""
         return None
 
     def tasks(self) -> list[str]:
-        """Its workers as folders below `/proc`: of a process `pid`, of a thread of this one `self/task/tid`."""
+        """Returns the workers as folders below `/proc`: `pid` for a process, `self/task/tid` for a thread."""
         return []
 
     def stuck(self) -> list[str]:
-        """Says of each worker what it is doing and where, for the message of a deadline."""
+        """Describes what each worker is doing and where, for the message of a deadline."""
         return []
 
     @abstractmethod
     def request_stop(self) -> None:
-        """Has the workers stop at the next unit. Called from finalizers: it must take no lock and not fail."""
+        """Makes workers stop at the next unit. Finalizers call this, so it takes no lock and does not fail."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> bool:
-        """Waits for the workers to end after `request_stop`, no longer than this. Returns whether they did."""
+        """Waits for the workers to end after `request_stop`. Returns whether they ended in time."""
 
 
 def clear_own_frames(error: BaseException) -> None:
-    """Lets go of what our frames of a traceback hold: rows of the ring, scratch memory.
+    """Clears the frames of this package in a traceback, which hold rows of the ring and scratch memory.
 
-    Somebody may keep the error for long, an interactive interpreter does. Frames of the user's functions stay
-    as they are, for a debugger.
+    An interactive interpreter keeps the last error for long. Frames of the user's functions stay, for a debugger.
     """
     one: BaseException | None = error
     seen: set[int] = set()
-    with contextlib.suppress(Exception):  # a class of the user's may have made something of its own of these attributes
+    with contextlib.suppress(Exception):  # the user's class may have replaced these attributes
         while one is not None and id(one) not in seen:  # `raise e from e` is its own cause
             seen.add(id(one))
             for frame, _ in traceback.walk_tb(one.__traceback__):
                 if frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
-                    with contextlib.suppress(RuntimeError):  # it still runs
+                    with contextlib.suppress(RuntimeError):  # the frame still runs
                         frame.clear()
             one = one.__cause__

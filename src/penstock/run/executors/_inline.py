@@ -1,9 +1,12 @@
-"""The executor `inline`: everything on the caller's thread, when it is asked for. The reference for all others."""
+"""The executor `inline` runs everything on the caller's thread, on demand. It is the reference for all others.
+
+At most one batch is issued at a time. So if Ctrl-C strikes between `finished`, which returns units, and the queue, then
+nothing is under way, which `drive` reports. The client then starts again at its position.
+"""
 
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from typing import final
 
 from penstock.lower._program import Unit
@@ -12,52 +15,45 @@ from penstock.run.executors._executor import Client, Executor
 
 @final
 class InlineExecutor(Executor):
-    """Runs a unit when its batch is waited for. There is nothing to stop and nobody to wait for."""
+    """Runs a unit when its batch is waited for. It has nothing to stop and nothing to wait for."""
 
+    name = "inline"
     worker_count = 0
     queue_target = 1
     isolates = True
     is_driven = True
 
     def __init__(self, client: Client) -> None:
-        # The client owns this: without a cycle, the memory of a loader that is dropped is free at once.
+        # The client owns this object. Without a cycle, the memory of a dropped loader is free at once.
         self._client: Client = weakref.proxy(client)
         self._units: deque[Unit] = deque()
 
-    def submit(self, units: Sequence[Unit]) -> None:
-        """Keeps the units until `drive`."""
-        self._units.extend(units)
-
     def wake(self) -> None:
-        """Nothing to wake: `drive` looks for slots that came back."""
+        """Does nothing: `drive` asks for units."""
 
-    def drive(self) -> bool:
-        """Runs the oldest unit. One that Ctrl-C interrupts stays to be done."""
+    def drive(self, timeout_s: float) -> bool:
+        """Runs the oldest unit. A unit that Ctrl-C interrupts stays in the queue."""
         if not self._units:
-            self._client.pump()
+            self._units.extend(self._client.issue())
         try:
             unit = self._units[0]
-        except IndexError:  # closed meanwhile
+        except IndexError:
             return False
-        error: Exception | None = None
-        try:
-            self._client.run(unit)
-        except Exception as caught:
-            error = caught
-        with contextlib.suppress(IndexError):  # closed meanwhile
+        result = self._client.run(unit)
+        with contextlib.suppress(IndexError):  # another thread closed the loader
             self._units.popleft()
-        self._client.finished(unit, error)
-        del error  # its traceback holds this frame
+        self._units.extend(self._client.finished(unit, result))
+        del result  # the traceback of its error holds this frame
         return True
 
     def forget(self) -> None:
-        """Forgets the units."""
+        """Drops the units."""
         self._units.clear()
 
     def request_stop(self) -> None:
-        """Nobody but the consumer has to stop."""
-        self.forget()
+        """Drops the units."""
+        self._units.clear()
 
     def join(self, timeout_s: float) -> bool:
-        """There are no workers."""
+        """Returns at once: there are no workers."""
         return True

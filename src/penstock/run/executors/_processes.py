@@ -7,12 +7,10 @@ batches, and queues them. `wake` and `request_stop` only post to it, so a finali
 """
 
 import weakref
-from collections.abc import Sequence
 from typing import Any, final
 
-from penstock.lower._program import Program, Unit
+from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
-from penstock.run._feed_program import FeedProgram
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.pool._client import Plan, PoolClient
 from penstock.run.pool._crashes import HANG_COUNT
@@ -32,8 +30,10 @@ class ProcessesExecutor(Executor):
         timeout_s: How long a worker may stand still on an element.
     """
 
+    name = "processes"
     isolates = True
     is_elsewhere = True
+    maps_ring = True
 
     def __init__(
         self, client: Client, tenant: PoolClient, parcel: PlanPayload, worker_count: int, timeout_s: float
@@ -47,16 +47,12 @@ class ProcessesExecutor(Executor):
         self._timeout_s = timeout_s
         self._plan: Plan | None = None
 
-    def begin(self, program: Program | FeedProgram, ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
         """Has the workers learn of the program."""
         assert self._parcel is not None
-        self._plan = self._tenant.open(self._parcel, ring, self._timeout_s, _Receiver(self._client), spans)
+        receiver = _Receiver(self._client)
+        self._plan = receiver.plan = self._tenant.open(self._parcel, ring, self._timeout_s, receiver, spans)
         self._parcel = None  # it holds the arrays that are shared now
-
-    def submit(self, units: Sequence[Unit]) -> None:
-        """Queues the units of a batch."""
-        assert self._plan is not None
-        self._plan.submit(units)
 
     def wake(self) -> None:
         """Has the pool's thread look for slots, unless it will soon.
@@ -65,15 +61,15 @@ class ProcessesExecutor(Executor):
         look comes after the slot came back for which this is called.
         """
         if self._plan is None or self._plan.unfinished_count <= self.worker_count:
-            client = self._client
-            self._tenant.pool.post(lambda: _pump(client))
+            client, plan = self._client, self._plan
+            self._tenant.pool.post(lambda: _issue(client, plan))
 
     @property
-    def hand_count(self) -> int:
+    def available_count(self) -> int:
         """All that the pool has: a loader beside this one may have asked for more."""
         return max(self.worker_count, len(self._tenant.pool.pids()))
 
-    def patience_s(self, timeout_s: float) -> float:
+    def deadline_s(self, timeout_s: float) -> float:
         """Longer than what the pool, which watches its workers, needs to find out; this is if it stands still."""
         return pool_patience_s(timeout_s)
 
@@ -99,26 +95,27 @@ class _Receiver:
 
     def __init__(self, client: "weakref.ref[Client]") -> None:
         self._client = client
+        self.plan: Plan | None = None
+        self._payload: Any = ((), ())
 
     def finished(self, unit: Unit, error: BaseException | None) -> None:
+        (rows, failures), self._payload = self._payload, ((), ())
         client = self._client()
-        if client is not None:
-            client.finished(unit, error)
+        if client is not None and self.plan is not None:
+            self.plan.submit(client.finished(unit, UnitResult(error, rows, failures)))
 
     def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
         client = self._client()
         return "a batch that nobody wants" if client is None else client.describe(unit, trace)
 
     def told(self, unit: Unit, payload: Any) -> None:
-        client = self._client()
-        if client is not None:
-            client.received(unit, *payload)
+        self._payload = payload
 
 
-def _pump(client_ref: "weakref.ref[Client]") -> None:
+def _issue(client_ref: "weakref.ref[Client]", plan: Plan | None) -> None:
     client = client_ref()
-    if client is not None:
-        client.pump()
+    if client is not None and plan is not None:
+        plan.submit(client.issue())
 
 
 def pool_patience_s(timeout_s: float) -> float:

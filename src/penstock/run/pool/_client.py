@@ -16,7 +16,7 @@ from penstock.lower._program import Unit
 from penstock.memory._budget import granted
 from penstock.memory._ring import Ring
 from penstock.memory._shared import Place
-from penstock.memory._slot import own_words
+from penstock.memory._slot import own_header
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._worker import Opening, current_directory
 
@@ -85,7 +85,7 @@ class Plan:
         """When it was given up; 0 before."""
         self._tenant = tenant
         self._pool = tenant.pool
-        self.words = own_words() if ring is None else ring.words
+        self.words = own_header() if ring is None else ring.header
         self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
         """Memory that workers map: of the ring, then of the spans."""
         self.places: list[Place] = []
@@ -121,8 +121,11 @@ class Plan:
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def submit(self, units: Sequence[Unit]) -> None:
-        """Queues the units of one batch. On the pool's thread, like all that follows of the pool."""
-        self.words[1 + units[0].slot] = len(units)
+        """Queues units, those of a slot together. On the pool's thread, like all that follows of the pool."""
+        if not units:
+            return
+        for slot, group in itertools.groupby(units, key=lambda unit: unit.slot):
+            self.words[1 + slot] = len(list(group))
         self.unfinished_count += len(units)
         self._pool.queue([Job(self, unit) for unit in units])
 

@@ -36,7 +36,7 @@ from penstock.base._errors import LoaderError, WorkerError
 from penstock.memory._budget import mib
 from penstock.memory._mapping import MemoryFile
 from penstock.memory._shared import SharedFile
-from penstock.memory._slot import own_words
+from penstock.memory._slot import own_header
 from penstock.plan._reader import WorkerStatus
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._executor import start_thread
@@ -261,7 +261,7 @@ class Pool:
             child.tell(Closing(plan.number))
         for place in plan.places:
             self.shared.release(place)
-        plan.words, plan.files = own_words(), ()
+        plan.words, plan.files = own_header(), ()
 
     def _see_off(self) -> None:
         """Lets tenants go of which nothing runs any more."""

@@ -116,7 +116,7 @@ class TaskQueue:
         Args:
             place: The place.
             state: DONE or TOLD.
-            words: Those of the ring, see `ring_words`.
+            words: Those of the ring, see `ring_header`.
             slot: The slot that the unit was for.
 
         Returns:
@@ -161,7 +161,7 @@ class TaskQueue:
             return None
         unit = entry.unit
         where = (entry.plan, unit.epoch, unit.index, unit.start, unit.stop, unit.slot, unit.generation)
-        numbers = (*where, *unit.announce, unit.base, unit.length, *unit.origin, unit.is_condemned)
+        numbers = (*where, *unit.announce, unit.base, unit.length, *unit.origin, unit.is_poisoned)
         _ENTRY.pack_into(self._memory, _ENTRIES + place * _ENTRY.size, *numbers)
         self._states[place] = QUEUED
         self._tail = (place + 1) % PLACE_COUNT

@@ -34,16 +34,17 @@ import cloudpickle
 
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
-from penstock.lower._program import Program, Unit, run_unit
+from penstock.lower._batches import ParallelProgram
+from penstock.lower._program import Program, Unit
 from penstock.memory._mapping import MemoryFile, map_shared
 from penstock.memory._pickles import dumps
+from penstock.memory._ring import RingView
 from penstock.memory._shared import Place, map_private, read_bytes
-from penstock.memory._slot import RingLayout, own_words, ring_words
-from penstock.memory._times import Times
+from penstock.memory._slot import RingLayout, own_header, ring_header
 from penstock.plan._map import Map, find_specs
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import WorkerStatus
-from penstock.run._feed_program import FeedProgram
+from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
@@ -276,7 +277,7 @@ class _Plan:
         for descriptor, nbytes in zip(descriptors, opening.file_nbytes, strict=True):
             self._memories.append(map_shared(descriptor, nbytes))
             os.close(descriptor)
-        self.words = ring_words(self._memories[0], opening.slot_count) if self._memories else own_words()
+        self.words = ring_header(self._memories[0], opening.slot_count) if self._memories else own_header()
         self.timeout_s = opening.timeout_s
         self.is_loaded = False
         self._value: Any = None
@@ -286,16 +287,20 @@ class _Plan:
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
-        if isinstance(self._value, (Program, FeedProgram)):
-            self._has_objects = not all(leaf.is_bounded for leaf in self._value.spec.leaves)
-            layout = RingLayout(self._value.spec, self._opening.slot_count, self._value.step_count)
-            self._slots = layout.slots(self._memories[0])
-            places = layout.times(self._memories[0])
-            self._times = trace.times = Times(places[number % len(places)])
-            window = None
-            if isinstance(self._value, Program) and (spans := self._value.spans) is not None:
+        if isinstance(self._value, Program):
+            program, window = self._value, None
+            if isinstance(program, ParallelProgram) and (spans := program.spans) is not None:
                 window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
-            self._reader = self._value.reader(owned_globals, trace, window)
+            self._runner = UnitRunner(
+                program,
+                RingView(self._memories[0], program.spec, self._opening.slot_count, program.step_count),
+                number,
+                isolation=owned_globals,
+                status=trace,
+                window=window,
+                timeout_s=self.timeout_s,
+                rows="none" if program.spec.is_bounded else "objects",
+            )
         self.is_loaded = True
 
     @property
@@ -315,14 +320,10 @@ class _Plan:
             trace.times = None  # those would be another plan's
             # By value, for a named tuple may be the user's.
             return "specs", cloudpickle.dumps(find_specs(self._value, trace))
-        program: Any = self._value
-        rows = self._slots[unit.slot]
-        trace.times = self._times
-        run_unit(program, self._reader, unit, rows, self.words, self.timeout_s)
-        failures = tuple(trace.failures)
-        if not (failures or self._has_objects):
-            return "", None
-        return "made", (program.objects(unit, rows) if self._has_objects else (), failures)
+        result = self._runner.run(unit)
+        if result.error is not None:
+            raise result.error
+        return ("made", (result.rows, result.failures)) if result.rows or result.failures else ("", None)
 
     def _go_there(self) -> None:
         # Plans of different times share a worker; and a function may have gone elsewhere.

@@ -1,0 +1,443 @@
+"""Programs whose units fill batches: `ParallelProgram`, and the base class that it shares with `SerialProgram`.
+
+The batches of a `ParallelProgram` come from a plan with random access, or from the steps above a stream, whose
+elements lie in spans. Workers fill rows of one batch side by side.
+"""
+
+import functools
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+
+from penstock.base._errors import ArgumentError, ElementError
+from penstock.base._random import seeded_globals
+from penstock.base._spec import Spec
+from penstock.lower._program import Position, Program, Unit, UnitReader
+from penstock.memory._rows import Rows, Window
+from penstock.memory._spans import SpanLayout
+from penstock.plan._batch import remainders
+from penstock.plan._cache import Cache
+from penstock.plan._node import Node, walk
+from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
+from penstock.plan._source import Openable
+from penstock.plan._stream import closed
+from penstock.plan._text import origins
+
+ANNOUNCED_BATCHES: Final = 16
+"""The most batches that are announced to the kernel ahead of their reads."""
+ANNOUNCED_NBYTES: Final = 64 << 20
+"""The most page cache that announcements may ask for. One batch is always announced."""
+UNIT_NBYTES: Final = 4 << 20
+"""A unit of plain reads has at least this size, or is a whole batch."""
+UNIT_S: Final = 8e-3
+"""The duration of a unit with functions. Its overhead of some 90 us is small beside that."""
+SERVER_UNIT_S: Final = 0.25
+"""The duration of a unit that asks a server. A request is small beside that."""
+FIRST_UNIT_ROWS: Final = 4
+"""The most rows in a unit while the duration of a row is unknown."""
+NO_BATCHES: Final = (0, 0, 0)
+
+R = TypeVar("R", bound=UnitReader)
+
+
+class BatchProgram(Program[R]):
+    """A program whose units fill batches, the elements that the loader delivers.
+
+    Args:
+        node: The plan.
+        same_epoch: Every epoch is epoch 0 again, for evaluation.
+    """
+
+    announces = False
+    """Whether a source wants announcements of the reads that follow."""
+
+    def __init__(self, node: Node, *, same_epoch: bool = False) -> None:
+        self.node = node
+        self.same_epoch = same_epoch
+        self.sources = OpenSources(node)
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of a batch."""
+        return self.node.spec
+
+    @cached_property
+    def batch_count(self) -> int | None:
+        """Batches in an epoch; None if that is unknown or infinite."""
+        return self.node.length if isinstance(self.node.length, int) else None
+
+    @cached_property
+    def announced_count(self) -> int:
+        """How many batches ahead of their reads the sources know."""
+        return max(1, min(ANNOUNCED_BATCHES, ANNOUNCED_NBYTES // max(1, self.node.spec.nbytes)))
+
+    @property
+    @abstractmethod
+    def rows_per_batch(self) -> int:
+        """Rows that the units of a full batch have together."""
+
+    def next_position(self, epoch: int, index: int, *, is_last: bool = False) -> Position:
+        """Returns the position after a batch, in the same epoch or at the start of the next."""
+        if index + 1 != self.batch_count and not is_last:
+            return epoch, index + 1
+        return (0 if self.same_epoch else epoch + 1), 0
+
+    def first_element(self, index: int) -> int:
+        """Returns the number of the first element of a batch, for a serial stream; else 0."""
+        return 0
+
+    def at(self, length: int) -> Node:
+        """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet."""
+        return self.node
+
+    def units(
+        self,
+        epoch: int,
+        index: int,
+        slot: int,
+        generation: int,
+        *,
+        worker_count: int,
+        row_s: float = 0.0,
+        announce: tuple[int, int, int] = NO_BATCHES,
+        base: int = 0,
+        length: int = -1,
+        origin: tuple[int, int] = (0, 0),
+    ) -> list[Unit]:
+        """Cuts a batch into units. The cut does not change what is delivered.
+
+        Args:
+            epoch: The epoch of the batch.
+            index: The batch.
+            slot: Where it is written.
+            generation: The number of this use of the slot.
+            worker_count: How many workers share the batch; 0 if the consumer fills it.
+            row_s: Measured seconds for a row; 0 if unknown.
+            announce: See `Unit.announce`.
+            base: See `Unit.base`.
+            length: See `Unit.length`.
+            origin: See `Unit.origin`.
+        """
+        return [Unit(epoch, index, 0, 1, slot, generation, announce, base, length, origin)]
+
+    def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
+        """Returns the rows of a unit: an entry for each leaf, then the extents of leaves of varying length."""
+        rows = self._slot_rows(unit)
+        leaves = zip(out.arrays, self.spec.leaves, strict=True)
+        taken = [None if is_shared and leaf.is_bounded else array[rows] for array, leaf in leaves]
+        return taken if is_shared else [*taken, *(None if extent is None else int(extent[0]) for extent in out.extents)]
+
+    def put_rows(self, unit: Unit, out: Rows, rows: Sequence[Any]) -> None:
+        """Writes into a slot what `take_rows` returned in another process."""
+        place = self._slot_rows(unit)
+        for array, value in zip(out.arrays, rows, strict=False):
+            if value is not None:
+                array[place] = value
+        for extent, size in zip(out.extents, rows[len(out.arrays) :], strict=False):
+            if extent is not None:
+                extent[0] = size
+
+    def _slot_rows(self, unit: Unit) -> Any:
+        """Returns the index of a unit's rows in the arrays of its slot."""
+        return 0
+
+
+@final
+class ParallelProgram(BatchProgram[Reader]):
+    """A program whose batches are cut into rows, which workers fill side by side.
+
+    Args:
+        node: The plan.
+        shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each batch.
+        same_epoch: Every epoch is epoch 0 again, for evaluation.
+        spans: Where the elements of the stream below the plan lie, if there is one.
+        is_inner: The plan is a part of the user's, and its batches do not appear in messages.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        shard: tuple[int, int] = (0, 1),
+        *,
+        same_epoch: bool = False,
+        spans: SpanLayout | None = None,
+        is_inner: bool = False,
+    ) -> None:
+        super().__init__(node, same_epoch=same_epoch)
+        self.is_inner = is_inner
+        self.spans = spans
+        self.shard = shard
+        self._closed: dict[int, Node] = {}
+        if shard[1] > 1:
+            self._check_shard()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The sources are opened again in the other process.
+        make = functools.partial(ParallelProgram, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
+        return make, (self.node, self.shard)
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of a batch, or of a shard's part of it."""
+        return self.node.spec if self.shard[1] == 1 else self.node.spec.divided(self.shard[1])
+
+    def _check_shard(self) -> None:
+        count = self.shard[1]
+        sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in self.node.spec.leaves}
+        size = sizes.pop() if len(sizes) == 1 else None
+        if not size:
+            unknown = any(leaf.shape and not leaf.is_bounded for leaf in self.node.spec.leaves)
+            raise ArgumentError(
+                f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
+                f"{self.node.spec}, "
+                + (
+                    "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
+                    f"this process in a map() of the batch: array[{self.shard[0]}::{count}]."
+                    if unknown
+                    else "without a common first axis. Put batch() last."
+                )
+            )
+        if self.node.length == math.inf and any(leaf.varies for leaf in self.node.spec.leaves):
+            raise ArgumentError(
+                "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
+                f"{count} shards cannot share evenly. Use drop_remainder=True."
+            )
+        short = remainders(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else set()
+        for rows, which in ((size, "A batch"), *((rows, "The last batch") for rows in sorted(short))):
+            if rows % count:
+                cure = ""
+                if which != "A batch":
+                    cure = (
+                        " and drop_remainder=True. To measure on each element once, share out elements: "
+                        f"dataset.shard(index, {count}), before batch() and in place of shard="
+                    )
+                raise ArgumentError(
+                    f"{which} has {rows} elements, which {count} shards cannot share evenly. Use a batch size "
+                    f"that {count} divides{cure}."
+                )
+
+    @cached_property
+    def step_count(self) -> int:
+        """The number of steps whose time is measured."""
+        return len(list(walk(self.node)))
+
+    @cached_property
+    def computes(self) -> bool:  # type: ignore[override]
+        """Whether units call functions, and do not only read."""
+        return any(node.computes for node in walk(self.node))
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether a source waits for a server."""
+        return is_remote(self.node)
+
+    @cached_property
+    def keeps(self) -> bool:  # type: ignore[override]
+        """Whether results of functions are cached, so that they do not run each time."""
+        return any(isinstance(node, Cache) for node in walk(self.node))
+
+    @cached_property
+    def is_in_memory(self) -> bool:
+        """Whether batches are copied from memory: no function runs, and nothing waits."""
+        return not self.computes and all(getattr(each, "is_in_memory", False) is True for each in self._opened)
+
+    @cached_property
+    def announces(self) -> bool:  # type: ignore[override]
+        """Whether a source wants announcements of the reads that follow."""
+        # The object is asked, not its class: an open source may forward methods that its class lacks.
+        return self.spans is None and any(
+            getattr(each.advise, "__func__", None) is not Openable.advise for each in self._opened
+        )
+
+    @property
+    def _opened(self) -> list[Any]:
+        return [self.sources[node.opens] for node in walk(self.node) if node.opens is not None]
+
+    @cached_property
+    def _slot_row_count(self) -> int:
+        """Rows for which a slot has room; 0 if rows have no size."""
+        shape = self.spec.leaves[0].max_shape
+        return shape[0] if shape else 0
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows that the units of a full batch have together."""
+        rows = self.row_count(0, 0)
+        if rows is None:
+            return 1
+        first, last = self.shard_rows(rows)
+        return max(1, last - first)
+
+    def at(self, length: int) -> Node:
+        """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet.
+
+        Until the end is known, the arithmetic of the plan treats the stream as endless. Its answers for elements that
+        exist stay right when the end is known.
+        """
+        if length < 0:
+            return self.node
+        if length not in self._closed:
+            self._closed = {length: closed(self.node, length)}  # replaced as a whole, for other threads may read it
+        return self._closed.get(length) or closed(self.node, length)
+
+    def shard_rows(self, row_count: int) -> tuple[int, int]:
+        """Returns the rows of a batch of `row_count` that this shard delivers."""
+        index, count = self.shard
+        return index * row_count // count, (index + 1) * row_count // count
+
+    def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
+        """Returns into how many rows a batch can be cut; None if it is made in one piece."""
+        return self.at(length).part_count(epoch, index)
+
+    def units(
+        self,
+        epoch: int,
+        index: int,
+        slot: int,
+        generation: int,
+        *,
+        worker_count: int,
+        row_s: float = 0.0,
+        announce: tuple[int, int, int] = NO_BATCHES,
+        base: int = 0,
+        length: int = -1,
+        origin: tuple[int, int] = (0, 0),
+    ) -> list[Unit]:
+        """Cuts a batch into units of about equal size; see `BatchProgram.units`."""
+        rows = self.row_count(epoch, index, length)
+        if rows is None:
+            return [Unit(epoch, index, 0, 1, slot, generation, announce, base, length)]
+        first, last = self.shard_rows(rows)
+        count = self._unit_count(last - first, worker_count, row_s)
+        if count == 1:
+            return [Unit(epoch, index, first, last, slot, generation, announce, base, length)]
+        bounds = [first + (last - first) * number // count for number in range(count + 1)]
+        return [
+            Unit(epoch, index, start, stop, slot, generation, announce if start == first else NO_BATCHES, base, length)
+            for start, stop in itertools.pairwise(bounds)
+        ]
+
+    def _unit_count(self, row_count: int, worker_count: int, row_s: float) -> int:
+        """Returns into how many units a batch is cut.
+
+        Functions: units of `UNIT_S`, and equally many for each worker, so that all workers finish a batch together.
+
+        Plain reads: one unit up to `UNIT_NBYTES`. A unit costs some 100 us of Python, which threads cannot run side by
+        side.
+
+        Servers: one unit, or units of `SERVER_UNIT_S` if there are functions. A server takes as long for one row as for
+        many.
+        """
+        if worker_count == 0 or row_count < 2:
+            return 1
+        share = -(-row_count // worker_count)
+        is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
+        row_nbytes = self.node.spec.nbytes // row_count
+        most = UNIT_NBYTES // max(1, row_nbytes)
+        if self.is_remote:
+            if self.computes and row_s:
+                most = min(most, round(SERVER_UNIT_S / row_s))
+        elif self.computes and not is_short:
+            most = min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
+            return min(row_count, -(-row_count // (most * worker_count)) * worker_count)
+        return -(-row_count // max(share, most))
+
+    def reader(
+        self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
+    ) -> Reader:
+        """Makes the reader of one worker."""
+        return Reader(self.node, self.sources, isolation=isolation, trace=status, window=window)
+
+    def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
+        """Fills the rows of a unit, then announces the reads that follow.
+
+        Raises:
+            Exception: What a source or a function raised, with a note that names the batch.
+        """
+        place = f" in batch {unit.index} of epoch {unit.epoch}"
+        try:
+            if self.spans is not None:
+                reader = self._reader_at(reader, unit)
+            self._fill(reader, unit, out)
+            if unit.announce[2]:
+                self._announce(reader, *unit.announce)
+        except StopIteration as error:  # it would end the consumer's loop as if the epoch were complete
+            raise ElementError(f"A source raised StopIteration{place}.") from error
+        except Exception as error:
+            if not self.is_inner:
+                error.add_note(f"This was{place}.")
+            raise
+        return unit.stop - unit.start
+
+    def _reader_at(self, reader: Reader, unit: Unit) -> Reader:
+        assert reader.window is not None
+        reader.window.base = unit.base
+        if unit.length < 0:
+            return reader
+        kept: dict[int, Reader] = reader.memo("closed", dict)
+        if unit.length not in kept:
+            kept.clear()
+            kept[unit.length] = reader.over(self.at(unit.length))
+        return kept[unit.length]
+
+    def _fill(self, reader: Reader, unit: Unit, out: Rows) -> None:
+        gather, rows = Gather(), self.row_count(unit.epoch, unit.index, unit.length)
+        if rows is None:
+            self._fill_whole(reader, unit, out, gather)
+            return
+        parts = np.arange(unit.start, unit.stop, dtype=np.int64)
+        first, last = self.shard_rows(rows)  # the rows of a shard begin at the start of the slot
+        places = out.parts()
+        if unit.stop - unit.start != self._slot_row_count:
+            places = places.take(slice(unit.start - first, unit.stop - first))
+        reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
+        gather.run()
+        out.set_extents(last - first)
+
+    def _fill_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:
+        index = np.array([unit.index], np.int64)
+        box = out if self.shard[1] == 1 else reader.scratch(1)
+        reader.fill(unit.epoch, index, box, gather)
+        gather.run()
+        if self.shard[1] == 1:
+            return
+        count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))
+        first, last = self.shard_rows(count)
+        places = out.parts().take(slice(0, last - first))
+        for target, whole in zip(places.arrays, box.arrays, strict=True):
+            target[places.rows] = whole[0, first:last]
+        out.set_extents(last - first)
+
+    def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
+        positions = []
+        for _ in range(count):
+            positions.append((epoch, index))
+            epoch, index = self.next_position(epoch, index)
+        for each, group in itertools.groupby(positions, lambda position: position[0]):
+            reader.advise(each, np.array([index for _, index in group], np.int64))
+
+    def describe(self, unit: Unit) -> str:
+        """Describes a unit for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
+        batch = f"batch {unit.index} of epoch {unit.epoch}"
+        if rows is None or rows <= 1:
+            return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
+        made_of = origins(self.node, unit.epoch, unit.index, slice(unit.start, unit.stop))
+        return f"{batch}, elements {unit.start} to {unit.stop - 1} of it{made_of}"
+
+    def _slot_rows(self, unit: Unit) -> Any:
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
+        if rows is None:
+            return 0
+        first, _ = self.shard_rows(rows)
+        return 0, slice(unit.start - first, unit.stop - first)
+
+
+def is_remote(node: Node) -> bool:
+    """Returns whether a source of a plan waits for a server."""
+    return any(each.is_remote for each in walk(node))

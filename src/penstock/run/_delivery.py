@@ -1,0 +1,478 @@
+"""Delivery of batches in order: it starts and stops everything, waits for batches, and hands them out.
+
+Which thread writes what. `_lock` guards the scheduler and, for a stream, the schedule of its spans. A worker that
+finished a unit takes it, a worker that was woken, and the consumer. No code of the user runs with the lock held, and
+nothing waits. A finalizer may run at any bytecode, also inside a locked region, so it takes no lock: it puts the slot
+into `Ring.free` and wakes the executor. The executor then calls `issue` on a thread that holds nothing.
+
+Guarantees, beside those of the scheduler.
+- Every slot that comes back becomes work at once, whether or not the consumer asks for a batch.
+- Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, also between the removal of a
+  batch from the order and its hand-out. So `take` is passed the position of the batch, and seeks it if another is next.
+  A seek also finds slots that Ctrl-C lost (`Ring.reclaim`). Units are issued on workers, where no interrupt comes.
+  Where the consumer runs units itself, it starts again if nothing is under way and its batch is not there (`_restart`).
+
+Each wait, and what ends it. There is one, the consumer's in `_wait`. A batch ends it, an error in the place of a batch,
+`close`, or the deadline. The consumer waits for a token in `_wakeup`, which a thread puts when the batch is ready. One
+token too many makes the consumer look once more. Workers wait for units: see the executors.
+
+An executor may be driven by the consumer: `Executor.drive`. Then no other thread runs units.
+"""
+
+import _thread
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, final
+
+from penstock.base._errors import DeadlineError, LoaderError, WorkerError
+from penstock.base._random import seeded_globals
+from penstock.base._tree import Tree
+from penstock.lower._batches import BatchProgram
+from penstock.lower._program import Outcome, Position, Unit, UnitResult
+from penstock.memory._ring import Ring
+from penstock.memory._shared import SharedFile
+from penstock.memory._slot import note_time
+from penstock.plan._node import walk
+from penstock.plan._reader import place_of
+from penstock.plan._tolerate import Failure
+from penstock.report._lanes import Lane
+from penstock.run._feed import Feed
+from penstock.run._lanes import lane_of
+from penstock.run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
+from penstock.run._scheduler import PendingBatch, Scheduler
+from penstock.run._unit_runner import LocalRunners, UnitRunner
+from penstock.run.executors._executor import Client, Executor, clear_own_frames
+
+LOOK_S: Final = 0.02
+"""How often a consumer that waits looks for elements of a stream that arrived in the middle of a unit."""
+END_OF_EPOCH: Final = object()
+"""Taken in place of a batch when the epoch has no further batch."""
+CLOSED: Final = "This loader is closed. Make another one: dataset.loader(...)."
+STARTED_ELSEWHERE: Final = (
+    "This loader was made in another process, and its workers did not come along with fork(). Make the loader in the "
+    "process that iterates it."
+)
+
+MakeFeed = Callable[[Callable[[], None], SharedFile | None, threading.Lock], Feed]
+
+
+@final
+class Delivery(Client):
+    """Fills the slots of a ring by an executor, ahead of the consumer, and delivers batches in order.
+
+    Args:
+        program: What the batches are of.
+        slot_count: Slots in the ring.
+        spare_count: Slots that a hand-out must leave unleased.
+        make_executor: Makes the executor, given its client.
+        make_feed: For a program above a stream: makes its feed.
+        timeout_s: How long a worker may stand still.
+        gives_rest: Whether rows before an error are delivered: as a short batch, or see `rest`.
+        quarantine: Receives the elements that are set aside, if the plan has guards.
+    """
+
+    def __init__(
+        self,
+        program: BatchProgram[Any],
+        slot_count: int,
+        spare_count: int,
+        make_executor: Callable[[Client], Executor],
+        make_feed: MakeFeed | None = None,
+        *,
+        timeout_s: float = math.inf,
+        gives_rest: bool = False,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        self._program = program
+        self._timeout_s = timeout_s
+        self._quarantine = quarantine
+        self._gives_rest = gives_rest
+        self._pid = os.getpid()
+        self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_awaited = False
+        self._closed = False
+        self.process_ends = False
+        """The process ends, which is why `request_stop` was called."""
+        self.rest: tuple[int, BaseException] | None = None
+        """If the batch that was taken last failed and its rest is given: its row count, and the error."""
+        self.consumed = -1
+        """Streams: how far the input was read for the batch that was taken last; -1 if unknown."""
+        self._crashes: dict[tuple[int, int], BaseException] = {}
+        """Errors of elements that crash workers, by generation and row, until they are set aside."""
+        self._lock = threading.Lock()
+        self._runners = LocalRunners()
+        self._feed: Feed | None = None
+        # Made last: from here on, workers may call.
+        self._executor = executor = make_executor(self)
+        self._stops = [executor.request_stop]
+        try:
+            if make_feed is not None:
+                self._feed = make_feed(executor.wake, executor.shared, self._lock)
+                self._stops.append(self._feed.stop_workers)
+            self._ring = Ring(
+                program.spec,
+                slot_count,
+                spare_count,
+                executor.wake,
+                is_shared=executor.maps_ring,
+                step_count=program.step_count,
+            )
+            self._scheduler = Scheduler(
+                program,
+                self._ring.free,
+                self._feed.schedule if self._feed else None,
+                self._feed.consumed_at if self._feed else None,
+                gives_rest=gives_rest,
+                redoes_crashes=executor.is_elsewhere and quarantine is not None and is_guarded(program),
+            )
+            executor.begin(program, self._ring, self._feed.ring if self._feed else None)
+        except BaseException:  # no memory, no descriptor, Ctrl-C, or closed meanwhile: nothing else stops the workers
+            self.stop_workers()
+            raise
+
+    @property
+    def stop_workers(self) -> Callable[[], None]:
+        """For a finalizer: stops the workers, and holds neither this object nor the plan."""
+        stops = self._stops
+        return lambda: [stop() for stop in stops]  # type: ignore[return-value]
+
+    # The executor's side: see `Client`.
+
+    def issue(self) -> list[Unit]:
+        """Returns units for the slots that are free, as far as workers would be idle."""
+        with self._lock:
+            return self._issue()
+
+    def _issue(self) -> list[Unit]:
+        executor = self._executor
+        worker_count = 0 if executor.is_driven else executor.worker_count
+        units = self._scheduler.issue(executor.queue_target, worker_count, self._ring.header[-1] / 1e9)
+        if self._scheduler.given_up > self._ring.header[0]:
+            self._ring.give_up(self._scheduler.given_up)
+        if self._feed is not None and self._feed.schedule.is_stirred:
+            self._feed.stir()
+        # An executor that holds back units waits for the last one, and the consumer goes on then.
+        is_idle = not executor.queue_target and not self._scheduler.unfinished_count
+        if self._is_awaited and (self._scheduler.is_head_ready or is_idle):
+            self._is_awaited = False
+            self._wakeup.put(None)
+        return units
+
+    def run(self, unit: Unit) -> UnitResult:
+        """Runs a unit on the calling thread, unless it is not wanted any more."""
+        if not self._scheduler.is_wanted(unit):
+            return UnitResult()
+        return self._runners.get(self._make_runner, is_own=self._executor.is_driven).run(unit)
+
+    def _make_runner(self, number: int) -> UnitRunner:
+        return UnitRunner(
+            self._program,
+            self._ring,
+            number,
+            isolation=seeded_globals if self._executor.isolates else None,
+            window=self._feed.window() if self._feed else None,
+            timeout_s=self._timeout_s,
+        )
+
+    def finished(self, unit: Unit, result: UnitResult) -> list[Unit]:
+        """Takes the result of a unit. The last unit of a batch makes the batch ready."""
+        error = result.error
+        try:
+            self._store(unit, result)
+        except Exception as failure:  # too many elements failed, or the user's objects cannot be stored
+            error = failure
+        crashed = isinstance(error, (WorkerError, DeadlineError))
+        if error is not None:
+            clear_own_frames(error)  # before the lock, because freed objects may run code of the user
+            if unit.is_poisoned and crashed:
+                error.add_note(why_not_set_aside(self._program, unit))
+            elif self._program.is_serial and self._quarantine is not None:
+                note_end_of_stream(error)
+        with self._lock:
+            outcome = Outcome.read(self._ring.header, unit.slot) if self._program.is_serial else None
+            again = self._scheduler.finished(unit, error, outcome, crashed=crashed)
+            if again and again[0].is_poisoned and error is not None:
+                self._crashes[unit.generation, unit.start] = error
+            return again + self._issue()
+
+    def _store(self, unit: Unit, result: UnitResult) -> None:
+        """Stores rows that the unit could not write into the slot itself, and the elements that it set aside."""
+        if result.rows:
+            self._program.put_rows(unit, self._ring.rows(unit.slot), result.rows)
+            if result.seconds:
+                note_time(self._ring.header, unit.stop - unit.start, result.seconds)
+        if result.failures and self._quarantine is not None:
+            failures: Sequence[Failure] = result.failures
+            if unit.is_poisoned:  # the worker did not try the element, so the crash is its error
+                crash = self._crashes.pop((unit.generation, unit.start))
+                known = replace(failures[0], exception=type(crash).__name__, message=str(crash), traceback="")
+                failures = [known, *failures[1:]]
+            self._quarantine.add(failures)
+
+    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
+        """Describes what a worker is working on."""
+        return place_of(status, self._program.node) if status[0] else self._program.describe(unit)
+
+    def leave(self) -> None:
+        """Closes the stream that the calling worker reads."""
+        self._runners.leave()
+
+    def when_idle(self, call: Callable[[], None]) -> bool:
+        """Makes a call while no unit is under way."""
+        with self._lock:
+            if self._scheduler.unfinished_count:
+                return False
+            call()
+            return True
+
+    # The consumer's side.
+
+    def seek(self, position: Position, consumed: int = -1) -> None:
+        """Makes this the next batch. Work under way is kept if it leads there.
+
+        Args:
+            position: The batch.
+            consumed: Streams: `consumed` after the batch before it, in another run; -1 if unknown.
+        """
+        self.require_open()
+        self._executor.pause()
+        with self._lock:
+            self._seek(position, consumed)
+
+    def _seek(self, position: Position, consumed: int = -1) -> None:
+        if self._scheduler.head_position == position:
+            return
+        self._scheduler.abandon()
+        self._ring.give_up(self._scheduler.given_up)
+        # Slots of ready batches come back now, the others with the last unit of their batch.
+        self._ring.reclaim(self._scheduler.busy_slots)
+        self._executor.wake()  # a worker that looks now waits for the lock
+        self._scheduler.start(position, consumed)
+        if self._feed is not None:
+            self._feed.stir()
+
+    def take(self, position: Position, timeout_s: float) -> Tree:
+        """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
+
+        Returns `END_OF_EPOCH` if the epoch, whose length was not known, has no such batch.
+
+        Args:
+            position: The batch: the one after the last that was taken, or the last that was sought.
+            timeout_s: How long workers may stand still.
+
+        Raises:
+            DeadlineError: Nothing moved for `timeout_s`. The message names the elements under way.
+            LoaderError: The loader was closed meanwhile.
+            Exception: What a unit of this batch raised.
+        """
+        self.require_open()  # before the lock: in a child of fork() the lock may never be released
+        if self._ring.interrupts:
+            self._pass_on_interrupt()
+        has_restarted, asked_s = False, time.perf_counter()
+        while (batch := self._head_if_ready(position)) is None:
+            if self._executor.drive(timeout_s) or (self._feed is not None and self._feed.drive(timeout_s)):
+                continue
+            if self._executor.is_driven and not has_restarted:
+                has_restarted = True
+                self._restart(position)
+            else:
+                self._wait(timeout_s)
+        if batch.is_end:
+            self._executor.wake()  # batches behind the next end may be issued now
+            return END_OF_EPOCH
+        self._executor.batch_taken(asked_s)
+        self.rest = None  # it may be that of a batch whose hand-out Ctrl-C cut off
+        if not batch.errors:
+            self.consumed = batch.consumed
+            return self._ring.hand_out(batch.slot)
+        row_count, error = batch.first_error
+        if self._gives_rest and batch.slot >= 0 and row_count:
+            self.rest = row_count, error
+            return self._ring.hand_out(batch.slot)
+        if batch.slot >= 0:
+            self._ring.give_back(batch.slot)
+        try:
+            raise error
+        finally:
+            # The traceback holds this frame. A frame that held the error would keep both, and so the loader, until the
+            # garbage collector comes.
+            del error, batch
+
+    def _pass_on_interrupt(self) -> None:
+        """Raises a Ctrl-C that struck while a batch was dropped, where Python loses it."""
+        error = self._ring.interrupts.pop()
+        if threading.current_thread() is threading.main_thread():
+            raise error
+        _thread.interrupt_main()
+
+    def _head_if_ready(self, position: Position) -> PendingBatch | None:
+        with self._lock:
+            if self._closed:
+                self.require_open()
+            if self._scheduler.head_position != position:
+                self._seek(position)
+            self._is_awaited = not self._scheduler.is_head_ready
+            if self._is_awaited:
+                return None
+            while not self._wakeup.empty():  # a consumer that runs units itself takes no token
+                self._wakeup.get_nowait()
+            return self._scheduler.take()
+
+    def _restart(self, position: Position) -> None:
+        """Starts again where the consumer runs all units and none is under way: Ctrl-C lost one."""
+        with self._lock:
+            self._executor.forget()
+            if self._feed is not None:
+                self._feed.forget()
+            self._scheduler.reset()
+            self._seek(position)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Waits for a token, or for the deadline.
+
+        The deadline passes in quarters. A slow batch is no error as long as a worker moves on. Quarters are counted and
+        not clocked, because the whole process may have been stopped meanwhile.
+        """
+        before, silent_count = self.progress(), 0
+        while True:
+            try:
+                return self._listen(min(self.deadline_s(timeout_s) / 4, threading.TIMEOUT_MAX))
+            except queue.Empty:
+                now = self.progress()
+                silent_count = silent_count + 1 if now == before else 0
+                before = now
+                if silent_count >= 4:
+                    try:
+                        raise self._deadline_error(timeout_s) from None
+                    finally:
+                        self.request_stop()
+
+    def _listen(self, seconds: float) -> None:
+        """Waits for a token; raises `queue.Empty` if none comes."""
+        if self._feed is None:
+            return self._wakeup.get(timeout=seconds)
+        for _ in range(math.ceil(seconds / LOOK_S)):
+            try:
+                return self._wakeup.get(timeout=min(seconds, LOOK_S))
+            except queue.Empty:
+                self._feed.look()
+        raise queue.Empty
+
+    # What it says of itself.
+
+    def deadline_s(self, timeout_s: float) -> float:
+        """Returns how long a standstill lasts before this gives up: as long as those take that are waited for."""
+        own = self._executor.deadline_s(timeout_s)
+        if self._feed is None:
+            return own
+        feed = self._feed.deadline_s(timeout_s)
+        return max(own, feed) if self._scheduler.unfinished_count else feed
+
+    def progress(self) -> object:
+        """Returns a value that changes when a worker moves on."""
+        return self._executor.progress(), self._runners.statuses(), self._feed and self._feed.progress()
+
+    def _deadline_error(self, timeout_s: float) -> DeadlineError:
+        with self._lock:
+            epoch, index = self._scheduler.waiting_for
+        statuses = self._runners.statuses()
+        places = [place_of(status, self._program.node) for status in statuses if status[0]]  # the others read
+        stacks = self._executor.stuck()
+        if self._feed is not None:
+            places.append(self._feed.place())
+            stacks += self._feed.stuck()
+        at = "; ".join(places) or "the sources"
+        return DeadlineError(
+            f"No worker got on for timeout_s={timeout_s:g} s, while batch {index} of epoch {epoch} was waited "
+            f"for. They are at: {at}.\n{''.join(stacks)}If that is how long it takes, raise "
+            "timeout_s. The loader is closed; a thread that never returns cannot be stopped and stays behind."
+        )
+
+    def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
+        """Returns what the workers did so far: those that fill batches, then those that make their inputs.
+
+        Args:
+            delivered: For a part of a plan: the batches that the workers of the whole filled so far.
+            first: For a part of a plan: the place of its last step in the whole, counted from the end.
+        """
+        executor = self._executor
+        own = lane_of(
+            self._program.node,
+            self._ring.total_times(),
+            1 if executor.is_driven else executor.available_count,
+            delivered,
+            rows_per_batch=0 if delivered else self._program.rows_per_batch,
+            is_serial=self._program.is_serial,
+            executor="inline" if executor.is_driven else executor.name,
+            first=first,
+            takes_turns=executor.takes_turns,
+        )
+        if self._feed is None:
+            return [own]
+        above_count = len(list(walk(self._program.node))) - 1  # a chain of steps, and an inlet
+        return [own, *self._feed.lanes(own.batches, first + above_count)]
+
+    def tasks(self) -> list[str]:
+        """Returns the workers of all parts; see `Executor.tasks`."""
+        return sorted({*self._executor.tasks(), *(self._feed.tasks() if self._feed else [])})
+
+    def pids(self) -> list[int]:
+        """Returns the worker processes among them."""
+        return sorted(int(task) for task in self.tasks() if task.isdecimal())
+
+    @property
+    def copied_count(self) -> int:
+        """How many batches were handed out as private copies."""
+        return self._ring.copied_count
+
+    # The end.
+
+    def require_open(self) -> None:
+        """Refuses to continue in a child of fork(), or after `close`. Takes no lock.
+
+        Raises:
+            LoaderError: Says which.
+            SystemExit: The process ends, and this is not its main thread.
+        """
+        if self._pid != os.getpid():
+            raise LoaderError(STARTED_ELSEWHERE)
+        if self._closed:
+            if self.process_ends and threading.current_thread() is not threading.main_thread():
+                raise SystemExit  # a daemon thread of the user ends silently
+            raise LoaderError(CLOSED)
+
+    def request_stop(self) -> None:
+        """Makes everything stop soon. Takes no lock, so a finalizer may call it. Calling it again does no harm."""
+        if self._pid != os.getpid():
+            return
+        self._closed = True  # and the rest again, if it was closed: Ctrl-C may have struck here
+        self._scheduler.close()
+        self._ring.give_up()
+        self.stop_workers()
+        if self._feed is not None:
+            self._feed.request_stop()
+        self._wakeup.put(None)
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, waits for the workers to end, and frees the memory and the sources.
+
+        Returns:
+            Whether all workers ended. One that is stuck in a user's function keeps what it works on.
+        """
+        if self._pid != os.getpid():  # a child of fork(): the workers belong to the parent
+            return True
+        self.request_stop()
+        ends_at = time.monotonic() + timeout_s
+        ended = self._executor.join(timeout_s)
+        if self._feed is not None:
+            ended &= self._feed.close(max(0.0, ends_at - time.monotonic()))
+        if ended:
+            self._program.sources.close()
+            self._ring.release()
+            self._runners.close()
+        return ended

@@ -1,0 +1,165 @@
+"""Runs the units of one program on one worker. All executors use it: inline, threads, feeds and worker processes.
+
+A `UnitRunner` belongs to one worker, so nothing here takes a lock. It writes to the header and the time words of a
+ring, which other workers write too. A note that another worker overwrites costs nothing: see `note_time`, `Times`.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, final
+
+from penstock.base._random import seeded_globals
+from penstock.base._retries import RetryBudget, UnwantedError, exchanged
+from penstock.lower._program import Program, Unit, UnitResult
+from penstock.memory._rows import Rows, Window
+from penstock.memory._slot import note_time
+from penstock.memory._times import Times
+from penstock.plan._reader import WorkerStatus
+
+
+class SlotMemory(Protocol):
+    """The slots that units write, and the words beside them."""
+
+    @property
+    def header(self) -> "memoryview[int]":
+        """See `ring_header`."""
+
+    @property
+    def times(self) -> "list[memoryview[int]]":
+        """The words in which workers note their time; see `Times`."""
+
+    def rows(self, slot: int) -> Rows:
+        """Returns a slot as the one row that a plan fills."""
+
+
+@final
+class UnitRunner:
+    """Runs units of a program, one after the other.
+
+    Args:
+        program: The program.
+        memory: Where units write.
+        number: The worker's number among those of the program.
+        isolation: How global random generators are seeded for each element; None where they are not.
+        status: Where the worker writes what it is working on.
+        window: Where units read the elements of a stream.
+        timeout_s: How long a worker may stand still.
+        rows: Which rows a result carries: none, where the parent sees the whole slot; Python objects, where it shares
+            the memory of the slot; or all.
+    """
+
+    def __init__(
+        self,
+        program: Program[Any],
+        memory: SlotMemory,
+        number: int = 0,
+        *,
+        isolation: type[seeded_globals] | None,
+        status: WorkerStatus | None = None,
+        window: Window | None = None,
+        timeout_s: float = math.inf,
+        rows: Literal["none", "objects", "all"] = "none",
+    ) -> None:
+        self._program = program
+        self._memory = memory
+        self._timeout_s = timeout_s
+        self._rows = rows
+        self._reader = program.reader(isolation, status, window)
+        self.status: WorkerStatus = self._reader.trace
+        self.times: Times | None = Times(memory.times[number % len(memory.times)])
+
+    def run(self, unit: Unit) -> UnitResult:
+        """Runs a unit and measures it.
+
+        A unit that is abandoned while it waits to repeat a read ends early, without an error.
+
+        Raises:
+            BaseException: What is no `Exception`, such as `KeyboardInterrupt`. The unit may run again.
+        """
+        status, header = self.status, self._memory.header
+        times = status.times = self.times
+        began = time.perf_counter()
+        if times is not None and began >= times.due_s:
+            times.sample()
+        status.words[0] = 0
+        status.failures.clear()
+        status.is_condemned = unit.is_poisoned
+        budget, before = RetryBudget(header, unit.generation, self._timeout_s), None
+        rows: Any = ()
+        error: Exception | None = None
+        count = 0
+        try:
+            before = exchanged(budget)
+            out = self._memory.rows(unit.slot)
+            count = self._program.run(self._reader, unit, out)
+            if self._rows != "none":
+                rows = self._program.take_rows(unit, out, is_shared=self._rows == "objects")
+        except UnwantedError:
+            pass
+        except Exception as caught:
+            error = caught
+        finally:
+            exchanged(before)
+            if (outcome := self._program.outcome(self._reader)) is not None:
+                outcome.write(header, unit.slot)
+            ended = time.perf_counter()
+            # A server takes as long for many rows as for one, so waiting for it says nothing about the size of units.
+            seconds = max(0.0, ended - began - budget.waited_s)
+            note_time(header, unit.stop - unit.start, seconds)
+            if times is not None:
+                times.end(began, ended, count)
+                if budget.repeat_count:
+                    times.note_repeats(budget.repeat_count)
+        try:
+            return UnitResult(error, rows, tuple(status.failures), seconds if self._rows == "all" else 0.0)
+        finally:
+            del error  # its traceback holds this frame
+
+    def close(self) -> None:
+        """Closes what the worker holds open, and lets go of the memory of the ring."""
+        self.times = self.status.times = None
+        self._program.close(self._reader)
+
+
+@final
+class LocalRunners:
+    """The runners of one program in this process: one for each worker thread, or one for the consumer.
+
+    The consumer may come on another thread for each epoch. It keeps its runner, so that memory stays within the
+    projection, and a stream continues.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._own: UnitRunner | None = None
+        self._all: list[UnitRunner] = []
+
+    def get(self, make: Callable[[int], UnitRunner], *, is_own: bool) -> UnitRunner:
+        """Returns the runner of the calling thread, or that of the consumer; `make(number)` makes it."""
+        runner: UnitRunner | None = self._own if is_own else getattr(self._local, "runner", None)
+        if runner is None:
+            runner = make(len(self._all))
+            if is_own:
+                self._own = runner
+            else:
+                self._local.runner = runner
+            self._all.append(runner)
+        return runner
+
+    def statuses(self) -> list[tuple[int, int, int]]:
+        """Returns what each worker is working on."""
+        return [runner.status.read() for runner in self._all.copy()]
+
+    def leave(self) -> None:
+        """Closes the runner of the calling thread."""
+        if (runner := getattr(self._local, "runner", None)) is not None:
+            runner.close()
+
+    def close(self) -> None:
+        """Closes all runners."""
+        for runner in self._all:
+            runner.close()
+        self._all.clear()
+        self._own = None
