@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         (
             r"shard=\(0, 2\) divides the rows of each batch, but elements of this dataset are \(2, None\) int64, "
-            r"whose size nobody knows ahead\. Pad to one: padded_batch\(padded_shapes=\)\. "
+            r"whose size is not known ahead\. Pad to one: padded_batch\(padded_shapes=\)\. "
             r"Or take the rows of this process in a map\(\) of the batch: array\[0::2\]\."
         ),
     ),

@@ -668,7 +668,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: numbers(9).batch(4).loader(shard=(0, 2)),
         ValueError,
         (
-            r"Of a stream of unknown length the last batch may "
+            r"This dataset is a stream of unknown length\. Its last batch may "
             r"have any number of elements, which 2 shards cannot share evenly\. Use drop_remainder=True\."
         ),
     ),
