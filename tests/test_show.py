@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._show._elements import look
-from penstock._show._panels import Lines, arrange
+from penstock._show import look
+from penstock.report._panels import Lines, arrange
 
 GREY = np.arange(20 * 30, dtype="uint8").reshape(20, 30)
 COLOUR = np.stack([GREY, GREY.T.reshape(20, 30), 255 - GREY], -1)
@@ -284,7 +284,7 @@ def test_an_endless_stream_gives_its_first_elements_and_is_closed():
         (ps.range(0), r"nothing to show: this dataset has no elements\.\nrange"),
         ([], "the list has no elements"),
         (np.zeros((0, 8, 8, 3)), "the batch has no elements"),
-        ([(GREY, 1), GREY], "sets elements of one structure side by side, but element 1 is"),
+        ([(GREY, 1), GREY], "needs elements of one structure, but element 1 is"),
         (object(), r"but found \(\) object\. Show a part"),
         (np.zeros(3, "i4,f4"), r"draws images, .* but found \(3,\) \[.*Show a part of it: ds\.map"),
         ([[GREY, GREY[:5]]], r"cannot make an array of the leaf, a list: "),

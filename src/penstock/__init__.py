@@ -53,7 +53,7 @@ from penstock._records import (
     write_tfrecord as write_tfrecord,
 )
 from penstock._replay import Replayed as Replayed, replay as replay
-from penstock._show._show import show as show
+from penstock._show import show as show
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
 from penstock.base._arguments import explained as _explained, no_attribute as _no_attribute
 from penstock.base._errors import (

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from penstock._caching import cached, materialized
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._loader import OPTIONS, Loader, LoaderOptions
+from penstock._show import show as draw_elements
 from penstock.base import _tree
 from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
 from penstock.base._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
@@ -41,10 +42,10 @@ from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds
 
 if TYPE_CHECKING:
-    from penstock._show._figure import Picture
     from penstock.adapters.jax import JaxAdapter
     from penstock.adapters.keras import KerasAdapter
     from penstock.adapters.torch import TorchAdapter
+    from penstock.report._grid import Picture
 
 
 _log = logging.getLogger("penstock")
@@ -188,9 +189,7 @@ class Dataset(NoArray):
 
         Arguments, result and errors: those of `penstock.show`.
         """
-        from penstock._show._show import show
-
-        return show(self, path, count=count, class_names=class_names)
+        return draw_elements(self, path, count=count, class_names=class_names)
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse_attribute(self, name, "A dataset", _ELSEWHERE)

@@ -32,10 +32,11 @@ from penstock.plan._node import POSITION_LIMIT, Node, walk
 from penstock.plan._text import difference, identity, length_text, length_words, uncounted
 from penstock.plan._tolerate import FailureFilter
 from penstock.plan._windows import Windows
+from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
 from penstock.report._memory import Peak, page_cache_nbytes
-from penstock.report._report import Counters, Report
+from penstock.report._report import Report
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._delivery import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Delivery
 from penstock.run._lanes import steps_of

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.report._boxes import MOST_INPUTS
 from penstock.report._lanes import Lane, PlanStep, StepTime
-from penstock.report._picture import MARGIN, MOST_INPUTS, Box, Drawing, lay_out
+from penstock.report._picture import MARGIN, WIDTH, Box, draw, lay_out
 from penstock.report._units import size
 
 # Not of all tests: Matplotlib keeps fonts open.
@@ -52,23 +53,23 @@ def report(plan: PlanStep | None = BATCH, *lanes: Lane, wait_s: float = 0.75, us
     )
 
 
-def texts(drawing: Drawing) -> list[list[str]]:
-    return [box.text.splitlines() for box in drawing.boxes]
+def texts(said: ps.Report) -> list[list[str]]:
+    return [box.texts for box in said._boxes().walk()]
 
 
-def order(drawing: Drawing) -> list[str]:
-    """The first line of each box, those before an arrow's end first."""
-    return [lines[0] for lines in texts(drawing)]
+def order(said: ps.Report) -> list[str]:
+    """The first line of each box. A box stands after those whose arrows end at it."""
+    return [title for title, *_ in texts(said)]
 
 
 # What it says.
 
 
 def test_each_step_has_a_box_with_what_was_measured() -> None:
-    drawing = lay_out(report())
-    assert texts(drawing) == [
+    said = report()
+    assert texts(said) == [
         ["from_npy(a.npy)", "160 elements, 160 KiB in all", "1.2 ms an element, 20% of the work"],
-        ["map(decode)", "160 elements, 320 KiB in all", "3.8 ms an element, 60% of the work", "this is the limit"],
+        ["map(decode)", "160 elements, 320 KiB in all", "3.8 ms an element, 60% of the work"],
         ["batch(16)", "10 elements, 32.0 KiB each"],
         [
             "2 processes",
@@ -77,15 +78,15 @@ def test_each_step_has_a_box_with_what_was_measured() -> None:
         ],
         ["your program", "25.0 ms a batch, 160 elements/s", "waits 75% of the time for data"],
     ]
-    assert [box.share for box in drawing.boxes] == [*map(pytest.approx, (0.1, 0.3)), None, pytest.approx(0.1), None]
-    assert [(edge.source, edge.target) for edge in drawing.edges] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    title = " ".join(label.text for label in drawing.labels if label.style == "title")
-    assert title == f"{report().sentence}."
+    boxes = list(said._boxes().walk())
+    assert [box.share for box in boxes] == [*map(pytest.approx, (0.1, 0.3)), None, pytest.approx(0.1), None]
+    assert [boxes.index(each) for box in boxes for each in box.inputs] == [0, 1, 2, 3]
+    assert [box.is_limit for box in boxes] == [False, True, False, False, False]
 
 
 def test_bytes_that_are_not_known_are_not_said() -> None:
     ragged = replace(LANE, steps=(replace(STEPS[0], element_nbytes=None),))
-    found = texts(lay_out(report(replace(BATCH, element_nbytes=None), ragged)))
+    found = texts(report(replace(BATCH, element_nbytes=None), ragged))
     assert found[0] == ["from_npy(a.npy)", "160 elements, 1.0 KiB each"]  # not measured: what the plan knows
     assert found[1][1] == "160 elements"
     assert found[2] == ["batch(16)", "10 elements"]
@@ -101,10 +102,8 @@ def test_bytes_that_are_not_known_are_not_said() -> None:
     ],
 )
 def test_one_box_is_the_limit_and_says_so(lane: Lane, use_s: float, box: str) -> None:
-    drawing = lay_out(report(BATCH, lane, wait_s=1 - use_s, use_s=use_s))
-    assert [(each.labels[0].text, each.labels[-1].text) for each in drawing.boxes if each.is_limit] == [
-        (box, "this is the limit")
-    ]
+    said = report(BATCH, lane, wait_s=1 - use_s, use_s=use_s)
+    assert [each.texts[0] for each in said._boxes().walk() if each.is_limit] == [box]
 
 
 def test_what_workers_did_with_their_time_is_computed_by_the_batch() -> None:
@@ -116,24 +115,10 @@ def test_what_workers_did_with_their_time_is_computed_by_the_batch() -> None:
     assert replace(LANE, batches=0).shares(0.1) is None
 
 
-def test_memory_is_drawn_to_one_scale_beside_the_limit() -> None:
-    drawing = lay_out(report())
-    bars = {bar.kind: bar for bar in drawing.bars if bar.kind != "share"}
-    room = drawing.width - 2 * MARGIN
-    for kind, nbytes in (("projected", 200), ("overhead", 100), ("measured", 256)):
-        assert bars[kind].width == pytest.approx(room * nbytes / 1024)
-    assert bars["limit"].x + bars["limit"].width / 2 == pytest.approx(MARGIN + room)
-    said = [label.text for label in drawing.labels if label.style == "fact"]
-    assert said[:2] == [
-        "memory projected: 200 MiB, and up to 100 MiB for worker processes; the limit is 1.0 GiB",
-        "memory measured: your program grew by 256 MiB",
-    ]
-
-
 def test_many_inputs_are_folded() -> None:
     inputs = tuple(PlanStep("range(30)", (2 + number,), (), "30 elements", 8) for number in range(9))
-    drawing = lay_out(report(PlanStep("concatenate()", (0,), inputs, "270 elements", 8)))
-    assert order(drawing)[: MOST_INPUTS + 1] == ["range(30)"] * (MOST_INPUTS - 1) + [
+    said = report(PlanStep("concatenate()", (0,), inputs, "270 elements", 8))
+    assert order(said)[: MOST_INPUTS + 1] == ["range(30)"] * (MOST_INPUTS - 1) + [
         "and 6 more inputs",
         "concatenate()",
     ]
@@ -141,9 +126,8 @@ def test_many_inputs_are_folded() -> None:
 
 def test_a_report_of_no_batch_is_the_plan() -> None:
     fresh = replace(report(), batches=0, lanes=(), peak_nbytes=0)
-    assert order(lay_out(fresh)) == ["from_npy(a.npy)", "map(decode)", "batch(16)", "your program"]
-    assert lay_out(fresh).boxes[-1].labels[-1].text == "no batch was handed out yet"
-    assert lay_out(fresh).labels[0].text == "No batch was handed out yet."
+    assert order(fresh) == ["from_npy(a.npy)", "map(decode)", "batch(16)", "your program"]
+    assert texts(fresh)[-1][-1] == "no batch was handed out yet"
 
 
 @pytest.mark.parametrize(
@@ -216,37 +200,34 @@ def run(name: str, **options: Any) -> ps.Report:
         return loader.report()
 
 
-@leaves_nothing
+@pytest.mark.framework
 @pytest.mark.parametrize("name", PLANS)
-def test_no_box_overlaps_another_and_arrows_lead_to_the_consumer(name: str) -> None:
+def test_no_box_overlaps_another_and_each_stands_below_its_inputs(name: str) -> None:
+    pytest.importorskip("matplotlib")
     said = run(name)
-    drawing = lay_out(said)
-    for one, other in itertools.combinations(drawing.boxes, 2):
+    root = said._boxes()
+    _, _, width, height = lay_out(said.sentence, root)
+    boxes = list(root.walk())
+    for one, other in itertools.combinations(boxes, 2):
         assert not overlap(one, other)
-    for box in drawing.boxes:
-        assert MARGIN - 1e-9 < box.x < box.x + box.width < drawing.width - MARGIN + 1e-9
-        assert MARGIN <= box.y < box.y + box.height <= drawing.height - MARGIN
-        assert all(box.y < label.y < box.y + box.height for label in box.labels)
-    # Each box but the last has one arrow out of it, to a box below.
-    assert sorted(edge.source for edge in drawing.edges) == list(range(len(drawing.boxes) - 1))
-    for edge in drawing.edges:
-        source, target = drawing.boxes[edge.source], drawing.boxes[edge.target]
-        assert edge.points[0] == pytest.approx((source.x + source.width / 2, source.y + source.height))
-        assert edge.points[-1] == pytest.approx((target.x + target.width / 2, target.y))
-        assert source.y + source.height < target.y
-    assert sum(box.is_limit for box in drawing.boxes) == (not said.is_idle)
+    for box in boxes:
+        assert MARGIN - 1e-9 < box.x < box.x + WIDTH < width - MARGIN + 1e-9
+        assert MARGIN <= box.y < box.y + box.height <= height - MARGIN + 1e-9
+        assert all(each.y + each.height < box.y for each in box.inputs)
+        assert ("this is the limit" in box.lines) == box.is_limit
+    assert sum(box.is_limit for box in boxes) == (not said.is_idle)
 
 
 def overlap(one: Box, other: Box) -> bool:
-    across = one.x < other.x + other.width and other.x < one.x + one.width
+    across = one.x < other.x + WIDTH and other.x < one.x + WIDTH
     return across and one.y < other.y + other.height and other.y < one.y + one.height
 
 
 @leaves_nothing
 def test_workers_stand_below_the_steps_that_they_run() -> None:
-    assert order(lay_out(run("short"))) == ["range(120)", "map(plus)", "batch(8)", "2 threads", "your program"]
-    assert order(lay_out(run("serial"))) == ["from_generator(numbers)", "batch(8)", "one thread", "your program"]
-    assert order(lay_out(run("cut in two"))) == [
+    assert order(run("short")) == ["range(120)", "map(plus)", "batch(8)", "2 threads", "your program"]
+    assert order(run("serial")) == ["from_generator(numbers)", "batch(8)", "one thread", "your program"]
+    assert order(run("cut in two")) == [
         *("range(120)", "filter(is_odd)", "2 threads"),
         *("from_generator(numbers)", "one thread", "map(plus)", "take(60)", "2 threads"),
         *("zip", "shuffle(seed=0, window=16)", "one thread"),
@@ -256,7 +237,7 @@ def test_workers_stand_below_the_steps_that_they_run() -> None:
 
 @leaves_nothing
 def test_shards_are_one_box_and_so_are_their_readers() -> None:
-    found = texts(lay_out(run("shards")))
+    found = texts(run("shards"))
     assert found[0][:2] == ["from_generator(part)", "5 of these, side by side"]
     assert found[1][0] == "5 times one thread"
     assert found[2][0] == "from_generator(part), shards=5"
@@ -265,7 +246,7 @@ def test_shards_are_one_box_and_so_are_their_readers() -> None:
 @leaves_nothing
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_steps_of_which_a_user_knows_nothing_are_not_shown(on_error: str) -> None:
-    found = order(lay_out(run("short", on_error=on_error)))
+    found = order(run("short", on_error=on_error))
     left_out = ["(leaves out what failed)"] if on_error == "skip" else []
     assert [each for each in found if "thread" not in each] == [
         *("range(120)", "map(plus)"),
@@ -323,35 +304,34 @@ def test_without_matplotlib_the_cure_is_named(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("name", PLANS)
 def test_no_text_leaves_its_box_or_the_page(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from penstock._show._report import draw
-
     said = run(name, memory_limit=1 << 30)
     said.save(tmp_path / "a.png")
     said.save(str(tmp_path / "a.SVG"))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (tmp_path / "a.SVG").read_bytes()
 
-    drawing = lay_out(said)
-    figure = draw(drawing)
+    root = said._boxes()
+    figure = draw(said.sentence, root)
     (axes,) = figure.axes
-    page = figure.bbox
-    written = [text for text in axes.texts if text.get_text()]
-    assert len(written) == len(drawing.labels) + sum(len(box.labels) for box in drawing.boxes)
-    places = {patch.get_gid(): patch.get_window_extent() for patch in axes.patches if patch.get_gid()}
-    assert len(places) == len(drawing.boxes)
-    for one, other in itertools.combinations(places.values(), 2):
+    boxes = [patch for patch in axes.patches if hasattr(patch, "get_boxstyle")]
+    assert len(boxes) == len(list(root.walk()))
+    rooms = [patch.get_window_extent() for patch in boxes]
+    for one, other in itertools.combinations(rooms, 2):
         assert not one.overlaps(other)
-    extents = iter([text.get_window_extent() for text in written])
-    for number, box in enumerate(drawing.boxes):
-        room = places[f"box {number}"]
-        for _ in box.labels:
-            text = next(extents)
+    lines = [line for box in root.walk() for line in box.lines]
+    extents = [text.get_window_extent() for text in axes.texts]
+    assert [text.get_text() for text in axes.texts][-len(lines) :] == lines
+    inside = iter(extents[-len(lines) :])
+    for box, room in zip(root.walk(), rooms, strict=True):
+        for _ in box.lines:
+            text = next(inside)
             assert room.x0 < text.x0 < text.x1 < room.x1
             assert room.y0 < text.y0 < text.y1 < room.y1
+    page = figure.bbox
     for text in extents:
         assert page.x0 < text.x0 < text.x1 < page.x1
         assert page.y0 < text.y0 < text.y1 < page.y1
-    shortened = [text.get_text() for text in written if "…" in text.get_text()]
+    shortened = [line for line in lines if "…" in line]
     assert len(shortened) == (name == "long"), shortened
 
 

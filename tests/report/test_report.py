@@ -69,7 +69,7 @@ def test_workers_share_the_work_until_the_consumer_is_the_limit() -> None:
 def test_more_workers_than_cpus_do_not_help_what_computes() -> None:
     said = report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(320)
-    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+    assert said.limit.endswith("on 2 workers; more workers would not help, because all 2 CPUs are busy")
 
 
 def test_more_workers_than_cpus_help_what_waits() -> None:
@@ -82,7 +82,7 @@ def test_a_consumer_that_takes_the_cpus_leaves_none_for_more_workers() -> None:
     busy = replace(lane(100, 50, step_ms=99), delay_s=0.5)
     said = replace(report(busy, use_ms=30, wait_ms=20, cpu_count=2), cpu_s=0.5)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(said.elements_per_s)
-    assert said.limit.endswith("on 2 workers; more workers would not help, for all 2 CPUs are busy")
+    assert said.limit.endswith("on 2 workers; more workers would not help, because all 2 CPUs are busy")
 
 
 def test_threads_of_workers_are_not_taken_for_the_consumer() -> None:
@@ -104,8 +104,8 @@ def test_cpus_that_are_idle_are_not_said_to_be_busy() -> None:
     # Two workers share 10 ms of work on a batch that takes 18 ms: what is between them and the consumer is not theirs.
     said = report(lane(10, 9), use_ms=1, wait_ms=17, cpu_count=2)
     assert said.limit.endswith(
-        "on 2 workers; more workers would not help, for most of the time goes into what is done one at a time, such as "
-        "handing elements over"
+        "on 2 workers; more workers would not help, because most of the time goes into work that is done one at a "
+        "time, such as handing elements over"
     )
 
 
@@ -120,10 +120,11 @@ def test_workers_share_the_cpus_with_other_programs() -> None:
     said = replace(report(busy, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
     rates = [said.what_if(workers=n).elements_per_s / said.elements_per_s for n in (1, 2, 6)]
     assert rates == pytest.approx([2 / 3, 1.0, 1.5])  # they get 1 of 3, 2 of 4, 6 of 8 turns
-    # But whether they get them, nobody knows: the kernel may deal by groups.
+    # 11 workers get 11 of 13 turns, which is within 5 % of 16 workers, the most that is advised.
     assert said.limit.endswith(
-        "; more workers would not help, for all 2 CPUs are busy, while other programs have 1.0 of the 2 CPUs"
+        "; 9 more workers would give 271 elements/s, while other programs have 1.0 of the 2 CPUs"
     )
+    assert said.what_if(workers=11).elements_per_s == pytest.approx(271, rel=0.01)
 
 
 def test_what_waits_is_helped_by_more_workers_as_far_as_other_programs_leave_cpus() -> None:
@@ -133,22 +134,24 @@ def test_what_waits_is_helped_by_more_workers_as_far_as_other_programs_leave_cpu
     found = re.search(r"; (\d+) more workers would give (\d+) elements/s, while other programs have 1.0", said.limit)
     assert found is not None
     more, rate = map(int, found.groups())
-    assert 720 <= rate <= 800  # 16 elements take 20 ms of one CPU
-    assert said.what_if(workers=2 + more).elements_per_s >= rate
+    assert said.what_if(workers=2 + more).elements_per_s == pytest.approx(rate, abs=1)
+    assert rate <= 1600  # 16 elements take 20 ms of a CPU, and there are two
 
 
 @pytest.mark.parametrize("cpus", [None, 1.9, 2.2])
 def test_other_programs_that_take_little_are_not_spoken_of(cpus: float | None) -> None:
     said = replace(report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=50, cpu_count=2), cpus=cpus)
     assert "other programs" not in str(said)
-    assert said.limit.endswith("for all 2 CPUs are busy")
+    assert said.limit.endswith("because all 2 CPUs are busy")
 
 
 def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
     said = report(lane(100, 30, step_ms=99), use_ms=1, wait_ms=49, cpu_count=2)
-    # n workers need 15 ms and 70 / n, for they have two CPUs; 64 more of them would be the most that is looked at.
-    assert said.what_if(workers=66).elements_per_s == pytest.approx(16 / (0.015 + 0.070 / 66))
-    assert said.limit.endswith("on 2 workers; 23 more workers would give 899 elements/s")
+    # n workers on two CPUs need 15 ms and 70 / n. Advice stops at eight workers a CPU.
+    assert said.what_if(workers=16).elements_per_s == pytest.approx(16 / (0.015 + 0.070 / 16))
+    assert said.limit.endswith("on 2 workers; 11 more workers would give 785 elements/s")
+    rates = {count: said.what_if(workers=count).elements_per_s for count in range(1, 17)}
+    assert min(count for count, rate in rates.items() if rate >= 0.95 * max(rates.values())) == 13
 
 
 def test_threads_that_take_turns_are_not_to_be_more() -> None:
@@ -163,12 +166,12 @@ def test_a_consumer_that_fills_small_batches_itself_is_told_so() -> None:
     driven = replace(lane(0.1, 0.1, step_ms=0.05, workers=1), executor="inline", takes_turns=True)
     said = report(driven, use_ms=0.3, wait_ms=0.1)
     assert said.limit == (
-        "your program is the limit, 300.0 us a batch, and fills such small batches itself, 100.0 us: to hand them over "
-        "takes longer"
+        "your program is the limit, 300.0 us a batch, and fills such small batches itself in 100.0 us, because handing "
+        "them over takes longer"
     )
     said = report(driven, use_ms=0.05, wait_ms=0.1)
     assert said.limit.endswith(
-        "an element inline; your program fills such small batches itself, for to hand them over takes longer"
+        "an element inline; your program fills such small batches itself, because handing them over takes longer"
     )
     assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
 
@@ -234,8 +237,8 @@ def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
     said = report(quick, use_ms=4, wait_ms=96)
     assert (said.slowest, said.is_idle) == (None, True)
     assert said.limit == (
-        "no step is the limit, for all workers are mostly idle: handing elements over takes 96.0 ms a batch, and more "
-        "workers would not help"
+        "no step is the limit, because all workers are mostly idle: handing elements over takes 96.0 ms a batch, and "
+        "more workers would not help"
     )
     on_a_busy_machine = replace(said, cpu_count=2, cpus=1.0, cpu_s=0.9)
     assert on_a_busy_machine.is_idle
@@ -246,7 +249,7 @@ def test_workers_that_are_mostly_idle_are_not_the_limit() -> None:
 def test_one_long_wait_for_idle_workers_is_not_blamed_on_handing_over() -> None:
     said = report(lane(2, 2, step_ms=1.9), use_ms=4, wait_ms=96)
     assert replace(said, longest_wait_s=0.9).limit == (
-        "no step is the limit, for 0.9 of 1.0 s were one wait, as while workers start or import what a function needs"
+        "no step is the limit: 0.9 of 1.0 s were one wait, such as for workers that start or import packages"
     )
     assert "handing elements over" in replace(said, longest_wait_s=0.4).limit  # others took as long
     busy = report(lane(80, 80, step_ms=79), use_ms=4, wait_ms=96)
@@ -377,14 +380,14 @@ def test_inline_workers_are_not_promised_to_fill_batches_that_are_filled_as_fast
 ):
     inline = replace(held(step_ms, may_hold_gil=may_hold_gil), executor="inline", workers=0, may_hold_gil=False)
     assert inline.limit.startswith("step is the limit")
-    assert ("workers would give" in inline.limit) is are_promised
+    assert bool(re.search("workers would (give|remove)", inline.limit)) is are_promised
     assert (
-        inline.limit.endswith("inline; for workers to hand such batches over would take about as long")
+        inline.limit.endswith("inline; workers would not help: handing such a batch over costs as much as filling it")
     ) is not are_promised
 
 
 def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
-    assert "; more threads help if it lets go of the GIL" in held(50).limit
+    assert "; more threads help if it releases the GIL" in held(50).limit
     assert "GIL" not in held(50, may_hold_gil=False).limit
 
 
@@ -395,15 +398,15 @@ def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
             50,
             2.0,
             2,
-            "; its threads use one CPU together, as Python does that holds the GIL: then executor='processes'",
+            "; its threads share one CPU, as Python does that holds the GIL: executor='processes' helps",
         ),
-        (25, 8.0, 4, "; its threads use one CPU together"),
-        (96, 2.0, 2, "; more workers would not help, for all 2 CPUs are busy"),
-        (50, 1.0, 2, "; more threads help if it lets go of the GIL, executor='processes' also if it does not"),
-        (50, None, 2, "; more threads help if it lets go of the GIL"),
-        (70, 2.0, 2, "; more threads help if it lets go of the GIL"),
-        (20, 2.0, 2, "; more threads help if it lets go of the GIL"),
-        (100, 2.0, 1, "; more threads help if it lets go of the GIL"),
+        (25, 8.0, 4, "; its threads share one CPU"),
+        (96, 2.0, 2, "; more workers would not help, because all 2 CPUs are busy"),
+        (50, 1.0, 2, "; more threads help if it releases the GIL, executor='processes' in any case"),
+        (50, None, 2, "; more threads help if it releases the GIL"),
+        (70, 2.0, 2, "; more threads help if it releases the GIL"),
+        (20, 2.0, 2, "; more threads help if it releases the GIL"),
+        (100, 2.0, 1, "; more threads help if it releases the GIL"),
     ],
 )
 def test_what_threads_take_of_the_cpus_tells_whether_they_wait_for_the_gil(
@@ -428,7 +431,7 @@ def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_li
 
     with ps.from_source(Items()).batch(8).loader("threads", workers=2) as loader:
         assert sum(map(len, loader)) == 160
-        assert "; more threads help if it lets go of the GIL, executor='processes' also if" in loader.report().limit
+        assert "; more threads help if it releases the GIL, executor='processes' in any case" in loader.report().limit
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(4, 4), (100, 1)])
@@ -473,8 +476,8 @@ def test_after_one_batch_nothing_is_said_of_the_limit() -> None:
     with ps.range(16).batch(8).loader("inline") as loader:
         next(iter(loader))
         said = loader.report()
-    assert said.limit == "what the limit is shows from the second batch on"
-    assert said.sentence.startswith("1 batch (inline, 0 workers); what the limit is shows from the second batch on; ")
+    assert said.limit == "the limit is known from the second batch on"
+    assert said.sentence.startswith("1 batch (inline, 0 workers); the limit is known from the second batch on; ")
 
 
 def test_the_rate_of_a_later_epoch_counts_its_first_batch_whose_time_is_counted() -> None:

@@ -1,1 +1,1 @@
-"""What a run says of itself: counters while it runs, and a report for people after it."""
+"""Counters of a run, the report made of them, and the pictures of plans and elements."""

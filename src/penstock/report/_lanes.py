@@ -1,12 +1,7 @@
-"""What workers did, as they measured it, and what another number of them would do.
+"""Measurements of workers.
 
-A lane is some workers that run the same steps. A plan with random access has one; a stream has one more for the place
-where it is read, and one for each part of it that is made in parallel.
-
-The model of `seconds_per_batch` is the bound of a pipeline with room between its parts: as slow as its slowest part,
-and no faster than the CPUs. A worker's time for a batch is measured by the clock (`wall_s`) and by the CPU (`cpu_s`).
-What the clock says more is waiting, for a disk or a lock, or for a CPU that somebody else had; the last is known from
-the kernel, or else computed, and taken off, so that a run with many workers can say what fewer would do.
+A lane is a group of workers that run the same steps. A plan with random access has one. A stream has one more for the
+place where it is read, and one for each part of it that runs in parallel.
 """
 
 from dataclasses import dataclass, replace
@@ -16,22 +11,22 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class StepTime:
-    """What a step took."""
+    """The time of a step."""
 
     step: str
     """As `print(ds)` shows it."""
     number: int
     """Its place in the plan, counted from the end."""
     elements: int
-    """It was asked for so many; more than were delivered, for workers are ahead."""
+    """Its elements. They exceed the delivered ones, because workers are ahead."""
     seconds: float
-    """All workers together, by the clock, without what the steps before it took."""
+    """All workers together, by the clock, without the steps before it."""
     element_nbytes: int | None = None
-    """Of each element that it gave, by its spec; None where elements differ in size."""
+    """Of each element, by its spec. None where elements differ in size."""
     unit: str = "element"
-    """What it gave: `batch` where that is what its elements are."""
+    """The kind of its elements: `element`, or `batch`."""
     may_hold_gil: bool = False
-    """Whether it runs Python of the user's, of which nobody knows whether threads can run it side by side."""
+    """Whether it runs the user's Python, which threads may not be able to run side by side."""
 
     @property
     def element_s(self) -> float:
@@ -40,41 +35,41 @@ class StepTime:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes that it gave in all; None where elements differ in size."""
+        """Bytes of all its elements. None where they differ in size."""
         return None if self.element_nbytes is None else self.elements * self.element_nbytes
 
 
 @final
 @dataclass(frozen=True)
 class PlanStep:
-    """A step of the plan that is run, as far as a report shows it."""
+    """A step of the plan, as a report shows it."""
 
     label: str
     """As `print(ds)` shows it."""
     numbers: tuple[int, ...]
-    """Its places in the plan, counted from the end: its own, those of its parts that are not shown, and those of the
-    same step of other shards that are read side by side."""
+    """Its places in the plan, counted from the end, with those of its hidden parts and of the same step of other
+    shards."""
     inputs: tuple["PlanStep", ...]
-    """The steps that it reads; of shards the first, which stands for all."""
+    """The steps that it reads. Of alike shards, the first."""
     length: str
     """In words: `500 elements`."""
     element_nbytes: int | None = None
-    """Of each element, by its spec; None where elements differ in size."""
+    """Of each element, by its spec. None where elements differ in size."""
     alike: int = 1
-    """It stands for so many steps that are alike."""
+    """The number of alike steps that it stands for."""
 
 
 @final
 @dataclass(frozen=True)
 class Shares:
-    """What some workers did with their time, as shares of it that sum to 1."""
+    """The shares of some workers' time. They sum to 1."""
 
     computing: float
-    """They had work, and a CPU."""
+    """With work, and on a CPU."""
     waiting: float
-    """They had work, and waited in the midst of it: for a disk, a lock, a CPU."""
+    """With work, and not on a CPU: waiting for a disk, a lock, a CPU."""
     idle: float
-    """They had no work of this lane: what it reads was not there, or there was no room for more."""
+    """Without work: the input was not ready, or no slot was free."""
 
     def __str__(self) -> str:
         return f"{self.computing:.0%} computing, {self.waiting:.0%} waiting at work, {self.idle:.0%} idle"
@@ -83,35 +78,35 @@ class Shares:
 @final
 @dataclass(frozen=True)
 class Lane:
-    """What some workers did that run the same steps."""
+    """The measurements of some workers that run the same steps."""
 
     label: str
     """The last of these steps."""
     workers: int
     is_serial: bool
-    """One worker does it, whatever the number that was asked for."""
+    """Whether one worker runs it, whatever number the user asked for."""
     batches: float
-    """The batches that it was for: of those that are being filled, a part."""
+    """The batches that it worked for, with the filled parts of unfinished ones."""
     wall_s: float
-    """All workers together, by the clock, without what they waited for other lanes."""
+    """All workers together, by the clock, without the time spent waiting for other lanes."""
     cpu_s: float
     """All workers together, by the CPU."""
     steps: tuple[StepTime, ...]
-    """Those that were measured: sources and functions. The rest went into putting elements into batches."""
+    """The measured ones: sources and functions. The rest of the time put elements into batches."""
     executor: str = "threads"
-    """What these workers are: `threads`, `processes`, or `inline`, which is the consumer itself."""
+    """`threads`, `processes`, or `inline`, which is the consumer itself."""
     first: int = 0
     """The place in the plan of the last of its steps, counted from the end."""
     takes_turns: bool = False
-    """These threads run one at a time, for side by side they would be slower."""
+    """Whether these threads run one at a time."""
     given: int | None = None
-    """Of a part of a plan: how many elements, or batches, its last step gave."""
+    """Of a part of a plan: the number of elements, or batches, of its last step."""
     unit: str = "element"
-    """What that step gave."""
+    """The kind of that step's elements."""
     delay_s: float | None = None
-    """All workers together: how much of `wall_s` they could have run and had no CPU; None where that is not known."""
+    """All workers together: the part of `wall_s` in which they were ready and had no CPU. None where unknown."""
     repeats: int = 0
-    """Requests that they made again, because a server failed for a moment."""
+    """Repeated requests, after temporary failures of a server."""
 
     @property
     def who(self) -> str:
@@ -123,12 +118,12 @@ class Lane:
 
     @property
     def at_once(self) -> int:
-        """How many of its workers work side by side."""
+        """The number of its workers that work side by side."""
         return 1 if self.is_serial or self.takes_turns else self.workers
 
     @property
     def rest_s(self) -> float:
-        """What no step took: casting, stacking, copying into the batch."""
+        """The time outside of steps: casting, stacking, copying into the batch."""
         return max(0.0, self.wall_s - sum(step.seconds for step in self.steps))
 
     @property
@@ -138,9 +133,9 @@ class Lane:
         return step if step is not None and step.seconds >= self.rest_s else None
 
     def shares(self, batch_s: float) -> Shares | None:
-        """What its workers did with their time, if a batch took so long on average; None where that is not known.
+        """Returns the shares of its workers' time, given the average time of a batch. None where unknown.
 
-        It goes by the batch, for what workers had done before the first batch is not of the time that was measured.
+        Computed from the time of a batch, because the measured time leaves out the work for the first batch.
         """
         if self.executor == "inline" or not (self.batches and batch_s and self.wall_s):
             return None
@@ -150,18 +145,19 @@ class Lane:
 
     @property
     def place(self) -> tuple[int, str]:
-        """What tells it from the others of a plan."""
+        """Identifies it among the lanes of a plan."""
         return self.first, self.label
 
     def since(self, before: "Lane | None") -> "Lane":
-        """What was done since; all of it, if there was nothing before."""
+        """Returns the difference to an earlier measurement, or all of it without one."""
         if before is None:
             return self
         then = {step.number: (step.elements, step.seconds) for step in before.steps}
         steps = []
         for step in self.steps:
             elements, seconds = then.get(step.number, (0, 0.0))
-            steps.append(replace(step, elements=step.elements - elements, seconds=step.seconds - seconds))
+            if step.elements > elements:
+                steps.append(replace(step, elements=step.elements - elements, seconds=step.seconds - seconds))
         return replace(
             self,
             batches=self.batches - before.batches,
@@ -169,51 +165,5 @@ class Lane:
             wall_s=self.wall_s - before.wall_s,
             cpu_s=self.cpu_s - before.cpu_s,
             repeats=self.repeats - before.repeats,
-            steps=tuple(step for step in steps if step.elements),
+            steps=tuple(steps),
         )
-
-    def seconds_per_batch(self, workers: int, cpus: "Cpus") -> float:
-        """How long a batch would take so many workers, if the CPUs were theirs and other programs' alone."""
-        if not self.batches:
-            return 0.0
-        workers = 1 if self.is_serial or self.takes_turns else workers
-        cpu_s = self.cpu_s / self.batches
-        delay_s = cpu_s * (cpus.slowdown(self.workers) - 1) if self.delay_s is None else self.delay_s / self.batches
-        waiting_s = max(0.0, self.wall_s / self.batches - cpu_s - delay_s)
-        return (waiting_s + cpu_s * cpus.slowdown(workers)) / workers
-
-
-@final
-@dataclass(frozen=True)
-class Cpus:
-    """The CPUs, and who else wants them. The kernel deals them out evenly among all who could run."""
-
-    count: int
-    """Those that this process may use."""
-    others: float = 0.0
-    """Other programs' threads that could run, on average."""
-
-    def slowdown(self, threads: float) -> float:
-        """How many times as long as alone each of so many threads takes to compute."""
-        return max(1.0, (threads + self.others) / self.count)
-
-
-def cpu_s_per_batch(lanes: tuple[Lane, ...]) -> float:
-    """The CPU's time that all workers together take for a batch."""
-    return sum(lane.cpu_s / lane.batches for lane in lanes if lane.batches)
-
-
-def seconds_per_batch(lanes: tuple[Lane, ...], workers: int, cpus: Cpus, use_s: float, other_cpu_s: float) -> float:
-    """How long a batch would take in all: no less than the slowest lane, the CPUs, and the consumer take.
-
-    Args:
-        lanes: What workers did.
-        workers: How many there would be.
-        cpus: The CPUs that there are.
-        use_s: How long the consumer works on a batch, by the clock.
-        other_cpu_s: What else takes the CPUs for a batch: the consumer, and what hands it over.
-    """
-    cpu_s = other_cpu_s + cpu_s_per_batch(lanes)
-    threads = max(workers, cpus.count)  # or some of the CPUs would be nobody's
-    together_s = cpu_s * cpus.slowdown(threads) / threads
-    return max(use_s, together_s, *(lane.seconds_per_batch(workers, cpus) for lane in lanes))

@@ -1,4 +1,4 @@
-"""Numbers as a report says them."""
+"""Numbers as text."""
 
 from typing import Final
 
@@ -6,12 +6,12 @@ MIB: Final = 1 << 20
 
 
 def mib(nbytes: int) -> str:
-    """Whole MiB: what memory is counted in."""
+    """Returns whole MiB."""
     return f"{nbytes / MIB:,.0f} MiB"
 
 
 def size(nbytes: int | None) -> str:
-    """Bytes in the unit that leaves few digits; nothing where they are not known."""
+    """Returns bytes in a unit with few digits. Empty where they are unknown."""
     if nbytes is None:
         return ""
     value, unit = float(nbytes), "B"
@@ -23,20 +23,25 @@ def size(nbytes: int | None) -> str:
 
 
 def ms(seconds: float) -> str:
-    """Milliseconds, or microseconds where they are few."""
+    """Returns milliseconds, or microseconds below one."""
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole, in percent."""
+    """Returns a part of a whole, in percent."""
     return f"{part / whole:.0%}" if whole else "0%"
 
 
+def plural(count: int, name: str) -> str:
+    """Returns a count with its noun: `1 worker`, `2 workers`."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
 def many(unit: str) -> str:
-    """The plural of what is counted: `elements`, `batches`."""
+    """Returns `elements` or `batches`."""
     return {"element": "elements", "batch": "batches"}[unit]
 
 
 def an(unit: str) -> str:
-    """One of what is counted: `an element`, `a batch`."""
+    """Returns `an element` or `a batch`."""
     return {"element": "an element", "batch": "a batch"}[unit]
