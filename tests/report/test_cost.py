@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.lower import _program as _lower
 from penstock.memory import _times
 from penstock.memory._times import FIRST_COUNT, SAMPLED_EVERY_S, SHORT_CALL_S, SHORT_UNIT_S, Noted, Times, word_count
 from penstock.plan import _map
 from penstock.report import _memory
 from penstock.report._lanes import StepTime
+from penstock.run import _unit_runner
 
 COUNT = 1024
 
@@ -26,7 +26,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.readings = 0
-        for module in (_map, _times, _lower):
+        for module in (_map, _times, _unit_runner):
             clocks = SimpleNamespace(perf_counter=self.read if module is _map else self.time, thread_time=self.time)
             monkeypatch.setattr(module, "time", clocks)
 
