@@ -166,7 +166,7 @@ def test_another_function_is_another_cache_and_the_log_says_why(
     (record,) = caplog.records
     assert re.fullmatch(
         r"The cache in .* begins anew: the variable `width` changed in step 2, map\(<lambda>\)\. What was kept before "
-        r"stays in .*/[0-9a-f]{32} \([0-9.]+ MiB\); delete it if nobody needs it\.",
+        r"stays in .*/[0-9a-f]{32} \([0-9.]+ MiB\); delete it if it is not needed\.",
         record.getMessage(),
     )
 
@@ -414,7 +414,7 @@ def test_a_cache_in_memory_is_a_part_of_projected_memory() -> None:
 
 def test_a_cache_in_memory_of_ragged_elements_needs_a_limit() -> None:
     made = ps.range(4).map(ragged, element_spec=RAGGED).cache()
-    with pytest.raises(ps.ArgumentError, match=r"cache\(\) in memory needs limit=, in bytes, for nobody knows ahead"):
+    with pytest.raises(ps.ArgumentError, match=r"cache\(\) in memory needs limit=, in bytes, because it is not known"):
         made.loader()
 
 
@@ -551,12 +551,12 @@ def test_a_stream_beyond_its_limit_is_not_kept(tmp_path: Path, caplog: pytest.Lo
     kept = ps.from_generator(Stream(20_000)).cache(tmp_path, limit=50_000)
     for _ in range(2):
         assert sum(1 for _ in kept) == 20_000
-    assert "limit=50,000 bytes is reached, and of a stream all is kept or nothing" in caplog.text
+    assert "limit=50,000 bytes is reached, and a stream is kept whole or not" in caplog.text
     assert sum(file.stat().st_blocks for file in tmp_path.rglob("*.npy")) * 512 < 50_000
 
 
 def test_a_stream_in_memory_needs_a_limit_or_a_length() -> None:
-    with pytest.raises(ps.ArgumentError, match=r"needs limit=, in bytes, for nobody knows ahead how many elements"):
+    with pytest.raises(ps.ArgumentError, match=r"needs limit=, in bytes, because it is not known ahead how many"):
         ps.from_generator(Stream(3)).cache().loader()
     kept = ps.from_generator(Stream(3), length=3).cache()
     assert [int(element["y"]) for element in kept] == [0, 1, 2]
@@ -699,7 +699,7 @@ def test_what_cannot_be_written_is_read_and_the_log_says_so(
     monkeypatch.setattr(os, "open", refusing)
     assert [int(x) for x in made()] == list(range(20))
     assert {record.getMessage().split("more elements: ")[1] for record in caplog.records} == {
-        "its files cannot be written. Those that it lacks are made again in each epoch."
+        "its files cannot be written. Missing ones are made again in each epoch."
     }
 
 

@@ -1,22 +1,21 @@
-"""Where a cache lies: the files of one, made or found, on disk or in memory.
+"""The files of a cache, made or found, on disk or in memory.
 
-A cache of a plan whose elements have one size is a `.npy` file for each leaf, `0.npy` and on, of which row `i` belongs
-to element `i`, and `index.npy`, a mark for each element. What has no size known ahead (text, ragged arrays, batches
-that may be short) lies in `rest.bin`, one element after the other as they came, and the index says where.
+Fixed-size leaves are `.npy` files, `0.npy` and on. Row `i` belongs to element `i`. `index.npy` has a mark for each
+element. Leaves of unknown size (text, ragged arrays, batches that may be short) lie in `rest.bin`, one element after
+the other in the order of their writing, and the index has their places.
 
     PATH/<fingerprint of the plan>/
         cache.json    version, the plan's steps by fingerprints, the leaves
-        0.npy ...     rows; holes where nothing was written yet
-        rest.bin      what has no row
+        0.npy ...     rows; unwritten rows are holes
+        rest.bin      leaves without rows
         index.npy     uint64 (length, 1), or (length, 3): byte and size in `rest.bin`, and the mark
-        count         of a stream: int64, the number of its elements plus 1; 0 until all are there
-        lock          of a stream: locked by whoever writes it down
+        count         of a stream: int64, the number of its elements plus 1; 0 until all are written
+        lock          of a stream: locked by the process that writes it
 
-A mark is 32 bits of CRC, 31 bits of tag, and a bit that is set. The CRC is of the element's number, then its leaves.
-The tag says during which life of which machine it was written, and into which files: what the kernel has taken, it
-gives to whoever reads, as long as it runs. So marks with the present tag are believed, and an element with another is
-compared with its CRC when it is first read. The same files under a copied directory are other files; so is the same
-disk after a crash of the machine.
+A mark is 32 bits of CRC, 31 bits of tag, and a bit that is set. The CRC covers the element's number, then its leaves.
+The tag identifies the boot of the machine and the files. While a machine runs, its kernel returns all bytes that it has
+accepted. So marks with the present tag are trusted. An element with another tag is compared with its CRC at its first
+read. The files of a copied directory are other files; so are the files of a disk after a crash of the machine.
 
 A directory is made under another name, and renamed when it is complete.
 """
@@ -52,8 +51,8 @@ from penstock.sources.npy import StridedFile
 
 VERSION: Final = 1
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-# File systems whose kernel alone writes the disk, so that what it has taken is there until the machine goes down. On
-# others (NFS, FUSE) an error may come after it was taken, or another machine may write: no tag is believed.
+# File systems whose disk only the local kernel writes, so that accepted bytes stay until the machine goes down. With
+# others (NFS, FUSE) an error may come after acceptance, or another machine may write: no tag is trusted.
 _LOCAL: Final = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 _ABANDONED_S: Final = 3600.0
 _log = logging.getLogger("penstock")
@@ -62,74 +61,71 @@ _log = logging.getLogger("penstock")
 @final
 @dataclass(frozen=True, eq=False)
 class CacheFiles:
-    """The files of a cache, by description; travels."""
+    """A description of the files of a cache, which travels."""
 
     place: str
-    """What a user calls it."""
+    """The user's name of the cache."""
     paths: dict[str, str]
-    """Where each file is, by name."""
+    """The path of each file, by name."""
     spec: Spec
     length: int
-    """How many elements the files have places for."""
+    """The number of elements that fit into the files."""
     leaves: tuple[StridedFile | None, ...]
-    """Where the rows of each leaf lie; None for one without rows."""
+    """The rows of each leaf; None for a leaf without rows."""
     index: StridedFile
     tag: int
-    """See above; 0 to believe none."""
+    """See above; 0 to trust none."""
     limit: int | None
-    """Bytes that all may take."""
+    """The largest size of all files in bytes."""
 
     def grown(self, length: int) -> "CacheFiles":
-        """The same files, of a stream that has so many elements.
+        """Returns the same files for a stream with `length` elements.
 
         Raises:
-            SourceError: They are shorter.
+            SourceError: A file is too short.
         """
         leaves, index = described(self.paths, self.spec, length)
         return replace(self, length=length, leaves=leaves, index=index, limit=None)
 
     @property
     def row_limit(self) -> int:
-        """Elements from here on are not kept."""
+        """The number of elements from the first on that may be kept."""
         return self.length if self.limit is None else min(self.length, self.limit // row_nbytes(self.spec))
 
     @property
     def rest_limit(self) -> int | None:
-        """Bytes that `rest.bin` may have."""
+        """The largest size of `rest.bin` in bytes."""
         return None if self.limit is None else self.limit - self.row_limit * row_nbytes(self.spec)
 
     @property
     def has_rest(self) -> bool:
-        """Whether some leaf has no rows."""
+        """Whether a leaf has no rows."""
         return mark_nbytes(self.spec) > 8
 
 
 def row_nbytes(spec: Spec) -> int:
-    """Bytes that an element takes in files of rows and in the index."""
+    """Returns the bytes of an element in files of rows and in the index."""
     return sum(leaf.nbytes or 0 for leaf in spec.leaves if has_rows(leaf)) + mark_nbytes(spec)
 
 
 def mark_nbytes(spec: Spec) -> int:
-    """Bytes that an element takes in the index."""
+    """Returns the bytes of an element in the index."""
     return 8 if all(map(has_rows, spec.leaves)) else 24
 
 
 def has_rows(leaf: ArraySpec) -> bool:
-    """Whether each element takes the same room."""
+    """Whether the leaf has the same size in each element."""
     return leaf.is_bounded and not leaf.varies
 
 
-# What is in a directory.
-
-
 def names(spec: Spec) -> list[str]:
-    """The names of the files with contents."""
+    """Returns the names of the files beside `cache.json`."""
     rows = [f"{number}.npy" for number, leaf in enumerate(spec.leaves) if has_rows(leaf)]
     return [*rows, "index.npy", "rest.bin", "count", "lock"]
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """That of a `.npy` file; as long for any number of rows."""
+    """Returns the header of a `.npy` file. Its size does not depend on the number of rows."""
     file, content = io.BytesIO(), {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     try:
         np.lib.format.write_array_header_1_0(file, content)
@@ -140,10 +136,10 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[StridedFile | None, ...], StridedFile]:
-    """Says where the rows of the leaves and of the index lie, for so many elements.
+    """Returns the rows of the leaves and of the index, for `length` elements.
 
     Raises:
-        SourceError: A file is not there, or too short.
+        SourceError: A file is missing or too short.
     """
     if mark_nbytes(spec) > 8 and not os.path.exists(paths["rest.bin"]):
         raise SourceError(f"{paths['rest.bin']} is not there.")
@@ -171,7 +167,7 @@ def _described(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Strid
 
 
 def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
-    """Gives new files their headers and sizes. They are holes, so that nothing is taken yet."""
+    """Gives new files their headers and sizes. They are holes, which take no disk."""
     for name in names(spec):
         with open(paths[name], "r+b" if os.path.exists(paths[name]) else "xb") as file:
             if name.endswith(".npy"):
@@ -188,7 +184,7 @@ def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
 
 
 def tag_of(files: Sequence[StridedFile | None]) -> int:
-    """The tag of what is written into files from now on until the machine goes down; 0 where none may be believed."""
+    """Returns the tag for writes until the machine goes down; 0 if none may be trusted."""
     known = [(file.st_dev, file.st_ino) for file in files if file is not None]
     try:
         life = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -209,18 +205,15 @@ def _is_local(device: int) -> bool:
     return False
 
 
-# On disk.
-
-
 def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, limit: int | None) -> "CacheFiles":
-    """Finds the cache of a plan below a directory, or makes one that holds nothing yet.
+    """Finds the cache of a plan below a directory, or makes an empty one.
 
     Args:
         path: The directory.
         steps: The plan.
-        spec: What elements look like.
-        length: How many there are; None for a stream, of which nobody knows.
-        limit: Bytes that it may take.
+        spec: Spec of the elements.
+        length: Number of elements; None for a stream.
+        limit: Largest size in bytes.
 
     Raises:
         SourceError: The directory cannot be written.
@@ -255,7 +248,7 @@ def _paths(directory: str, spec: Spec) -> dict[str, str]:
 def _found(
     directory: str, content: dict[str, Any], spec: Spec, length: int | None
 ) -> tuple[tuple[StridedFile | None, ...], StridedFile] | None:
-    """What is in a directory, if it is a cache of this content; what is damaged is taken away."""
+    """Returns the files in a directory, if it is a cache of this content. Removes a damaged cache."""
     try:
         written = json.loads(Path(directory, "cache.json").read_text())
         differs = {name for name in content if name != "steps" and written[name] != content[name]}
@@ -264,13 +257,13 @@ def _found(
         return described(_paths(directory, spec), spec, length or 0)
     except (ValueError, KeyError, TypeError, SourceError, FileNotFoundError) as error:
         _log.warning("The cache in %s is damaged (%s) and begins anew.", directory, error)
-        _take_away(directory)
+        _remove(directory)
         return None
 
 
-def _take_away(directory: str) -> None:
+def _remove(directory: str) -> None:
     aside = os.path.join(os.path.dirname(directory), f".old-{secrets.token_hex(8)}")
-    with contextlib.suppress(FileNotFoundError):  # another process has done it
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
         os.rename(directory, aside)
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -293,7 +286,7 @@ def _make(path: str, directory: str, content: dict[str, Any], spec: Spec, length
 
 
 def _tidy(path: str) -> None:
-    """Takes away what processes have left that were killed while they made or took away a cache."""
+    """Removes the files of processes that were killed while they made or removed a cache."""
     for each in [*Path(path).glob(".new-*"), *Path(path).glob(".old-*")]:
         with contextlib.suppress(OSError):
             if each.stat().st_mtime < time.time() - _ABANDONED_S:
@@ -301,7 +294,7 @@ def _tidy(path: str) -> None:
 
 
 def _announce(path: str, steps: list[Step]) -> None:
-    """Says that a cache begins, and why, where there is one of another plan."""
+    """Logs why a new cache begins, if there is a cache of another plan."""
     others = []
     for file in Path(path).glob("[!.]*/cache.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -309,8 +302,8 @@ def _announce(path: str, steps: list[Step]) -> None:
             before = [Step(*step) for step in written["steps"]]
             now = {(number, *part) for number, step in enumerate(steps) for part in step.parts.items()}
             then = {(number, *part) for number, step in enumerate(before) for part in step.parts.items()}
-            if now != then:  # or another process has made it just now
-                # Of another Python, all differ: neither code nor what is Python's own can be compared.
+            if now != then:  # equal if another process has just made it
+                # All fingerprints of another Python differ, because its code and its types do.
                 python = written.get("python", _PYTHON)
                 why = change(before, steps) if python == _PYTHON else f"Python was {python} and is {_PYTHON}"
                 others.append((len(now ^ then), file.parent, why))
@@ -318,55 +311,56 @@ def _announce(path: str, steps: list[Step]) -> None:
         _, directory, why = min(others, key=lambda other: (other[0], str(other[1])))
         taken = sum(each.stat().st_blocks * 512 for each in directory.iterdir())
         _log.warning(
-            "The cache in %s begins anew: %s. What was kept before stays in %s (%.1f MiB); delete it if nobody needs "
-            "it.", path, why, directory, taken / (1 << 20),
+            "The cache in %s begins anew: %s. What was kept before stays in %s (%.1f MiB); delete it if it is not "
+            "needed.", path, why, directory, taken / (1 << 20),
         )  # fmt: skip
 
 
 def complete_stream(path: str, steps: list[Step]) -> tuple[Spec | None, int] | None:
-    """Of the cache of a stream: what elements look like (None if only running it can tell), and how many."""
+    """Returns the spec (None if only a run finds it) and the length of a complete cache of a stream."""
     directory = os.path.join(path, fingerprint_of(steps))
     try:
-        written = _record(directory, None)
         count = int.from_bytes(Path(directory, "count").read_bytes(), "little") - 1
-        return None if count < 0 else (_read(written), count)
+        return None if count < 0 else (_recorded_spec(directory, None), count)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def recorded_spec(path: str, steps: list[Step], length: int) -> Spec | None:
-    """What the elements of a cache look like that somebody has begun; None if there is none, or only a run can tell."""
+    """Returns the spec of a cache that was begun; None if there is no cache, or only a run finds the spec."""
     try:
-        return _read(_record(os.path.join(path, fingerprint_of(steps)), length))
+        return _recorded_spec(os.path.join(path, fingerprint_of(steps)), length)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _record(directory: str, length: int | None) -> dict[str, Any]:
-    written: dict[str, Any] = json.loads(Path(directory, "cache.json").read_text())
+def _recorded_spec(directory: str, length: int | None) -> Spec | None:
+    written = json.loads(Path(directory, "cache.json").read_text())
     if written["version"] != VERSION or written["length"] != length:
         raise ValueError(f"{directory} is of another version, or of another plan")
-    return written
-
-
-# The spec, as text.
+    try:
+        tree = _tree_of(written["structure"])
+        leaves = [
+            ArraySpec(shape, np.lib.format.descr_to_dtype(ast.literal_eval(descr)), max_shape)
+            for shape, descr, max_shape in written["leaves"]
+        ]
+    except ValueError:  # a class or a dtype that text cannot restore
+        return None
+    found, structure = _tree.flatten(tree)
+    return Spec(tuple(leaves[number] for number in found), structure)
 
 
 def _written(spec: Spec) -> dict[str, Any]:
-    leaves = [
-        [
-            list(leaf.shape),
-            _dtype_text(leaf.dtype),
-            None if leaf.max_shape is None else list(leaf.max_shape),
-        ]
-        for leaf in spec.leaves
-    ]
-    return {"leaves": leaves, "structure": _skeleton(spec.structure.unflatten(range(len(leaves))))}
+    """Returns the spec as JSON."""
+    leaves = [[leaf.shape, _dtype_text(leaf.dtype), leaf.max_shape] for leaf in spec.leaves]
+    content = {"leaves": leaves, "structure": _skeleton(spec.structure.unflatten(range(len(leaves))))}
+    found: dict[str, Any] = json.loads(json.dumps(content))  # lists, as in the file that it is compared with
+    return found
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
     descr = np.lib.format.dtype_to_descr(dtype)
-    # That of a dtype from outside NumPy, such as bfloat16, says no more than how many bytes it has.
+    # For a dtype of another library, such as bfloat16, it has no more than the number of bytes.
     return repr(descr) if np.lib.format.descr_to_dtype(descr) == dtype else repr(dtype)
 
 
@@ -375,20 +369,7 @@ def _skeleton(tree: Any) -> Any:
         return {"tuple": [_skeleton(each) for each in tree]}
     if type(tree) is dict and all(type(key) in (str, int) for key in tree):
         return {"dict": [[key, _skeleton(each)] for key, each in tree.items()]}
-    return tree if isinstance(tree, int) else repr(tree)  # a class of the user's, which a text cannot make
-
-
-def _read(written: dict[str, Any]) -> Spec | None:
-    leaves = []
-    try:
-        for shape, descr, max_shape in written["leaves"]:
-            dtype = np.lib.format.descr_to_dtype(ast.literal_eval(descr))
-            leaves.append(ArraySpec(tuple(shape), dtype, None if max_shape is None else tuple(max_shape)))
-        tree = _tree_of(written["structure"])
-    except ValueError:  # a class or a dtype that a text cannot make
-        return None
-    found, structure = _tree.flatten(tree)
-    return Spec(tuple(leaves[number] for number in found), structure)
+    return tree if isinstance(tree, int) else repr(tree)  # a user's class, which text cannot restore
 
 
 def _tree_of(skeleton: Any) -> Any:
@@ -401,18 +382,16 @@ def _tree_of(skeleton: Any) -> Any:
     raise ValueError(skeleton)
 
 
-# In memory.
-
 _NOT_IN_MEMORY: Final = (
     "cache() cannot keep elements in memory here: {}. It needs memory files that other processes open below /proc, "
-    "which a sandbox, a /proc that is not mounted, or a limit on open files (ulimit -n) keeps from it. cache(path) "
-    "keeps them on disk, or in memory where the path is on a tmpfs."
+    "which a sandbox, a /proc that is not mounted, or a limit on open files (ulimit -n) prevents. cache(path) keeps "
+    "them on disk, or in memory if the path is on a tmpfs."
 )
 
 
 @final
 class MemoryFiles:
-    """Files without a name, in memory that goes with this object; other processes open them under `/proc`."""
+    """Files without a name in memory, freed with this object. Other processes open them below `/proc`."""
 
     def __init__(self, spec: Spec, length: int | None, limit: int | None) -> None:
         folder: str | None = None
@@ -432,10 +411,10 @@ class MemoryFiles:
                 is_there = os.path.samestat(os.stat(paths[name]), os.fstat(descriptor))
             except OSError as error:
                 raise SourceError(_NOT_IN_MEMORY.format(error)) from error
-            if not is_there:  # but a file of another process, where /proc counts processes otherwise
+            if not is_there:  # /proc numbers processes differently, so the path is of another process
                 raise SourceError(_NOT_IN_MEMORY.format("/proc is that of other processes"))
         _fill_files(paths, spec, length or 0)
-        if length is not None:  # those of a stream grow, and begin anew, until all is there
+        if length is not None:  # the files of a stream grow and begin anew, until they are complete
             for path in paths.values():
                 with open(path, "r+b") as file:
                     seal_size(file.fileno())

@@ -1,18 +1,17 @@
-"""What keeps elements for `cache`: read like the rows of a `.npy` file, written one by one.
+"""An open cache: read like the rows of a `.npy` file, written element by element.
 
-Who writes what. Any thread of any process may write any element that is not there: first its leaves, then its mark,
-each by `pwrite`. Two that write the same element write the same bytes, for elements depend on the plan alone; what has
-no row is appended under a lock, so that each writes in a place of its own. Nothing is mapped for writing: there is no
-page that a full disk could refuse to give. Rows in memory are mapped for reading: nobody can make their file shorter.
+Writers. Any thread of any process may write any missing element: first its leaves, then its mark, each by `pwrite`.
+Two writers of one element write the same bytes, because elements depend on the plan alone. Leaves without rows are
+appended under a lock, so each writer has its own place. Nothing is mapped for writing, so a full disk cannot refuse a
+page. Rows in memory are mapped for reading, because their file cannot be shortened.
 
-Why nothing wrong is read. A process that is killed has given its bytes to the kernel, or not. A mark follows its bytes,
-so who sees the mark sees the bytes. When the machine goes down, bytes and marks have reached the disk in any order, or
-not. But then marks have the tag of a life that is over, and are not believed: the element is compared with its
-checksum, and made again if it differs. A write that fails (a full disk, a limit) leaves no mark, and the element is
-made again whenever it is asked for.
+Why nothing wrong is read. A killed process has passed its bytes to the kernel, or not. A mark follows its bytes, so a
+reader that sees the mark sees the bytes. After a crash of the machine, bytes and marks have reached the disk in any
+order. But then the marks have an old tag and are not trusted: the element is compared with its checksum, and made again
+if it differs. A failed write (a full disk, a limit) leaves no mark, and the element is made again at each request.
 
-Threads. What a process knows of each element is an array of bytes, written without a lock: it goes from absent or
-suspect to held when that is so, and whoever sees it late looks at the file once more.
+Threads. The state of each element in a process is a byte, written without a lock. It changes from absent or suspect to
+held when that is true. A thread that sees the change late reads the file once more.
 """
 
 import errno
@@ -45,22 +44,22 @@ from penstock.sources.npy import StridedFile
 _log = logging.getLogger("penstock")
 _IS_SET: Final = np.uint64(1)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
-# So many times all that was asked for was there before a process looks whether all is there that could be asked for.
+# After this many complete requests a process checks whether all elements are held.
 _LOOK_COUNT: Final = 32
-# Marks that lie closer together than this are one read.
+# Marks within this many bytes are one read.
 _SPAN_NBYTES: Final = 1 << 16
-# Marks that are read at once to find the first that is missing.
+# Bytes of marks that are read at once to find the first missing one.
 _PIECE_NBYTES: Final = 1 << 20
 
 
-def _believed(files: CacheFiles) -> np.uint64:
-    """What the low half of a mark is that is believed: the present tag, and that it is set."""
+def _trusted(files: CacheFiles) -> np.uint64:
+    """Returns the low half of a trusted mark: the present tag, and the bit that is set."""
     return np.uint64(files.tag << 1 | 1)
 
 
-def _are_believed(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
-    """Which marks are believed, given how long `rest.bin` is: nothing of it is mapped, so it may have been cut off."""
-    found: npt.NDArray[np.bool_] = (marks[:, -1] & _LOW_HALF) == _believed(files)
+def _are_trusted(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
+    """Returns which marks are trusted. `rest.bin` may have been cut off, so its size counts."""
+    found: npt.NDArray[np.bool_] = (marks[:, -1] & _LOW_HALF) == _trusted(files)
     if files.has_rest:
         size = np.uint64(rest_nbytes)
         found &= (marks[:, :2] <= size).all(axis=1) & (marks[:, 0] + marks[:, 1] <= size)
@@ -68,14 +67,14 @@ def _are_believed(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes:
 
 
 def holds_all(files: CacheFiles, asked: Asked) -> bool:
-    """Whether every element that is asked for is there, and believed; reads marks up to the first that is not.
+    """Whether every requested element is held and trusted. Reads marks up to the first that is not.
 
     Args:
         files: The cache.
         asked: See `CacheHandle.complete`.
 
     Raises:
-        OSError: They cannot be read.
+        OSError: The marks cannot be read.
     """
     if not files.length or not files.tag:
         return False
@@ -89,7 +88,7 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
             data = index.read((stop - start) * width)
             if len(data) < (stop - start) * width:
                 return False
-            missing = ~_are_believed(files, np.frombuffer(data, "<u8").reshape(stop - start, -1), rest_nbytes)
+            missing = ~_are_trusted(files, np.frombuffer(data, "<u8").reshape(stop - start, -1), rest_nbytes)
             if missing.any():
                 among = asked() if among is None and asked else among
                 if among is None or among[start:stop][missing].any():
@@ -98,14 +97,14 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
 
 
 def _rows_of(file: StridedFile) -> Source:
-    """The rows of a file; of one in memory as those of an array, which is many times as fast for small rows."""
+    """Returns the rows of a file. A file in memory is read as an array, which is much faster for small rows."""
     array = mapped(file)
     return open_source(FileSource(file)) if array is None else ArraySource(array)
 
 
 @final
 class OpenCacheFiles(OpenCache):
-    """A cache, opened in this process."""
+    """A cache that is open in this process."""
 
     def __init__(self, files: CacheFiles) -> None:
         self.files = files
@@ -129,23 +128,19 @@ class OpenCacheFiles(OpenCache):
 
     @property
     def length(self) -> int:
-        """The number of places."""
         return self.files.length
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether each leaf of what it holds is a row in memory."""
+        """Whether every leaf is a row in memory."""
         return not self._has_rest and all(isinstance(rows, ArraySource) for rows in self._rows)
 
     def held_count(self) -> int:
-        """How many elements are there, whole and right as far as marks say; looks at them all."""
+        """Returns the number of held elements, by all marks."""
         every = np.arange(self._row_limit)
         return int(np.count_nonzero(self._learn(every, self._marks(every))))
 
-    # What is there.
-
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
-        """Knows it from before, or looks at the index."""
         if self.is_full:
             return np.full(len(indices), HELD, np.uint8)
         state = self._state[indices]
@@ -161,7 +156,7 @@ class OpenCacheFiles(OpenCache):
         return state
 
     def _marks(self, indices: Indices) -> npt.NDArray[np.uint64]:
-        """The index as it is now: shape `(n, 1)` or `(n, 3)`."""
+        """Reads marks: shape `(n, 1)` or `(n, 3)`."""
         marks = np.empty((len(indices), mark_nbytes(self._spec) // 8), "<u8")
         if not len(indices):
             return marks
@@ -175,18 +170,16 @@ class OpenCacheFiles(OpenCache):
         return marks
 
     def _learn(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-        """What marks say of elements."""
+        """Returns the state of elements by their marks."""
         is_set, rest_nbytes = marks[:, -1] & _IS_SET == _IS_SET, 0
         if self._has_rest:
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
             rest_nbytes = os.fstat(self.opened["rest.bin"].number).st_size
-        is_believed = _are_believed(self.files, marks, rest_nbytes)
-        return np.where(is_believed, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
-
-    # Reading.
+        is_trusted = _are_trusted(self.files, marks, rest_nbytes)
+        return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
 
     def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Rows as those of any file; the rest now."""
+        # Rows with all reads of the batch, the rest now.
         for number, source in enumerate(self._rows):
             if source is not None:
                 gather.add(reader, indices, out.leaves(number, number + 1), source)
@@ -196,15 +189,15 @@ class OpenCacheFiles(OpenCache):
                     self._put_rest(row, self._rest_of(index), out)
                 except OSError as error:
                     raise self._unreadable(error) from error
-                except ValueError as error:  # somebody has changed the file since it was looked at
+                except ValueError as error:  # the file was changed after its mark was read
                     raise self.damaged(index) from error
 
     def _rest_of(self, index: int) -> bytes:
-        """What has no row, as far as it is there."""
+        """Returns the leaves without rows."""
         offset, size = self._places[index].tolist()
         file = self.opened["rest.bin"]
         if not 0 <= offset <= offset + size <= os.fstat(file.number).st_size:
-            return b""  # which no element has: it has a shape, or is text of a size
+            return b""  # no element is empty here: each leaf begins with a shape or a size
         return os.pread(file.number, size, offset)
 
     def _put_rest(self, row: int, data: bytes, out: Rows) -> None:
@@ -216,14 +209,13 @@ class OpenCacheFiles(OpenCache):
                 at += size
 
     def stretch(self, start: int, stop: int) -> int:
-        """As far as what has no row goes, by its places."""
         if not self._has_rest:
             return stop
         ends = np.cumsum(self._places[start:stop, 1])
         return start + max(1, int(np.searchsorted(ends, CHUNK_NBYTES, "right")))
 
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
-        """Compares checksums. Those that are right get the present tag, and the others lose their mark."""
+        """Compares checksums. Correct elements get the present tag, and the others lose their mark."""
         for array, source in zip(out.arrays, self._rows, strict=True):
             if source is not None:
                 source.gather([Read(indices, [array], out.rows)])
@@ -241,11 +233,11 @@ class OpenCacheFiles(OpenCache):
         return right
 
     def _mark(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> None:
-        """Writes marks again: with the present tag where they are right, else none at all."""
+        """Writes marks again, with the present tag; 0 stays 0."""
         marks = marks.copy()
         is_set = marks[:, -1] != 0
-        marks[is_set, -1] = (marks[is_set, -1] & ~_LOW_HALF) | _believed(self.files)
-        with suppress(OSError):  # it cannot be written: then each process finds out for itself
+        marks[is_set, -1] = (marks[is_set, -1] & ~_LOW_HALF) | _trusted(self.files)
+        with suppress(OSError):  # if the file cannot be written, each process checks for itself
             file, offset = self.opened["index.npy"], self.files.index.offset
             for index, mark in zip(indices.tolist(), marks, strict=True):
                 file.write(mark.data.cast("B"), offset + index * mark.nbytes)
@@ -257,25 +249,21 @@ class OpenCacheFiles(OpenCache):
         )
 
     def damaged(self, index: int) -> PenstockError:
-        """Of a stream, or of what was materialised."""
         return SourceError(
             f"Element {index} of the cache in {self.files.place} is damaged: it is not what its checksum says. Delete "
             "the directory, and make the cache again."
         )
 
     def advise(self, indices: Indices) -> None:
-        """Announces rows that are held."""
         held = indices if self.is_full else indices[self._state[indices] == HELD]
         for source in self._rows:
             if source is not None and len(held):
                 source.advise(held)
 
-    # Writing.
-
     def write(self, indices: Indices, rows: Rows) -> None:
-        """Writes neighbours together; those that somebody else has written meanwhile are left alone."""
+        # Neighbours are one write. Elements that another writer has finished are skipped.
         is_wanted = indices < self._row_limit
-        is_wanted[is_wanted] = self._marks(indices[is_wanted])[:, -1] & _IS_SET == 0  # or somebody else was faster
+        is_wanted[is_wanted] = self._marks(indices[is_wanted])[:, -1] & _IS_SET == 0
         wanted, numbers = indices[is_wanted], np.array(rows.row_numbers(), np.int64)[is_wanted]
         if not len(wanted):
             return
@@ -290,16 +278,16 @@ class OpenCacheFiles(OpenCache):
                 return
 
     def write_run(self, index: int, row: int, count: int, rows: Rows, pieces: list[Any]) -> None:
-        """Writes neighbours.
+        """Writes neighbouring elements.
 
         Raises:
-            OSError: There is no room for them; none of them is there then.
+            OSError: There is no room. Then none of them is held.
         """
         rest = self._encoded(rows, row, count)
         marks = np.empty((count, mark_nbytes(self._spec) // 8), "<u8")
         for k in range(count):
             marks[k, -1] = self._checksum(index + k, pieces, row + k, rest[k]) << 32
-        marks[:, -1] |= _believed(self.files)
+        marks[:, -1] |= _trusted(self.files)
         if self._has_rest:
             sizes = np.array([len(each) for each in rest], np.uint64)
             marks[:, 1] = sizes
@@ -325,9 +313,9 @@ class OpenCacheFiles(OpenCache):
         return found
 
     def _append(self, data: bytes) -> np.uint64:
-        """Writes what has no row behind what is there; returns where."""
+        """Appends leaves without rows; returns their offset."""
         file, limit = self.opened["rest.bin"], self.files.rest_limit if self.files.length else None
-        with self._lock:  # of this process's threads, and of other processes: it ends with them
+        with self._lock:  # `flock` excludes other processes, and ends with them
             fcntl.flock(file.number, fcntl.LOCK_EX)
             try:
                 offset = os.fstat(file.number).st_size
@@ -339,7 +327,7 @@ class OpenCacheFiles(OpenCache):
         return np.uint64(offset)
 
     def pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
-        """The bytes of each leaf with rows, shape `(rows, nbytes)`; None for one without bytes."""
+        """Returns the bytes of each leaf with rows, shape `(rows, nbytes)`; None for other leaves."""
         return [
             array.view(np.ndarray).reshape(len(array), -1).view(np.uint8)
             if has_rows(leaf) and array.size and leaf.nbytes
@@ -355,19 +343,16 @@ class OpenCacheFiles(OpenCache):
         return zlib.crc32(rest, value) if rest else value
 
     def warn(self, why: str) -> None:
-        """Says once that not all is kept."""
+        """Logs once that not all elements are kept."""
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "The cache in %s cannot keep more elements: %s. Those that it lacks are made again in each epoch.",
+                "The cache in %s cannot keep more elements: %s. Missing ones are made again in each epoch.",
                 self.files.place,
                 why,
             )
 
-    # Streams.
-
     def whole(self) -> "OpenCacheFiles | None":
-        """Looks whether all is there by now."""
         if self._whole is None:
             count = int.from_bytes(os.pread(self.opened["count"].number, 8, 0), "little") - 1
             if count >= 0:
@@ -375,10 +360,9 @@ class OpenCacheFiles(OpenCache):
         return self._whole
 
     def recorder(self) -> "_Recorder | None":
-        """Locks it."""
         try:
             lock = self.opened.locked("lock")
-            return None if self.whole() else _Recorder(self, lock)  # or somebody has just finished it
+            return None if self.whole() else _Recorder(self, lock)  # another writer may have just finished
         except BlockingIOError:
             return None
         except OSError as error:
@@ -386,7 +370,7 @@ class OpenCacheFiles(OpenCache):
             return None
 
     def close(self) -> None:
-        """Closes the files, each when what is under way has ended."""
+        """Closes each file as soon as no call uses it."""
         for source in (*self._rows, self._index):
             if source is not None:
                 source.close()
@@ -397,7 +381,7 @@ class OpenCacheFiles(OpenCache):
 
 @final
 class _Descriptor:
-    """A descriptor, closed when nobody holds this any more: no write goes to a file that was given its number."""
+    """A descriptor, closed with the last reference, so that no write reaches another file with its number."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
@@ -405,32 +389,19 @@ class _Descriptor:
         keep_standard_numbers()
         try:
             self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except PermissionError:  # then nothing is kept, but what is there can be read
-            self._can_write = False
-            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno != errno.EROFS:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            self._can_write = False
+            self._can_write = False  # held elements can be read, and no more are kept
             self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Writes all of it.
-
-        Raises:
-            OSError: There is no room.
-        """
         self._require_write()
         while len(data):
             count = os.pwrite(self.number, data, offset)
             data, offset = data[count:], offset + count
 
     def truncate(self, nbytes: int) -> None:
-        """Leaves so many bytes.
-
-        Raises:
-            OSError: It cannot be written.
-        """
         self._require_write()
         os.truncate(self.number, nbytes)
 
@@ -445,7 +416,7 @@ class _Descriptor:
 
 @final
 class _Files:
-    """The files of a cache, opened when they are needed; a child of fork() opens its own, to have locks of its own."""
+    """The files of a cache, opened when they are needed. A child of fork() opens its own, to have its own locks."""
 
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
@@ -454,40 +425,44 @@ class _Files:
     def __getitem__(self, name: str) -> _Descriptor:
         key = name, os.getpid()
         found = self._opened.get(key)
-        # Two threads may both open it; one of the two is used, and the other closed.
+        # Two threads may both open it; one of the two is used, and the other is closed.
         return found or self._opened.setdefault(key, _Descriptor(self._paths[name]))
 
     def locked(self, name: str) -> _Descriptor:
-        """A descriptor of its own, locked until it is dropped, or the process ends.
+        """Returns a new descriptor, locked until it is dropped or the process ends.
 
         Raises:
-            BlockingIOError: Somebody else has it locked.
+            BlockingIOError: Another descriptor has the lock.
         """
         descriptor = _Descriptor(self._paths[name])
         fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
     def close(self) -> None:
-        """Drops them; what is under way holds its own."""
-        self._opened.clear()
+        self._opened.clear()  # a call under way has its own reference
+
+
+def _contents(cache: OpenCacheFiles) -> Iterator[tuple[str, StridedFile | None]]:
+    """Yields the files that hold elements, with their rows."""
+    yield from ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
+    yield "index.npy", cache.files.index
+    yield "rest.bin", None
 
 
 @final
 class _Recorder:
-    """An epoch of a stream, written down by the one who has the lock."""
+    """Writes an epoch of a stream, as the owner of the lock."""
 
     def __init__(self, cache: OpenCacheFiles, lock: _Descriptor) -> None:
         self._cache: OpenCacheFiles | None = cache
         self._lock: _Descriptor | None = lock
         self._count, self._pending, self._rest_nbytes = 0, 0, 0
         self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
-        for name, file in self._files(cache):
-            cache.opened[name].truncate(0 if file is None else file.offset)
+        self._empty(cache)
 
-    def _files(self, cache: OpenCacheFiles) -> Iterator[tuple[str, StridedFile | None]]:
-        yield from ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
-        yield "index.npy", cache.files.index
-        yield "rest.bin", None
+    def _empty(self, cache: OpenCacheFiles) -> None:
+        for name, file in _contents(cache):
+            cache.opened[name].truncate(0 if file is None else file.offset)
 
     def put(self, leaves: Leaves) -> None:
         if self._cache is not None:
@@ -507,7 +482,7 @@ class _Recorder:
             self._pending, self._rest_nbytes = 0, 0
             taken = self._count * row_nbytes(cache.files.spec) + os.fstat(cache.opened["rest.bin"].number).st_size
             if limit is not None and taken > limit:
-                raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and of a stream all is kept or nothing")
+                raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and a stream is kept whole or not")
         except OSError as error:
             self._give_up(cache, error)
 
@@ -515,8 +490,7 @@ class _Recorder:
         cache.warn(error.strerror or str(error))
         self._cache = None
         with suppress(OSError):
-            for name, file in self._files(cache):
-                cache.opened[name].truncate(0 if file is None else file.offset)
+            self._empty(cache)
 
     def finish(self) -> None:
         if self._cache is not None:
@@ -525,7 +499,7 @@ class _Recorder:
         if cache is None:
             return
         try:
-            for name, file in self._files(cache):
+            for name, file in _contents(cache):
                 if file is not None:
                     cache.opened[name].write(memoryview(header(file.dtype, (self._count, *file.row_shape))), 0)
                     seal_size(cache.opened[name].number)

@@ -1,7 +1,7 @@
-"""Leaves without a size known ahead, as bytes: ragged arrays, text, batches that may be short.
+"""Leaves of unknown size as bytes: ragged arrays, text, batches that may be short.
 
-A leaf is its shape (int64 an axis), then its bytes in C order; of text, the size of each item in bytes (int64), then
-the items, in UTF-8.
+A leaf is its shape (int64 an axis), then its bytes in C order. For text, the size of each item in bytes (int64) and
+then the items in UTF-8.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ def encode(leaf: ArraySpec, value: Any) -> bytes:
     if leaf.dtype.itemsize:
         array = np.ascontiguousarray(value, leaf.dtype)
         return np.array(np.shape(value), "<i8").tobytes() + array.tobytes()
-    # A lone text is not made an array of, which would lose zeros at its end.
+    # A single text is not converted to an array, which would drop zeros at its end.
     items = np.asarray(value, object).ravel().tolist() if isinstance(value, np.ndarray) else [value]
     raw = [item.encode("utf-8", "surrogatepass") if isinstance(item, str) else bytes(item) for item in items]
     sizes = np.array([*np.shape(value), *map(len, raw)], "<i8")
@@ -24,14 +24,14 @@ def encode(leaf: ArraySpec, value: Any) -> bytes:
 
 
 def value_nbytes(leaf: ArraySpec, value: Any) -> int:
-    """Returns about how many bytes a value of a leaf takes."""
+    """Returns the approximate bytes of a value of a leaf."""
     if leaf.dtype.itemsize:
         return int(np.asarray(value, leaf.dtype).nbytes)
     return sum(map(len, np.asarray(value, object).ravel().tolist()))
 
 
 def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
-    """Returns a value that `encode` wrote, in memory of its own, and how many bytes it took."""
+    """Returns a value that `encode` wrote, in memory of its own, and its bytes there."""
     shape = tuple(np.frombuffer(data, "<i8", len(leaf.shape)).tolist())
     at, count = 8 * len(shape), int(np.prod(shape, dtype=np.int64))
     if leaf.dtype.itemsize:

@@ -1,8 +1,8 @@
-"""The records of the ETL Character Database: where in them code and image are, and how pixels are packed.
+"""The records of the ETL Character Database: the places of code and image, and the packing of pixels.
 
-From the pages "File formats" of the database (etlcdb.db.aist.go.jp). All records of a file are of one size, without
-anything between them; bits count from the highest of a byte, and the words of 36 bits of ETL2 to ETL5 follow one
-another without a gap. An image is rows of pixels from the top, ink high and paper low.
+From the pages "File formats" of the database (etlcdb.db.aist.go.jp). All records of a file have one size, and no gap
+between them. Bits count from the highest of a byte. The words of 36 bits of ETL2 to ETL5 follow one another without a
+gap. An image is rows of pixels from the top, with ink high and paper low.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from penstock.sources._jis import Code
 
 Bytes = npt.NDArray[np.uint8]
 
-# What is unpacked in one go: it and its pixels stay in the core's cache, and memory stays small however much is read.
+# Bytes that are unpacked at once. They and their pixels stay in the core's cache.
 _BLOCK_NBYTES: Final = 64 << 10
 
 
@@ -26,25 +26,24 @@ class Layout:
 
     record_nbytes: int
     image_at: int
-    """The byte at which the image starts."""
+    """The first byte of the image."""
     height: int
     width: int
     bits: Literal[1, 4, 6]
-    """Of one pixel."""
+    """Bits of one pixel."""
     code: Code
-    """What tells the character."""
+    """The code of characters."""
     code_at: tuple[int, ...]
-    """The bytes, at most four, that together tell it, the most significant first."""
+    """The bytes of the code, at most four, the most significant first."""
     dummy_count: int = 0
-    """Records at the start of each file that are none."""
+    """Records without a character at the start of each file."""
 
     @property
     def image_nbytes(self) -> int:
-        """Bytes of the packed image."""
         return self.height * self.width * self.bits // 8
 
 
-# M, K, C, B and G are the database's names of the types. The codes of M and C come with a name in letters.
+# M, K, C, B and G are the database's names of the types. Types M and C have a name in letters beside the code.
 _M_KATAKANA: Final = Layout(2052, 32, 63, 64, 4, "M katakana", (6, 2, 3))
 _M_HIRAGANA: Final = Layout(2052, 32, 63, 64, 4, "M hiragana", (6, 2, 3))
 _C_KATAKANA: Final = Layout(2952, 216, 76, 72, 4, "C katakana", (9, 18, 19, 20))
@@ -63,7 +62,7 @@ LAYOUTS: Final = {
     "ETL9B": Layout(576, 8, 63, 64, 1, "JIS X 0208", (2, 3), dummy_count=1),
     "ETL9G": Layout(8199, 64, 127, 128, 4, "JIS X 0208", (2, 3)),
 }
-"""A layout for each part."""
+"""The layout of each part."""
 
 
 def codes_of(records: Bytes, layout: Layout) -> npt.NDArray[np.uint32]:
@@ -78,13 +77,13 @@ def codes_of(records: Bytes, layout: Layout) -> npt.NDArray[np.uint32]:
 def unpack(records: Bytes, numbers: npt.NDArray[np.int64], layout: Layout, out: Bytes) -> None:
     """Unpacks images: 1-bit pixels to 0 and 255, 4-bit ones to multiples of 17, 6-bit ones to 0 to 255, rounded.
 
-    Lets go of the GIL for as long as NumPy does, which is nearly all of the time. Memory: about 1 MiB.
+    NumPy runs without the GIL for nearly all of the time. Memory: about 1 MiB.
 
     Args:
-        records: `(any, record_nbytes)`.
-        numbers: Which of them, `(n,)`.
-        layout: Theirs.
-        out: Their pixels, `(n, height * width)`, each row one piece of memory.
+        records: Records, `(any, record_nbytes)`.
+        numbers: The records to unpack, `(n,)`.
+        layout: Their layout.
+        out: Their pixels, `(n, height * width)`, each row C-contiguous.
     """
     into = {1: _unpack_1, 4: _unpack_4, 6: _unpack_6}[layout.bits]
     count = max(1, _BLOCK_NBYTES // layout.record_nbytes)

@@ -1,8 +1,7 @@
-"""Files that the kernel holds in memory: which part of one, or one that has no other place.
+"""Files whose bytes are in memory: in the page cache, or files without another place.
 
-A file that lies in memory, on tmpfs or without a name, takes seals, and one on a disk does not. So whether it takes
-them tells the one from the other. And one that is sealed against becoming shorter can be read through a mapping without
-the risk that the process dies of it (`design/0001-reading-rows.md`).
+A file in memory, on tmpfs or without a name, accepts seals, and a file on a disk does not. A file that is sealed
+against shrinking can be read through a mapping without the risk of SIGBUS (`design/0001-reading-rows.md`).
 """
 
 import errno
@@ -24,15 +23,15 @@ _RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_in_memory(descriptor: int, offset: int) -> bool:
-    """Whether a byte of a file can be read without a disk; False where that cannot be asked."""
+    """Whether a byte of a file can be read without a disk; False if the system does not say."""
     try:
         return bool(_RWF_NOWAIT) and os.preadv(descriptor, [bytearray(1)], offset, _RWF_NOWAIT) == 1
-    except OSError as error:  # EAGAIN: it is not there. EOPNOTSUPP: this file system does not say.
-        return error.errno == errno.EOPNOTSUPP and _takes_seals(descriptor)
+    except OSError as error:  # EAGAIN: it is not. EOPNOTSUPP: this file system does not say.
+        return error.errno == errno.EOPNOTSUPP and _seals(descriptor) is not None
 
 
 def seal_size(descriptor: int) -> None:
-    """Sees to it that nobody can make a file shorter any more; does nothing for one that takes no seals.
+    """Seals a file against shrinking, if it accepts seals.
 
     Args:
         descriptor: The file, open for writing.
@@ -43,24 +42,20 @@ def seal_size(descriptor: int) -> None:
 
 
 def mapped(file: StridedFile) -> npt.NDArray[Any] | None:
-    """The rows of a file that nobody can make shorter, as an array over a mapping; None for any other.
+    """Returns the rows of a file that cannot shrink, as an array over a mapping; None for other files.
 
-    The mapping can be read only, and goes when the last view of the array does.
+    The mapping is read-only, and ends with the last view of the array.
     """
     with suppress(OSError), open(file.path, "rb", buffering=0) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
-        if nbytes >= file.extent[1] > file.offset and _is_sealed(opened.fileno()):
+        if nbytes >= file.extent[1] > file.offset and (_seals(opened.fileno()) or 0) & F_SEAL_SHRINK:
             memory = mmap.mmap(opened.fileno(), nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
             return np.ndarray(file.shape, file.dtype, memory, file.offset, file.strides)
     return None
 
 
-def _takes_seals(descriptor: int) -> bool:
+def _seals(descriptor: int) -> int | None:
+    """Returns the seals of a file; None if it accepts none."""
     with suppress(OSError):
-        return sys.platform == "linux" and fcntl(descriptor, F_GET_SEALS) >= 0
-    return False
-
-
-def _is_sealed(descriptor: int) -> bool:
-    """Whether nobody can make it shorter."""
-    return _takes_seals(descriptor) and bool(fcntl(descriptor, F_GET_SEALS) & F_SEAL_SHRINK)
+        return fcntl(descriptor, F_GET_SEALS) if sys.platform == "linux" else None
+    return None

@@ -1,7 +1,7 @@
-"""The character codes of the ETL Character Database, and the groups that characters fall into.
+"""The character codes of the ETL Character Database, and the groups of characters.
 
-JIS X 0208 is Python's; JIS X 0201 is nearly so. CO-59, which six Japanese newspapers agreed upon in 1959, is nowhere,
-so its table is read from the file that comes with the database.
+Python has JIS X 0208, and nearly JIS X 0201. No library has CO-59, which six Japanese newspapers agreed upon in 1959.
+Its table is read from a file that comes with the database.
 """
 
 import unicodedata
@@ -19,8 +19,8 @@ _T56: Final = "0123456789[#@:>? ABCDEFGHI&.](<\\^JKLMNOPQR-$*);'+/STUVWXYZ_,%=\"
 # The first letter of a name in C-type records: numeral, alphabet, special character, katakana, hiragana.
 _T56_KINDS: Final = "NASKH"
 
-# JIS X 0201 as the database uses it. It has no place for the old kana WI and WE, so the small I and E, which
-# the database does not have, stand for them. The sound marks are characters of their own, with nothing to join.
+# JIS X 0201 as the database uses it. It has no place for the old kana WI and WE. The small I and E, which the database
+# does not have, stand for them. The sound marks are separate characters.
 _JIS_X_0201: Final = {0x5C: "¥", 0x7E: "‾", 0xA8: "ヰ", 0xAA: "ヱ", 0xDE: "゛", 0xDF: "゜"}
 _TO_HIRAGANA: Final = ord("ぁ") - ord("ァ")
 _WIDE: Final = range(0xFF01, 0xFF5F)
@@ -28,7 +28,7 @@ _WIDE: Final = range(0xFF01, 0xFF5F)
 
 
 def group_of(character: str) -> Group:
-    """Returns the group of a character, or of the name of one that has no code."""
+    """Returns the group of a character, or of the name of a character without a code."""
     if len(character) == 1:
         if "一" <= character <= "\u9fff" or character in "々〇":
             return "kanji"
@@ -42,14 +42,14 @@ def group_of(character: str) -> Group:
 
 
 def character_of(code: int, kind: Code, co59: dict[int, str]) -> str | None:
-    """Returns what a code means, letters and digits in their narrow form; None if nothing.
+    """Returns the character of a code, letters and digits in their narrow form; None if there is none.
 
     A character that JIS X 0201 lacks has the name that the database writes beside the code, such as `/X` in ETL6.
 
     Args:
-        code: As `_etlrecords.codes_of` gives it.
-        kind: Whose it is.
-        co59: `co59_table`, for CO-59.
+        code: A result of `_etlrecords.codes_of`.
+        kind: The code's kind.
+        co59: The result of `co59_table`, for CO-59.
     """
     if kind == "JIS X 0208":
         return _jis_x_0208(code)
@@ -61,10 +61,10 @@ def character_of(code: int, kind: Code, co59: dict[int, str]) -> str | None:
 
 
 def co59_table(file: File) -> dict[int, str]:
-    """Reads `euc_co59.dat`: in EUC-JP, `character:high,low`, with white space between.
+    """Reads `euc_co59.dat`: `character:high,low` in EUC-JP, separated by white space.
 
     Raises:
-        SourceError: It is something else.
+        SourceError: The file has another content.
     """
     with file.stream() as stream:
         content = stream.read()

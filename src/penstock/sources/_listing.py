@@ -1,8 +1,7 @@
-"""Files of folders, found in one walk and kept in a few arrays.
+"""The files of folders, found in one walk and kept in a few arrays.
 
-A list of a million paths is a million Python objects: 150 MB that every worker process would get a copy of. Here names
-are bytes in one piece of memory, folders are in a table, and a file is three numbers; a path is made when it is asked
-for.
+A list of a million paths is a million Python objects, 150 MB that each worker process would copy. Here names are bytes
+in one array, folders are in a table, and a file is three numbers. A path is made when it is requested.
 """
 
 import itertools
@@ -24,24 +23,24 @@ Integers = npt.NDArray[np.int64]
 _FOLDERS_KEPT: Final = 4096
 
 _Places = frozenset[tuple[int, int]]
-"""Folders by device and inode."""
+"""Device and inode of folders."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Many short texts in one piece of memory."""
+    """Many short texts in one array."""
 
     data: npt.NDArray[np.uint8]
-    """Their bytes, as the file system has them, each with a zero after it."""
+    """The bytes of the texts in the file system's encoding, each with a zero after it."""
     starts: Integers
-    """Where each begins, shape `(n,)`."""
+    """The start of each text, shape `(n,)`."""
     sizes: npt.NDArray[np.int32]
-    """Its bytes, shape `(n,)`."""
+    """The bytes of each text, shape `(n,)`."""
 
     @classmethod
     def of(cls, pieces: Iterable[bytes]) -> "Texts":
-        """Makes them of texts that were `packed`, one piece after the other."""
+        """Joins results of `packed`."""
         data = np.frombuffer(b"".join(pieces), np.uint8)
         ends = np.flatnonzero(data == 0)
         starts = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64)[: len(ends)]
@@ -55,41 +54,41 @@ class Texts:
         return os.fsdecode(self.data[start : start + int(self.sizes[index])].tobytes())
 
     def take(self, order: Integers) -> "Texts":
-        """Some of them, in any order; the bytes are shared."""
+        """Returns some texts in any order, which share the bytes."""
         return Texts(self.data, self.starts[order], self.sizes[order])
 
 
 def packed(texts: Sequence[str]) -> bytes:
-    """The bytes of texts, each with a zero after it."""
+    """Returns the bytes of texts, each with a zero after it."""
     return os.fsencode("\0".join(texts)) + b"\0" if texts else b""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FileList:
-    """Files, in an order. Memory: 16 bytes and its name for each, and what the folders are called."""
+    """Files in an order. Memory: 16 bytes and the name for each file, and the names of the folders."""
 
     root: str
-    """The folder that all are in, as a user wrote it; empty where each was named."""
+    """The common folder, as the user wrote it; empty for files that were named one by one."""
     base: str
-    """The same as an absolute path, so that a worker finds it from wherever it runs."""
+    """The same as an absolute path, for workers with another current directory."""
     folders: Texts
-    """Folders below `root`, empty for `root` itself."""
+    """Folders below `root`; empty for `root` itself."""
     folder_of: npt.NDArray[np.int32]
     """The folder of each file, shape `(n,)`."""
     names: Texts
-    """The name of each in its folder."""
+    """The name of each file in its folder."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> str:
-        """The path of a file, as a user would write it."""
+        """Returns the path of a file, as a user would write it."""
         return os.path.join(self.root, self.folders[int(self.folder_of[index])], self.names[index])
 
     @property
     def remote_folders(self) -> list[str]:
-        """Those of the folders that are behind URLs."""
+        """The folders behind URLs."""
         if b"://" not in self.folders.data.tobytes():
             return []
         return [path for path in map(self.folders.__getitem__, range(len(self.folders))) if is_remote(path)]
@@ -100,31 +99,30 @@ class FileList:
             yield folders[folder] + self.names[number]
 
     def beginning(self, folder: int) -> bytes:
-        """What stands before a name in the absolute path of a file in a folder."""
+        """Returns the absolute path of a folder, with a separator."""
         return os.fsencode(os.path.join(self.base, self.folders[folder], ""))
 
     def take(self, order: Integers) -> "FileList":
-        """Some of the files, in any order."""
+        """Returns some files in any order."""
         return FileList(self.root, self.base, self.folders, self.folder_of[order], self.names.take(order))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """The bytes of the arrays."""
         tables = (self.folders, self.names)
         return int(sum(each.nbytes for table in tables for each in vars(table).values()) + self.folder_of.nbytes)
 
 
 @final
 class Paths:
-    """The paths of files, to open them: bytes, made for many at once. Memory: those of the last folders."""
+    """Makes the absolute paths of many files at once, as bytes. Memory: the paths of the last folders."""
 
     def __init__(self, files: FileList) -> None:
         self._files = files
         self._text = files.names.data.data
-        self._folder = lru_cache(_FOLDERS_KEPT)(files.beginning)  # not a method of this, which would keep itself alive
+        self._folder = lru_cache(_FOLDERS_KEPT)(files.beginning)  # a method of this object would keep it alive
 
     def __call__(self, indices: Integers) -> list[bytes]:
-        """The path of each."""
         files, text, folder = self._files, self._text, self._folder
         starts = files.names.starts[indices]
         stops = starts + files.names.sizes[indices]
@@ -138,20 +136,20 @@ def listed(
 ) -> tuple[FileList, list[int]]:
     """Finds the files in and below some folders of a directory.
 
-    The order is that of the folders given; within each, by folder and then by name, both by code points.
+    The given folders keep their order. Within each, files are sorted by folder and then by name, by code points.
 
     200,000 empty files in 20 folders of a RAM disk took 0.20 s of one core, and 33 bytes each with names of 16
-    characters; Keras's `index_directory` took 1.2 s and 107 bytes, of which it makes 190 while it works.
+    characters. Keras's `index_directory` took 1.2 s and 107 bytes each, and 190 at its peak.
 
     Args:
-        root: The directory, as a user wrote it.
-        folders: Names of folders in it; `""` for all of it.
-        extensions: How names must end, in lower case.
-        follow_links: Whether folders behind symbolic links are looked into. One of `folders` may always be one. A
-            folder that a link puts into itself is left out.
+        root: The directory, as the user wrote it.
+        folders: Names of folders in it; `""` for the whole directory.
+        extensions: Endings of names, in lower case.
+        follow_links: Whether to enter folders behind symbolic links. A link in `folders` is always followed. A folder
+            that a link puts into itself is left out.
 
     Returns:
-        The files, and how many there are in each of the folders.
+        The files, and the number of files in each folder.
 
     Raises:
         SourceError: A folder cannot be read.
@@ -167,7 +165,7 @@ def listed(
 
 
 def named(paths: Iterable[str]) -> FileList:
-    """Packs paths that were named one by one, in their order; nothing is looked at.
+    """Packs paths that were named one by one, in their order. Examines no file.
 
     Raises:
         ArgumentError: A path is empty or holds a zero byte.
@@ -176,7 +174,7 @@ def named(paths: Iterable[str]) -> FileList:
     folders: dict[str, int] = {}
     numbers: list[npt.NDArray[np.int32]] = []
     several = iter(paths)
-    while some := list(itertools.islice(several, 4096)):  # as Python objects no more than these
+    while some := list(itertools.islice(several, 4096)):  # bounds the number of Python objects
         split = [os.path.split(path) for path in some]
         for path, (_, name) in zip(some, split, strict=True):
             if not name or "\0" in path:
@@ -193,12 +191,12 @@ class _Part:
 
     folder: str
     names: bytes
-    """Packed, in order."""
+    """The sorted names, packed."""
     count: int
 
 
 def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: bool) -> list[_Part]:
-    """The files below one folder, folders in the order of their paths."""
+    """Returns the files below one folder, sorted by folder."""
     parts: list[_Part] = []
     waiting: list[tuple[str, _Places]] = [(folder, frozenset())]
     while waiting:
@@ -232,6 +230,6 @@ def _walked(base: str, folder: str, extensions: tuple[str, ...], follow_links: b
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    with suppress(OSError):  # a link that leads nowhere: a file, which is told of when it is read
+    with suppress(OSError):  # a broken link counts as a file, whose read reports it
         return entry.is_dir()
     return False

@@ -1,12 +1,12 @@
-"""Files behind URLs, by `fsspec`: looked at, and read in ranges, many of them under way at once.
+"""Files behind URLs, by `fsspec`: their state, and reads of many ranges at once.
 
-A server that fails for a moment is asked again, after pauses that grow. What is of a moment: that it is busy or being
-started (HTTP's 408, 425, 429 and 5xx), that a connection broke or was not to be had, that an answer did not come or was
-cut off. All else is told at once: what is not there, is not allowed, or is not what was asked for. `gcsfs` does the
-same, `s3fs` of less, and fsspec's own HTTP not at all (2026.9).
+A request that fails for a moment is repeated after growing pauses. Such failures are: a server that is busy or starts
+(HTTP 408, 425, 429 and 5xx), a connection that breaks or cannot be made, an answer that is late or cut off. Other
+failures are raised at once: a missing file, a refused one, an unexpected answer. `gcsfs` repeats the same requests,
+`s3fs` fewer, and fsspec's own HTTP none (2026.9).
 
-Each wait, and what ends it. For an answer: the file system's own timeout (that of HTTP is 5 minutes, by default). The
-pauses: see `_patience.py`.
+Waits. The wait for an answer ends by the file system's own timeout (5 minutes for HTTP by default). For the pauses see
+`RetryBudget`.
 """
 
 import errno
@@ -31,19 +31,19 @@ T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 
 PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between the first time that something is asked for and the second, and so on."""
+"""The pauses between the tries of a request."""
 _WARN_AT: Final = 3
-"""The failures of one request before this one are hardly felt; this one is a warning in the log."""
+"""The failure of a request that the log reports as a warning. Earlier ones cost little time."""
 _PASSING_STATUS: Final = frozenset({408, 425, 429})
 _LASTING_STATUS: Final = frozenset({501, 505})
-# EBUSY, EREMOTEIO: what s3fs makes of "slow down" and of an internal error.
+# EBUSY, EREMOTEIO: s3fs raises them for "slow down" and for an internal error.
 _PASSING_ERRNO: Final = frozenset(
     getattr(errno, name)
     for name in ("EAGAIN", "EBUSY", "EREMOTEIO", "ENETDOWN", "ENETRESET", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH")
     if hasattr(errno, name)
 )
 _PASSING_TYPES: Final = (ConnectionError, TimeoutError)
-# Of libraries that file systems are made of; what they raise is here only if they are, and penstock's import is short.
+# Exceptions of the libraries below file systems. Not imported here, to keep penstock's import short.
 _PASSING_NAMES: Final = (
     ("aiohttp", ("ClientConnectionError", "ClientPayloadError")),
     ("azure.core.exceptions", ("ServiceRequestError", "ServiceResponseError")),
@@ -55,45 +55,37 @@ _PASSING_NAMES: Final = (
     ("ssl", ("SSLError",)),
     ("urllib3.exceptions", ("ProtocolError", "TimeoutError")),
 )
-# Many clients that fail at once shall not come again at once. Not the user's generator, which is seeded.
+# Clients that fail together must not return together. Not the user's generator, which is seeded.
 _spread = random.Random()
 
 _log = logging.getLogger("penstock")
 
 
 def is_remote(url: str) -> bool:
-    """Whether it is an URL that `fsspec` reads, and no path of this machine."""
+    """Whether it is a URL for `fsspec`, and not a local path."""
     return "://" in url and not url.startswith(("file://", "local://"))
 
 
-class Facts(NamedTuple):
-    """What a file system says of a file."""
-
-    nbytes: int
-    version: str
-    """What tells whether it is still the same."""
-
-
-def facts_of(url: str, fact: str, cure: str = "") -> Facts:
-    """Asks for size and version of a file. For `fact` and `cure` see `insist`.
+def facts_of(url: str, fact: str, cure: str = "") -> tuple[int, str]:
+    """Returns the size of a file, and a text that changes with its content. For `fact` and `cure` see `insist`.
 
     Raises:
-        SourceError: It is not there, or the connection fails.
+        SourceError: The file is missing, or the connection fails.
         ImportError: `fsspec` is missing.
     """
 
-    def ask() -> Facts:
+    def ask() -> tuple[int, str]:
         system, inner = _file_system(url)
         info = system.info(inner)
         if info["size"] is None:
             raise ValueError("its size is not known, and without it there is no random access")
-        return Facts(int(info["size"]), _version(system, inner, info))
+        return int(info["size"]), _version(system, inner, info)
 
     return insist(ask, lambda: fact, cure)
 
 
 def matches(pattern: str) -> list[str]:
-    """The URLs that fit a pattern, in the order of their names.
+    """Returns the URLs that match a pattern, sorted by name.
 
     Raises:
         SourceError: The connection fails.
@@ -102,7 +94,7 @@ def matches(pattern: str) -> list[str]:
 
     def ask() -> list[str]:
         system, inner = _file_system(pattern)
-        links = pattern.split("::")  # a cache, or an archive, before the file that it is of
+        links = pattern.split("::")  # a cache, or a file in an archive, before the file itself
         at = next(number for number, link in enumerate(links) if glob.has_magic(link))
         found = (str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner)))
         return ["::".join([*links[:at], each, *links[at + 1 :]]) for each in found]
@@ -115,7 +107,7 @@ class RemoteFile:
     """A file system of fsspec, and a path in it. Nothing stays open.
 
     Raises:
-        SourceError: The URL means nothing to fsspec, or the connection fails.
+        SourceError: fsspec does not know the URL, or the connection fails.
     """
 
     def __init__(self, url: str) -> None:
@@ -123,12 +115,12 @@ class RemoteFile:
         self.system, self.inner = insist(lambda: _file_system(url), lambda: f"{url} cannot be opened")
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
-        """Fills memory with the bytes from `offset` on; returns how many.
+        """Fills memory with the bytes from `offset` on; returns their number.
 
         Args:
-            offset: Where the bytes begin.
-            place: Where they go.
-            asker: Whose patience it takes; None for the calling thread's.
+            offset: The first byte.
+            place: The memory.
+            asker: The retry budget; None for the calling thread's.
         """
         data = insist(
             lambda: self.system.cat_file(self.inner, start=offset, end=offset + len(place)),
@@ -140,10 +132,10 @@ class RemoteFile:
         return len(data)
 
     def require_part(self, data: bytes, nbytes: int) -> None:
-        """Refuses what is more than the part that was asked for.
+        """Refuses an answer that is longer than the requested part.
 
         Raises:
-            SourceError: It is.
+            SourceError: The server does not know ranges.
         """
         if len(data) > nbytes:
             raise SourceError(
@@ -154,14 +146,14 @@ class RemoteFile:
 
 
 Wanted = tuple[RemoteFile, int, Bytes]
-"""A file, an offset, and the memory that the bytes from there on go to."""
+"""A file, an offset, and the memory for the bytes from there on."""
 
 
 def read_ranges(wanted: Sequence[Wanted]) -> None:
-    """Reads ranges, all of a file system under way at once where it can.
+    """Reads ranges. A file system answers all of its requests at once if it can.
 
     Raises:
-        SourceError: A file ends before a range does, or the connection fails.
+        SourceError: A file is too short, or the connection fails.
     """
     spans = [(offset, offset + len(place)) for _, offset, place in wanted]
     for (file, offset, place), part in zip(wanted, _parts([file for file, _, _ in wanted], spans), strict=True):
@@ -172,17 +164,17 @@ def read_ranges(wanted: Sequence[Wanted]) -> None:
 
 
 def fetched(urls: Sequence[str]) -> list[bytes]:
-    """All bytes of each of some files, all of a file system under way at once where it can.
+    """Returns all bytes of each file. A file system answers all of its requests at once if it can.
 
     Raises:
-        SourceError: One is not there, or the connection fails.
+        SourceError: A file is missing, or the connection fails.
         ImportError: `fsspec` is missing.
     """
     return [bytes(part) for part in _parts(list(map(RemoteFile, urls)), [(None, None)] * len(urls))]
 
 
 def _parts(files: Sequence[RemoteFile], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
-    """The bytes of each file from the first number to before the second, or all."""
+    """Returns a span of each file, from the first number to before the second; None for all bytes."""
     parts: dict[int, bytes] = {}
     systems: dict[int, list[int]] = {}
     for number, file in enumerate(files):
@@ -198,7 +190,7 @@ def _take_parts(
     left: list[int],
     parts: dict[int, bytes],
 ) -> None:
-    """The same for those of one file system that are left. Of those that fail for a moment, only these come again."""
+    """Reads the spans `left` of one file system. A retry requests only those that failed."""
 
     def ask() -> None:
         paths = [files[number].inner for number in left]
@@ -210,7 +202,7 @@ def _take_parts(
                 failed.append((number, part))
             else:
                 parts[number] = part
-        failed.sort(key=lambda pair: is_passing(pair[1]))  # what would come again in vain is told first
+        failed.sort(key=lambda pair: is_passing(pair[1]))  # a lasting failure is raised first
         left[:] = [number for number, _ in failed]
         for _, error in failed:
             raise error
@@ -223,20 +215,20 @@ def _take_parts(
 
 
 class Settings(NamedTuple):
-    """What another process has to know of fsspec to read from a file system as this one does."""
+    """The settings of fsspec that another process needs to read from a file system."""
 
     protocol: str
     kind: type
-    """The class behind it, which the program may have registered."""
+    """The class of the file system, which the program may have registered."""
     options: dict[str, dict[str, Any] | None]
-    """What `fsspec.config.conf` holds for the class, by protocol."""
+    """Entries of `fsspec.config.conf` for the class, by protocol."""
 
     @classmethod
     def of(cls, protocol: str) -> "Settings":
-        """Those of this process.
+        """Returns the settings of this process.
 
         Raises:
-            TypeError: What this file system holds is in this process alone.
+            TypeError: The content of the file system exists only in this process.
         """
         import fsspec
         from fsspec.implementations.memory import MemoryFileSystem
@@ -250,7 +242,7 @@ class Settings(NamedTuple):
         return cls(protocol, kind, {name: fsspec.config.conf.get(name) for name in (protocol, *names)})
 
     def adopt(self) -> None:
-        """Makes them those of this process."""
+        """Makes them the settings of this process."""
         import fsspec
 
         fsspec.register_implementation(self.protocol, self.kind, clobber=True)
@@ -262,7 +254,7 @@ class Settings(NamedTuple):
 
 
 def protocols_of(url: str) -> Iterator[str]:
-    """Those of the file systems that an URL leads through: `zip` and `file` of `zip://a::file:///b.zip`."""
+    """Yields the protocols in a URL: `zip` and `file` for `zip://a::file:///b.zip`."""
     import fsspec
 
     for part in url.split("::"):
@@ -270,24 +262,24 @@ def protocols_of(url: str) -> Iterator[str]:
 
 
 def arrive(settings: Sequence[Settings], kind: Callable[..., T], values: tuple[Any, ...]) -> T:
-    """Makes what names files behind URLs in another process, which is to read them as this one does."""
+    """Makes an object that names URLs in another process, after adopting the settings of the sender."""
     for each in settings:
         each.adopt()
     return kind(*values)
 
 
 def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker: RetryBudget | None = None) -> T:
-    """Asks a server for something, and again where it fails for a moment.
+    """Makes a request, and repeats it if it fails for a moment.
 
     Args:
-        ask: Asks once. It may go on where it failed.
-        fact: What to say where it fails for good: `s3://a/b cannot be read`.
-        cure: What to do then, a sentence after a space.
-        asker: Whose patience it takes; None for the calling thread's.
+        ask: Makes the request once. It may continue after a failure.
+        fact: Returns the beginning of the error's message: `s3://a/b cannot be read`.
+        cure: Its end: a sentence after a space.
+        asker: The retry budget; None for the calling thread's.
 
     Raises:
-        SourceError: It fails for good; names the reason, and how often it was asked.
-        UnwantedError: Nobody wants to know any more.
+        SourceError: The failure lasts. The message has the reason and the number of tries.
+        UnwantedError: The result is no longer wanted.
     """
     asker = asker or patience()
     began, count = time.monotonic(), 0
@@ -299,10 +291,10 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
             return found
         except (PenstockError, ImportError):
             raise
-        except Exception as error:  # of any type: those of aiohttp, for one, are no `OSError`
+        except Exception as error:  # of any type: those of aiohttp are no `OSError`
             taken_s = time.monotonic() - began
             pause_s = _pause_s(count, error)
-            # Half of what a loader waits for a worker: it shall say what failed, and not that nobody got on.
+            # Half of a loader's deadline for a worker, so that this failure is reported, and not the deadline.
             if pause_s is None or taken_s + pause_s > asker.limit_s / 2:
                 how = f" after {count} tries in {taken_s:.0f} s" if count > 1 else ""
                 raise SourceError(f"{fact()}{how}: {reason_of(error)}.{cure}") from error
@@ -313,14 +305,14 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
 
 
 def _pause_s(count: int, error: Exception) -> float | None:
-    """How long to wait after so many tries; None where it is of no use, or enough."""
+    """Returns the pause after `count` tries; None to give up."""
     if count > len(PAUSES_S) or not is_passing(error):
         return None
     return max(PAUSES_S[count - 1] * _spread.uniform(0.8, 1.2), _asked_pause_s(error))
 
 
 def _asked_pause_s(error: Exception) -> float:
-    """How long the server asks to be left alone; 0 if it does not say."""
+    """Returns the pause that the server asks for, or 0."""
     for each in _with_causes(error):
         for holder in (each, getattr(each, "response", None)):
             headers = getattr(holder, "headers", None)
@@ -331,10 +323,10 @@ def _asked_pause_s(error: Exception) -> float:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a server failed for a moment, so that to ask again is of use.
+    """Whether a request failed for a moment, so that a retry may help.
 
-    File systems raise what their libraries do, or hide it in something of their own: so the first one of an exception
-    and its causes that says anything is believed. To fsspec a file is not found for whatever reason.
+    File systems raise exceptions of their libraries, or wrap them. So the first verdict on an exception and its causes
+    counts. fsspec raises `FileNotFoundError` for any reason.
     """
     return next((verdict for each in _with_causes(error) if (verdict := _verdict(each)) is not None), False)
 
@@ -353,12 +345,12 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def _is_one_of(error: BaseException, module: str, names: tuple[str, ...]) -> bool:
-    """Whether it is of one of these types of a module that may not be there."""
+    """Whether it has one of these types of a module that may not be imported."""
     return any(isinstance(error, getattr(sys.modules.get(module), name, ())) for name in names)
 
 
 def _status(error: BaseException) -> int | None:
-    """HTTP's status in an exception, wherever its library has it; None if there is none."""
+    """Returns the HTTP status in an exception; None if there is none."""
     response = getattr(error, "response", None)
     found = [getattr(holder, name, None) for holder in (error, response) for name in ("status", "status_code", "code")]
     if isinstance(response, dict):  # botocore's
@@ -377,14 +369,14 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
-    from fsspec.archive import AbstractArchiveFileSystem  # not above: it is an extra, and is there by now
+    from fsspec.archive import AbstractArchiveFileSystem  # not above: fsspec is an extra
     from fsspec.implementations.cached import CachingFileSystem
 
-    # The key of a file in an archive is that of the object that reads the archive: another one each time.
+    # The key of a file in an archive contains the object that reads the archive, which is new each time.
     behind = system.fs if isinstance(system, CachingFileSystem) else system
     if isinstance(behind, AbstractArchiveFileSystem):
         return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
-    # That of a file behind HTTP is its URL's alone, whatever is there; what the server says of the content tells more.
+    # The key of a file behind HTTP is that of its URL alone. The headers tell more about the content.
     mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
     return f"{system.ukey(inner)}{mark}"
 
@@ -401,8 +393,8 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in the words of who raised it."""
+    """Returns the reason of a failure in the words of its exception."""
     reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-    # To fsspec a file that HTTP refuses is not found, for whatever reason. What the server said is the cause.
+    # fsspec reports a refused file as not found. The server's answer is the cause.
     is_hidden = isinstance(error, FileNotFoundError) and error.__cause__ is not None
     return f"{reason} ({type(error.__cause__).__name__}: {error.__cause__})" if is_hidden else reason

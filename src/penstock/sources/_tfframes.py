@@ -1,7 +1,7 @@
-"""The frames of TFRecord files: a record is its length, a checksum of that, the data, and a checksum of those.
+"""The frames of TFRecord files: a length, its checksum, the data, and their checksum.
 
-Lengths are 8 bytes, checksums 4: the CRC32C, turned and shifted, so that the checksum of data that hold checksums is
-not a special case.
+Lengths have 8 bytes and checksums 4. A checksum is a CRC32C that is rotated and shifted, so that data with checksums in
+them are no special case.
 """
 
 import functools
@@ -10,7 +10,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import google_crc32c
 import numpy as np
@@ -21,17 +21,17 @@ from penstock.sources import _recordindex
 from penstock.sources._example import windows
 from penstock.sources._features import encoded
 from penstock.sources._openfile import File
+from penstock.sources._recordindex import Compression
 
 Integers = npt.NDArray[np.int64]
-Compression = Literal["gzip", "zlib"]
 
 HEAD_NBYTES: Final = 12
-"""A length and its checksum, before the data."""
+"""Bytes of a length and its checksum, before the data."""
 TAIL_NBYTES: Final = 4
-"""The checksum of the data, after them."""
+"""Bytes of the checksum after the data."""
 _HEAD = struct.Struct("<QI")
 _MASK: Final = 0xA282EAD8
-# Heads are looked for in pieces of the file where records are small, and one by one where they are not.
+# Heads of small records are read in large pieces of the file, others one by one.
 _WINDOW_NBYTES: Final = 1 << 20
 _REMOTE_WINDOW_NBYTES: Final = 8 << 20
 _SMALL_NBYTES: Final = 32 << 10
@@ -39,15 +39,15 @@ _KNOWN_HEADS: Final = 4096
 
 
 def check(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> tuple[int, str] | None:
-    """Compares every bit of records with their checksums.
+    """Compares all bytes of records with their checksums.
 
     Args:
-        data: Memory that holds them with their heads and tails.
-        starts: Where in it the data of each start, shape `(n,)`.
-        ends: Where they end.
+        data: Memory with the records, their heads and tails.
+        starts: The start of each record's data, shape `(n,)`.
+        ends: The end of each.
 
     Returns:
-        The first record that does not fit, and why; None where all do.
+        The first damaged record, and the damage; None if there is none.
     """
     lengths = (ends - starts).tolist()
     heads = np.frombuffer(b"".join(map(_head, lengths)), np.uint8).reshape(-1, HEAD_NBYTES)
@@ -64,7 +64,7 @@ def check(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> tupl
 
 
 def _masked(checksum: Any) -> Any:
-    """A checksum as it is stored; an array of uint32, or an int."""
+    """Returns a checksum as it is stored; an array of uint32, or an int."""
     if isinstance(checksum, int):
         return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
     return (checksum >> np.uint32(15) | checksum << np.uint32(17)) + np.uint32(_MASK)
@@ -72,7 +72,7 @@ def _masked(checksum: Any) -> Any:
 
 @functools.lru_cache(_KNOWN_HEADS)
 def _head(nbytes: int) -> bytes:
-    """The first bytes of a record of this size."""
+    """Returns the head of a record of this size."""
     length = struct.pack("<Q", nbytes)
     return length + struct.pack("<I", _masked(google_crc32c.value(length)))
 
@@ -85,7 +85,7 @@ def _length(head: bytes, where: Callable[[], str]) -> int:
 
 
 def compression_of(file: File) -> Compression | None:
-    """How a file is compressed, from its first bytes. The head of a record is one only with the right checksum."""
+    """Returns the compression of a file, by its first bytes. A valid head of a record means none."""
     head = file.head(HEAD_NBYTES)
     if len(head) == HEAD_NBYTES and _head(_HEAD.unpack(head)[0]) == head:
         return None
@@ -97,7 +97,7 @@ def compression_of(file: File) -> Compression | None:
 
 
 def offsets_of(content: File, file: File) -> Integers:
-    """Reads the heads of all records, and no more of large ones.
+    """Reads the heads of all records, and skips the data of large ones.
 
     Raises:
         SourceError: A length is damaged, the last record is cut off, or it is no TFRecord file.
@@ -145,7 +145,7 @@ def _truncated(file: File, record: int, at: int, size: int) -> SourceError:
 
 
 def first_record(file: File, compression: Compression | None) -> bytes | None:
-    """Reads the first record, and hardly more."""
+    """Reads the first record and little more."""
     pieces = _recordindex.pieces(file, compression) if compression else _plain_pieces(file)
     content, end = bytearray(), -1
     for piece in pieces:
@@ -167,11 +167,10 @@ def _plain_pieces(file: File) -> Iterator[bytes]:
 
 
 def write(path: Path, elements: Iterable[Any], compression: Compression | None) -> int:
-    """Writes elements to a file that gets its name when it is complete; see `penstock.write_tfrecord`."""
+    """Writes elements for `penstock.write_tfrecord`."""
     if compression not in (None, "gzip", "zlib"):
         raise ArgumentError(f"compression={compression!r}: it is one of None, 'gzip', 'zlib'.")
-    # 31: with gzip's header, 15: with zlib's own.
-    machine = zlib.compressobj(wbits=31 if compression == "gzip" else 15) if compression else None
+    machine = zlib.compressobj(wbits=_recordindex.WBITS[compression]) if compression else None
     count = 0
     with _recordindex.complete(path) as out:
         for element in elements:

@@ -1,7 +1,8 @@
-"""The bytes of `tf.train.Example`s, one at a time: a walk over one record, and the writing of one.
+"""The bytes of `tf.train.Example`s: a walk over one record, and the parts to write one.
 
-Every value of a protocol buffer has a tag, its field's number and how it is written: as a varint (0), in 8 bytes (1) or
-4 (5), or with its length before it (2). A varint is an integer in pieces of seven bits, the lowest first.
+Every value of a protocol buffer has a tag: the number of its field and its form. The forms are a varint (0), 8 bytes
+(1), 4 bytes (5), and a length with that many bytes (2). A varint is an integer in pieces of seven bits, the lowest
+first.
 """
 
 import struct
@@ -9,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MISSING, BYTES, FLOAT, INT64, MANY = 0, 1, 2, 3, 4
-"""What a feature is in a record: the numbers of the fields of `Feature`; and several byte strings."""
+"""The kind of a feature in a record: the number of the field of `Feature`, or several byte strings."""
 LISTS: Final = {BYTES: "bytes_list", FLOAT: "float_list", INT64: "int64_list", MANY: "bytes_list"}
-"""Their names, for messages."""
+"""Names of kinds for messages."""
 
 Payloads = list[tuple[int, int]]
 
@@ -21,23 +22,23 @@ class DamagedError(Exception):
 
 
 class Found(NamedTuple):
-    """A feature as a walk finds it."""
+    """A feature of one record."""
 
     kind: int
     start: int
     end: int
     values: list[bytes] | bytes | None = None
-    """What does not lie in one piece: several byte strings, or numbers that were not packed, as if they were."""
+    """Values that are not contiguous: several byte strings, or unpacked numbers in packed form."""
 
 
 ABSENT: Final = Found(MISSING, 0, 0)
 
 
 def walk(view: memoryview, start: int, end: int) -> tuple[dict[bytes, Found], Payloads]:
-    """Returns the features of the record at `view[start:end]`, and where all the values are.
+    """Returns the features of the record at `view[start:end]`, and the places of all values.
 
     Raises:
-        DamagedError: It is no Example.
+        DamagedError: The record is no Example.
     """
     found: dict[bytes, Found] = {}
     payloads: Payloads = []
@@ -70,7 +71,7 @@ def _walk_entry(view: memoryview, start: int, end: int, found: dict[bytes, Found
             for kind, kind_wire, list_at, list_end in _fields(view, at, stop):
                 if kind_wire == 2 and kind in (BYTES, FLOAT, INT64):
                     value = _walk_list(view, kind, list_at, list_end, payloads)
-    found[name] = value  # of names that come twice the last counts, as everywhere in protocol buffers
+    found[name] = value  # the last of equal names counts, as always in protocol buffers
 
 
 def _walk_list(view: memoryview, kind: int, start: int, end: int, payloads: Payloads) -> Found:
@@ -80,12 +81,12 @@ def _walk_list(view: memoryview, kind: int, start: int, end: int, payloads: Payl
         return Found(kind, parts[0][1], parts[0][2])
     if kind == BYTES:
         return Found(MANY, start, end, [bytes(view[at:stop]) for _, at, stop in parts])
-    # Numbers one by one, each with a tag, or in several packs; the bytes of each are those of a pack.
+    # Numbers with a tag each, or in several packs. Their bytes are those of one pack.
     return Found(kind, start, end, b"".join(bytes(view[at:stop]) for _, at, stop in parts))
 
 
 def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the fields of a message: number, wire type, and where the content starts and ends."""
+    """Yields the fields of a message: number, form, and start and end of the content."""
     while at < end:
         tag, at = _read_varint(view, at, end)
         wire = tag & 7
@@ -117,7 +118,7 @@ def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Returns a field with its length before it."""
+    """Returns a field that begins with its length."""
     return bytes([number << 3 | 2]) + varint(len(content)) + content
 
 

@@ -1,4 +1,4 @@
-"""Things in memory as a source: NumPy arrays, and objects that are indexed like a list."""
+"""Arrays in memory as a source, and objects that are indexed like a list."""
 
 import logging
 import os
@@ -33,37 +33,38 @@ _RAGGED: Final = (
 
 _IN_TURN: Final = "concatenate([from_arrays(array) for array in arrays])"
 
-# Without fillna(), pandas 3 gives every text of a column that lacks one as its first character.
+# Without fillna(), pandas 3 cuts each text of a column with a missing value to its first character.
 _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 
-# Characters of a text that a message shows; of a longer one its beginning and its end, where paths differ.
+# Characters of a text in a message. A longer text shows its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
 
-# So many elements of an object wait at most until they are written where they belong: they may be as large as a batch.
+# Elements of an object that are read before they are written. They may be large.
 _AT_ONCE: Final = 64
 
-# Elements of a list that tell what all of them are, about so many; and what runs no code of a user's.
+# About this many elements of a list represent all of them.
 _LOOKED_AT: Final = 64
-_GOLDEN: Final = 0x9E3779B1  # odd, and near the golden ratio of 2**32, so that its multiples lie everywhere
+_GOLDEN: Final = 0x9E3779B1  # odd, and near the golden ratio of 2**32, so that its multiples are spread evenly
+# Types whose conversion runs no user code.
 _PLAIN: Final = frozenset({np.ndarray, bool, int, float, complex, str, bytes})
 
 
 @final
 class ArraySource(Source):
-    """Rows of an array in memory. The array is not copied; it must not change while it is read."""
+    """The rows of an array in memory. The array is not copied, and must not change while it is read."""
 
     is_in_memory = True
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
-        # Without its class, of which `np.matrix` has rows of two axes, and others want no dtype but their own.
+        # Without a subclass: rows of `np.matrix` have two axes, and other classes refuse a change of dtype.
         self._array = array = np.asarray(array)
-        # Of others, such as the columns `table[:, 1:]`, `take` would make a copy first: of the whole array.
+        # For other arrays, such as the columns `table[:, 1:]`, `take` would first copy the whole array.
         self._can_take = array.flags.c_contiguous and array.flags.aligned
         self._pieces = None if self._can_take else _as_pieces(array)
         self.element_spec: Tree = ArraySpec(array.shape[1:], array.dtype)
 
     def __reduce__(self) -> Any:
-        return ArraySource, (self._array,)  # how it lies in memory is found out where it arrives
+        return ArraySource, (self._array,)  # the memory layout may differ where it arrives
 
     def __len__(self) -> int:
         return len(self._array)
@@ -72,24 +73,24 @@ class ArraySource(Source):
         return f"array of {ArraySpec(self._array.shape, self._array.dtype)}"
 
     def describe(self, index: int) -> str:
-        """The row, and what it says if it is text: it may be the name of the file that a function reads."""
+        """Names the row, and its text, which may be the name of a file that a function reads."""
         row = f"row {index} of {self}"
         if self._array.ndim == 1 and self._array.dtype.kind == "U":
             row += f", {_shortened(str(self._array[index]))!r}"
         return row
 
     def unstacked(self) -> "ArraySource | None":
-        """The parts of the rows, of an array that can be seen so without a copy."""
+        """Returns the parts of the rows, if that takes no copy."""
         array = self._array
         if array.ndim < 2 or 0 in array.shape[:2] or array.strides[0] != array.shape[1] * array.strides[1]:
             return None
         return ArraySource(array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Copies rows; NumPy lets go of the GIL meanwhile."""
+        """Copies rows. NumPy releases the GIL meanwhile."""
         if self._can_take and out.flags.c_contiguous:
-            # `clip` writes straight into `out`; `raise` would go through a copy. Indices were checked. Not `np.take`,
-            # which is three more calls of Python.
+            # `clip` writes straight into `out`; `raise` would make a copy. Indices were checked before. `np.take` would
+            # be three more calls of Python.
             self._array.take(indices, axis=0, out=out, mode="clip")
         elif self._pieces is not None and out.flags.c_contiguous:
             out.view(self._pieces.dtype)[:, 0] = self._pieces[indices]
@@ -101,7 +102,6 @@ class ArraySource(Source):
         return (self._array,)
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Copies rows to wherever they belong."""
         for read in reads:
             out = read.arrays[0]
             if isinstance(read.rows, slice) and read.rows.step in (None, 1):
@@ -111,20 +111,20 @@ class ArraySource(Source):
 
 
 def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Some columns of a table, side by side, as one piece of bytes a row: half as long to copy as number by number."""
+    """Returns neighbouring columns of a table as one item for each row. Copying takes half the time."""
     if array.ndim != 2 or array.shape[1] < 2 or array.strides[1] != array.itemsize:
         return None
     return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
 
 
 def _shortened(text: str) -> str:
-    """Text of at most `_MAX_TEXT` characters: of a long path, the end says most."""
+    """Returns at most `_MAX_TEXT` characters of a text. The end of a long path tells most."""
     return text if len(text) <= _MAX_TEXT else text[:20] + "..." + text[23 - _MAX_TEXT :]
 
 
 @final
 class RangeSource(Source):
-    """The integers from 0 on, as int64 scalars."""
+    """The integers from 0 on, int64 scalars."""
 
     element_spec: Tree = ArraySpec((), np.dtype(np.int64))
     is_in_memory = True
@@ -139,23 +139,21 @@ class RangeSource(Source):
         return str(self._count)
 
     def describe(self, index: int) -> str:
-        """The integer."""
         return f"the integer {index}"
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """An element is its index."""
         out[...] = indices
 
 
 @final
 class SequenceSource(Source):
-    """Anything with `len(obj)` and `obj[i]`: a list, a torch map-style dataset, a table of Hugging Face.
+    """Any object with `len(obj)` and `obj[i]`: a list, a map-style torch dataset.
 
-    The object's `__getitems__` is used where it has one. It is read by several threads at once.
+    Reads many elements by `__getitems__`, if the object has it. Several threads read at once.
 
     Args:
         items: The object.
-        declared: What its elements look like; None to find it out by reading element 0, once, when it is asked for.
+        declared: Spec of its elements; None to infer it from element 0 when it is first needed.
     """
 
     may_hold_gil = True
@@ -176,32 +174,33 @@ class SequenceSource(Source):
         return type(self._items) in (list, tuple)
 
     @property
-    def is_in_memory(self) -> bool:  # type: ignore[override]  # looked up when it is asked for
-        """Whether it is a list of arrays, numbers and text, which run no code of a user's; some of them tell."""
+    def is_in_memory(self) -> bool:  # type: ignore[override]  # depends on the items
+        """Whether it is a list of arrays, numbers and text, which run no user code. Checks some of them."""
         if not self._is_list:
             return False
-        # Not at even distances, for kinds of elements may alternate.
+        # At uneven distances, because kinds of elements may alternate.
         some = {number * _GOLDEN % len(self) for number in range(min(_LOOKED_AT, len(self)))}
         return all(_is_plain(leaf) for index in some for leaf in _tree.flatten(self._items[index])[0])
 
     def describe(self, index: int) -> str:
-        """The object's type and the index; of a list, the element's text too, most often the name of a file."""
+        """Names the object's type and the index; for a list also the element's text, often the name of a file."""
         place = f"{self}[{index}]"
         if not self._is_list or index >= len(self._items):
-            return place  # to ask for an element may take long, or fail again
+            return place  # reading an element may take long, or fail again
         text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
-        return place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"  # an enumeration's, NumPy's
+        return (
+            place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"
+        )  # also of enumerations
 
     @property
     def element_spec(self) -> Tree:
-        """As declared, or found on element 0."""
         return self._known_spec().tree
 
     def _known_spec(self) -> Spec:
         if self._spec is None:
             if len(self) == 0:
                 raise SpecError(
-                    f"{self} is empty, so nobody knows what its elements look like. Give it elements, or say it: "
+                    f"{self} is empty, so the look of its elements is unknown. Give it elements, or say it: "
                     "from_source(items, element_spec=penstock.ArraySpec(shape, dtype)), or a tree of them."
                 )
             try:
@@ -211,7 +210,7 @@ class SequenceSource(Source):
         return self._spec
 
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """Reads some elements at a time, one by one, or all in one call where the object offers it."""
+        """Reads some elements at a time, or all in one call of `__getitems__`."""
         spec = self._known_spec()
         numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
         step = len(numbers) if hasattr(self._items, "__getitems__") else min(_AT_ONCE, chunk_count(spec))
@@ -219,7 +218,7 @@ class SequenceSource(Source):
             for array, column in zip(arrays, zip(*self._elements(numbers[start:stop], spec), strict=True), strict=True):
                 leaves: Sequence[Any] = column
                 if array.dtype.hasobject:
-                    # Of any size: arrays of their own, for what the object gave may be its own memory.
+                    # Copies, because the object may use its memory again.
                     leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
                 for row, leaf in enumerate(leaves, start):
                     array[row] = leaf
@@ -255,7 +254,7 @@ class SequenceSource(Source):
 
 
 def _is_plain(leaf: object) -> bool:
-    """Whether to take it as an array runs no code of a user's; of a list the first of its items tells."""
+    """Whether its conversion to an array runs no user code. The first item of a list represents all."""
     if type(leaf) is list:
         return all(map(_is_plain, leaf[:1]))
     return type(leaf) in _PLAIN or isinstance(leaf, np.generic)
@@ -265,8 +264,8 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     """Returns a leaf given to `from_arrays` as an array with a first axis.
 
     Raises:
-        ArgumentTypeError: It is no array, holds Python objects, or has no first axis; or it has arrays by name,
-            of which NumPy would take the names.
+        ArgumentTypeError: It is no array, holds Python objects, or has no first axis; or it is a group of arrays, of
+            which NumPy would take the names.
     """
     if isinstance(leaf, (str, os.PathLike)):
         raise ArgumentTypeError(
@@ -283,7 +282,7 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         )
     try:
         array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
-    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths; tensors that are elsewhere
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, or tensors on a device
         cure = _RAGGED if isinstance(leaf, (list, tuple)) else " Give what numpy.asarray() takes."
         if isinstance(leaf, list) and isinstance(leaf[0], np.ndarray):
             cure += f" Rows of one array after the other's: {_IN_TURN}."
@@ -306,8 +305,8 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         )
     if is_masked(array) or loses_masks(leaf, array):
         raise ArgumentTypeError(
-            f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: what is masked would "
-            "be delivered as it lies in memory. Fill it, array.filled(0), and give the mask, array.mask, as a leaf of "
+            f"from_arrays() got a masked array at {place or 'the top'}, and a batch has no masks: masked items would "
+            "be delivered as they lie in memory. Fill it, array.filled(0), and give the mask, array.mask, as a leaf of "
             "its own if it is needed."
         )
     if array.dtype.hasobject:
@@ -319,9 +318,9 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
             cure = "Give its fields as columns: {'x': array['x'], 'name': array['name'].astype('U')}."
         elif hasattr(leaf, "columns"):
             cure = f"Of a table give its columns: {{'x': table['x'].to_numpy(), 'name': {_TEXT_OF_PANDAS}}}."
-        elif array.dtype.kind == "T":  # which NumPy casts to no dtype without a size
+        elif array.dtype.kind == "T":  # NumPy casts it only to a dtype with a size
             cure = "Give text of one size: np.array(array.tolist())."
-        elif hasattr(leaf, "to_numpy"):  # pandas has no text in astype
+        elif hasattr(leaf, "to_numpy"):  # astype of pandas has no text
             cure = f"Give numbers or text: table['x'].to_numpy('float32'), {_TEXT_OF_PANDAS}."
         raise ArgumentTypeError(
             f"from_arrays() got Python objects at {place or 'the top'} (dtype {array.dtype}). {cure}"
@@ -331,11 +330,11 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
 
 
 def require_rows(array: Any, leaf: object, place: str) -> None:
-    """Refuses what has no first axis, or rows of no fixed size.
+    """Refuses an array without a first axis, or with rows of no fixed size.
 
     Raises:
-        ArgumentTypeError: It has none.
-        SpecError: It holds Python objects, as HDF5 and Zarr have text.
+        ArgumentTypeError: It has no first axis.
+        SpecError: It holds Python objects, such as text in HDF5 and Zarr.
     """
     if not array.shape:  # None where an HDF5 dataset is empty
         raise ArgumentTypeError(
@@ -352,10 +351,10 @@ def require_rows(array: Any, leaf: object, place: str) -> None:
 
 
 def require_same_rows(name: object, count: int, element_spec: ArraySpec, now: Any) -> None:
-    """Refuses an array in a file that is not what it was, but for rows that were added.
+    """Refuses an array in a file that has changed. New rows at its end are allowed.
 
     Raises:
-        SourceError: It has fewer rows, or others.
+        SourceError: It has fewer rows, or other rows.
     """
     if now.shape[0] < count:
         raise SourceError(

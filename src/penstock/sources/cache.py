@@ -1,4 +1,4 @@
-"""What `cache` keeps elements in, as handles that travel: a directory, or memory."""
+"""The places where `cache` keeps elements, as handles that travel: a directory, or memory."""
 
 import threading
 from contextlib import suppress
@@ -30,11 +30,11 @@ from penstock.sources._cacheopen import OpenCacheFiles, holds_all
 
 
 class _Store(CacheHandle):
-    """A cache of what a plan gives, made when it is first opened.
+    """A cache of a plan's elements, made when it is first opened.
 
     Args:
         before: The plan.
-        limit: Bytes that it may take.
+        limit: Largest size in bytes.
     """
 
     def __init__(self, before: Node, limit: int | None) -> None:
@@ -44,7 +44,7 @@ class _Store(CacheHandle):
         self._files: CacheFiles | None = None
 
     def files(self) -> CacheFiles:
-        """The files, made now if they are not there.
+        """Returns the files, which are made at the first call.
 
         Raises:
             SourceError: They cannot be made.
@@ -58,7 +58,7 @@ class _Store(CacheHandle):
         raise NotImplementedError
 
     def _length(self) -> int | None:
-        """How many elements there are to keep one by one; None for a stream."""
+        """Returns the number of elements that are kept one by one; None for a stream."""
         length = self._before.length
         return length if self._before.access == "random" and isinstance(length, int) else None
 
@@ -66,12 +66,12 @@ class _Store(CacheHandle):
         return OpenCacheFiles(self.files())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Before element 0 has been run, perhaps in the very worker that this travels to, there are no files.
+        # There are no files before element 0 was run, perhaps in the worker that this travels to.
         failed: Exception | None = None
         try:
             if self._files is None and self._before.known_spec is not None:
                 self.files()
-        except (PenstockError, OSError) as error:  # who opens it is told, here and there
+        except (PenstockError, OSError) as error:  # `open` raises it, here and there
             failed = error
         return _Arrived, (self._files, failed)
 
@@ -85,56 +85,55 @@ class _Store(CacheHandle):
     def complete(self, asked: Asked = None) -> Whole | None:
         if self._files is None:
             return None
-        with suppress(OSError):  # whoever reads it is told
+        with suppress(OSError):  # a read reports it
             return Whole(self._files.spec, self._files.length) if holds_all(self._files, asked) else None
         return None
 
 
 @final
 class CacheDirectory(_Store):
-    """On disk.
+    """A cache on disk.
 
     Args:
         before: The plan.
-        path: The directory that holds caches of plans.
-        limit: Bytes that it may take.
-        key: What the user says the plan is; None to look at it.
+        path: The directory that holds the caches of plans.
+        limit: Largest size in bytes.
+        key: The user's name for the plan; None for the plan's fingerprint.
 
     Raises:
-        ArgumentTypeError: It has no fingerprint.
+        ArgumentTypeError: The plan has no fingerprint.
     """
 
     def __init__(self, before: Node, path: str, limit: int | None, key: str | None) -> None:
         super().__init__(before, limit)
         self._path = path
         self._key = key
-        # Now, for variables that functions mention may change when they run; large arrays later, if they are needed.
+        # Now, because functions may change their variables when they run. Large arrays are read later, if needed.
         skipped: list[str] = []
         steps = table(before, skipped) if key is None else []
         self._known_steps = steps if key is None and not skipped else None
 
     @cached_property
     def steps(self) -> list[Step]:
-        """What it is bound to."""
+        """The steps that identify the cache."""
         if self._key is None:
             return self._known_steps or table(self._before)
         return [Step(self._before.label, 0, {"the key": fingerprint(self._key)})]
 
     @property
     def fingerprint(self) -> str:
-        """That of the plan, or of the key."""
         return fingerprint_of(self.steps)
 
     def _make(self) -> CacheFiles:
         return of_directory(self._path, self.steps, self._before.spec, self._length(), self._limit)
 
     def complete(self, asked: Asked = None) -> Whole | None:
-        """What is there, by an earlier process perhaps, if it is all."""
+        # An earlier process may have made it.
         length = self._length()
         if length is None:
             return self._complete_stream()
         if self._files is None and (recorded := recorded_spec(self._path, self.steps, length)):
-            spec = self._before.known_spec or recorded  # so that no function is run
+            spec = self._before.known_spec or recorded  # without running a function
             with suppress(SourceError), self._lock:
                 self._files = of_directory(self._path, self.steps, spec, length, self._limit)
         return super().complete(asked)
@@ -155,7 +154,7 @@ class CacheDirectory(_Store):
 
 @final
 class CacheMemory(_Store):
-    """In memory that worker processes see; it goes with the dataset."""
+    """A cache in memory that worker processes share. It lives as long as the dataset."""
 
     def _make(self) -> CacheFiles:
         spec = self._before.spec
@@ -165,14 +164,13 @@ class CacheMemory(_Store):
 
     @property
     def fingerprint(self) -> str:
-        """That of the plan."""
         return fingerprint_of(table(self._before))
 
     def kept_nbytes(self, spec: Spec, length: Length) -> int:
-        """The limit, or what all elements take at most.
+        """Returns the limit, or the largest size of all elements.
 
         Raises:
-            ArgumentError: That is not known, and no limit was given.
+            ArgumentError: That size is unknown, and there is no limit.
         """
         rest = [leaf for leaf in spec.leaves if not has_rows(leaf)]
         if all(leaf.is_bounded for leaf in rest) and isinstance(length, int):
@@ -181,15 +179,15 @@ class CacheMemory(_Store):
         if self._limit is None:
             what = "elements are there" if all(leaf.is_bounded for leaf in rest) else f"bytes elements of {spec} take"
             raise ArgumentError(
-                f"cache() in memory needs limit=, in bytes, for nobody knows ahead how many {what}. Or keep them on "
-                "disk: cache(path)."
+                f"cache() in memory needs limit=, in bytes, because it is not known ahead how many {what}. Or keep "
+                "them on disk: cache(path)."
             )
         return self._limit
 
 
 @final
 class _Arrived(CacheHandle):
-    """A cache in another process than the one that made it."""
+    """A cache in a process that did not make it."""
 
     def __init__(self, files: CacheFiles | None, failed: Exception | None) -> None:
         self._files = files
@@ -207,7 +205,7 @@ class _Arrived(CacheHandle):
         return 0
 
     def complete(self, asked: Asked = None) -> None:
-        return None  # it is asked before it travels
+        return None  # known before it travels
 
     @property
     def fingerprint(self) -> str:
@@ -216,7 +214,7 @@ class _Arrived(CacheHandle):
 
 @final
 class _Nothing(OpenCache):
-    """A cache that keeps nothing: where the plan arrived before anybody knew what its elements look like."""
+    """A cache that keeps nothing: the plan arrived before the spec of its elements was known."""
 
     length = 0
 
@@ -230,7 +228,7 @@ class _Nothing(OpenCache):
         return np.zeros(len(indices), np.bool_)
 
     def write(self, indices: Indices, rows: Rows) -> None:
-        """Does nothing."""
+        pass
 
     def whole(self) -> None:
         return None

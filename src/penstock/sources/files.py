@@ -8,7 +8,6 @@ from typing import Any, final
 import numpy as np
 
 from penstock.base._spec import ArraySpec
-from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources._filerows import FileRows
 from penstock.sources._openfile import stamp
@@ -18,13 +17,12 @@ from penstock.sources.npy import StridedFile
 @final
 @dataclass(frozen=True)
 class FileSource(Source):
-    """Rows of an array that lies in a file. Equal handles are one source."""
+    """The rows of an array in a file. Equal handles are one source."""
 
     handle: StridedFile
 
     @property
     def element_spec(self) -> ArraySpec:
-        """One row."""
         return ArraySpec(self.handle.row_shape, self.handle.dtype)
 
     def __len__(self) -> int:
@@ -34,11 +32,10 @@ class FileSource(Source):
         return os.path.basename(self.handle.path)
 
     def describe(self, index: int) -> str:
-        """The file's name and the row."""
         return self.handle.describe(index)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The file by path, size and time of its last change, and where in it the rows lie."""
+        """The file by path, size and time of the last change, and the places of the rows."""
         handle = self.handle
         return {
             "the file": (handle.path, *stamp(handle.path)),
@@ -46,40 +43,28 @@ class FileSource(Source):
         }
 
     def unstacked(self) -> "FileSource | None":
-        """The parts of the rows, where they lie one after the other."""
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)
 
-    def arrays(self) -> Sequence[StridedFile]:
-        """The array in the file."""
-        return (self.handle,)
-
     def open(self) -> "OpenFileSource":
-        """The form that reads; the file itself is opened at the first read."""
-        return OpenFileSource(self)
+        return OpenFileSource(FileRows(self.handle))
 
 
 @final
 class OpenFileSource:
-    """A `FileSource` with its file open."""
+    """Reads rows; the file is opened at the first read."""
 
-    def __init__(self, source: FileSource) -> None:
-        self._rows = FileRows(source.handle)
+    def __init__(self, rows: FileRows) -> None:
+        self._rows = rows
+        self.advise = rows.advise
+        self.close = rows.close
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Reads all requests at once: rows that are neighbours in the file come in one call."""
+        """Reads all requests. Rows that are neighbours in the file are one read."""
         self._rows.gather([(read.indices, read.arrays[0], read.rows) for read in reads])
-
-    def advise(self, indices: Indices) -> None:
-        """Has the kernel fetch the rows, unless they are in memory already."""
-        self._rows.advise(indices)
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._rows.close()
 
 
 def from_memmap(array: np.ndarray[Any, Any]) -> FileSource | None:
-    """The file behind a memmap or a view of one; None where there is none to read again."""
+    """Returns the file of a memmap or of a view of one; None if there is no file to open again."""
     handle = StridedFile.of_memmap(array)
     return None if handle is None else FileSource(handle)

@@ -13,13 +13,13 @@ from penstock.plan._stream import StreamSource
 
 @final
 class GeneratorSource(StreamSource):
-    """What a function yields, called anew for each epoch; or an object that can be iterated again and again.
+    """The elements that a function yields in each epoch, or those of an object that can be iterated repeatedly.
 
     Args:
         function: A function that returns an iterator, or an iterable that is no iterator itself.
         args: Its arguments.
-        element_spec: What it yields; None to begin an epoch and look at the first element.
-        shards: The arguments of all shards, if it is one of several: where it has no element, theirs look the same.
+        element_spec: Spec of the elements; None to infer it from the first element.
+        shards: The arguments of all shards. If this one has no element, the spec comes from another.
     """
 
     def __init__(
@@ -31,23 +31,21 @@ class GeneratorSource(StreamSource):
         self._declared = element_spec
         self._found: Tree = None
         self._last: Any = None
-        """The iterator that was returned last, to know it again."""
+        """The last iterator, to recognise it."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None, "_shards": ()}  # the one is nobody else's, the others are read elsewhere
+        return self.__dict__ | {"_last": None, "_shards": ()}  # neither has a use in another process
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The function and its arguments; not what was found out by running it."""
+        """The function and its arguments, without the inferred spec."""
         return {"the generator": self._function, "its arguments": self._args, "element_spec": self._declared}
 
     @property
     def is_declared(self) -> bool:
-        """Whether the user gave it."""
         return self._declared is not None
 
     @property
     def element_spec(self) -> Tree:
-        """As declared, or as the first element is."""
         if self._declared is not None:
             return self._declared
         if self._found is None:
@@ -80,7 +78,7 @@ class GeneratorSource(StreamSource):
         return None
 
     def iterate(self, epoch: int) -> Iterator[Tree]:
-        """Calls the function: every epoch has the same elements, unless the function sees to it itself."""
+        """Calls the function. It is not passed the epoch."""
         made = self._function(*self._args) if callable(self._function) else self._function
         try:
             elements: Iterator[Tree] = iter(made)
@@ -98,7 +96,6 @@ class GeneratorSource(StreamSource):
         return elements
 
     def describe(self, index: int) -> str:
-        """The element's number."""
         return f"element {index} of from_generator({self})"
 
     def __str__(self) -> str:
@@ -106,10 +103,10 @@ class GeneratorSource(StreamSource):
 
 
 def require_again(function: Any) -> None:
-    """Refuses what can be iterated once only.
+    """Refuses an object that can be iterated only once.
 
     Raises:
-        ArgumentTypeError: It is an iterator, or nothing that gives elements.
+        ArgumentTypeError: It is an iterator, or cannot be iterated.
     """
     if isinstance(function, Iterator):
         raise ArgumentTypeError(

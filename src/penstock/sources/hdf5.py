@@ -1,7 +1,7 @@
-"""HDF5 datasets (`h5py`) as a source: reopened by file name and path inside the file, wherever they are read.
+"""HDF5 datasets (`h5py`) as a source: reopened in each process by file name and path in the file.
 
-HDF5 runs one call at a time in a process, and a handle must not cross to another. So the handle of a source
-is two names; `open` opens the file read-only and reads under h5py's own lock.
+HDF5 runs one call at a time in a process, and an open object must not cross to another process. So a source is two
+names. `open` gives an object that opens the file read-only and reads under h5py's own lock.
 """
 
 import os
@@ -23,7 +23,7 @@ from penstock.sources.arrays import require_same_rows
 @final
 @dataclass(frozen=True)
 class Hdf5Source(Source):
-    """Rows of an HDF5 dataset."""
+    """The rows of an HDF5 dataset."""
 
     path: str
     """The file."""
@@ -39,22 +39,20 @@ class Hdf5Source(Source):
         return f"{self.path}{self.name}"
 
     def describe(self, index: int) -> str:
-        """File, dataset and row."""
         return f"{self}[{index}]"
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The file by path, size and time of its last change, where it is one of this machine, and what is read."""
+        """A local file by path, size and time of the last change, and the dataset in it."""
         state = stamp(self.path) if os.path.exists(self.path) else ()
         return {"the file": (self.path, *state), "the rows": (self.name, self.element_spec, self.count)}
 
     def open(self) -> "OpenHdf5Source":
-        """Opens the file for reading."""
         return OpenHdf5Source(self)
 
 
 @final
 class OpenHdf5Source:
-    """An `Hdf5Source` with its file open from the first read on."""
+    """Reads rows; the file is opened at the first read."""
 
     def __init__(self, source: Hdf5Source) -> None:
         self._source = source
@@ -67,8 +65,7 @@ class OpenHdf5Source:
         if not len(indices):
             return
         order = np.argsort(indices, kind="stable")
-        sorted_ = indices[order]
-        breaks = np.flatnonzero(np.diff(sorted_) > 1) + 1
+        breaks = np.flatnonzero(np.diff(indices[order]) > 1) + 1
         for run in np.split(order, breaks):
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
@@ -78,23 +75,24 @@ class OpenHdf5Source:
             out[run] = rows[indices[run] - first]
 
     def _opened(self) -> Any:
-        with h5py._hl.base.phil:  # h5py's own lock: two threads must not both open
+        source = self._source
+        with h5py._hl.base.phil:  # h5py's own lock, so that one thread opens the file
             if self._data is None:
                 try:
-                    self._file = h5py.File(self._source.path, "r")
-                    self._data = self._file[self._source.name]
+                    self._file = h5py.File(source.path, "r")
+                    data = self._file[source.name]
                 except (OSError, KeyError) as error:
                     raise SourceError(
-                        f"{self._source} cannot be opened again: {error}. It has to be in a file on a disk that no "
-                        "other process, and nobody here when workers read it, has open for writing."
+                        f"{source} cannot be opened again: {error}. It has to be in a file on a disk that is not open "
+                        "for writing, neither in another process nor, with worker processes, in this one."
                     ) from error
-                if not isinstance(self._data, h5py.Dataset) or not self._data.shape:
-                    raise SourceError(f"{self._source} has no rows now. Make the dataset again.")
-                require_same_rows(self._source, len(self._source), self._source.element_spec, self._data)
+                if not isinstance(data, h5py.Dataset) or not data.shape:
+                    raise SourceError(f"{source} has no rows now. Make the dataset again.")
+                require_same_rows(source, len(source), source.element_spec, data)
+                self._data = data
         return self._data
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file is not None:
             self._file.close()
 
@@ -107,12 +105,12 @@ def from_dataset(data: Any) -> Hdf5Source:
     """
     if data.name is None:
         raise ArgumentTypeError(
-            f"from_arrays() got {data!r}, which has no name, so nobody finds it again in its file. Make it with one: "
-            "file.create_dataset('x', ...)."
+            f"from_arrays() got {data!r}, which has no name, so it cannot be found again in its file. Make it with "
+            "one: file.create_dataset('x', ...)."
         )
     spec = ArraySpec(data.shape[1:], data.dtype)
     name = data.file.filename
-    # Whoever opens it again may be in another directory. What is no path, such as an URL, stays as it is.
+    # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
     return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec, len(data))
 
 
@@ -120,7 +118,7 @@ def is_dataset(leaf: object) -> bool:
     """Whether a leaf is an `h5py.Dataset`.
 
     Raises:
-        ArgumentTypeError: Its file is closed already.
+        ArgumentTypeError: Its file is closed.
     """
     if isinstance(leaf, h5py.Dataset) and not leaf:
         raise ArgumentTypeError(

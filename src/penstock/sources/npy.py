@@ -1,8 +1,8 @@
-"""Says where the rows of an array lie in a file, without reading them.
+"""Descriptions of arrays in files, made without reading the data.
 
-A `StridedFile` is to an array on disk what a NumPy array is to memory: a start, a shape, a dtype and strides.
-C order, Fortran order, and any slice, step or transpose of a memmap are therefore one case. It is a few
-hundred bytes, it travels to workers in place of the data, and `_filerows.FileRows` opens it there.
+A `StridedFile` describes an array on disk as a NumPy array describes memory: by start, shape, dtype and strides. So C
+order, Fortran order, and any slice, step or transpose of a memmap are one case. It has a few hundred bytes and travels
+to workers in place of the data.
 """
 
 import ast
@@ -33,15 +33,12 @@ SEVERAL_FILES = (
 @final
 @dataclass(frozen=True)
 class StridedFile:
-    """An array in a file, by description: what reads it, not what it holds.
-
-    Equal descriptions of the same file are equal and hash alike. Pickled size: a few hundred bytes.
-    """
+    """A description of an array in a file. Descriptions of equal rows of one file are equal, and have equal hashes."""
 
     path: str
     """Absolute path of the file."""
     offset: int
-    """Byte of the file at which element `[0, ..., 0]` starts."""
+    """First byte of element `[0, ..., 0]` in the file."""
     shape: tuple[int, ...]
     """Shape of the whole array; its first axis counts the rows."""
     dtype: np.dtype[Any]
@@ -55,24 +52,22 @@ class StridedFile:
     st_size: int
     """Size of the file in bytes when it was described."""
     outer: tuple[int, ...] = ()
-    """The axes of the array that were joined to the one that counts the rows; none, if it always did."""
+    """The axes that were joined to the axis of rows; empty if none were."""
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row."""
         return self.shape[1:]
 
     @cached_property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
     def runs(self) -> tuple[int, int]:
-        """`(run_nbytes, run_count)`: the longest stretches of a row that are contiguous in the file.
+        """`(run_nbytes, run_count)` of a row. A run is contiguous in the file.
 
-        A row in C order is one run. A row in Fortran order is as many runs as it has elements. A row without
-        bytes has no run: `(0, 0)`.
+        A row in C order is one run. A row in Fortran order has a run for each of its elements. A row without bytes has
+        no run: `(0, 0)`.
         """
         run_nbytes = self.row_nbytes and self.dtype.itemsize
         for length, stride in zip(reversed(self.row_shape), reversed(self.strides[1:]), strict=True):
@@ -83,7 +78,7 @@ class StridedFile:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """`(first, end)`: the bytes of the file between which all elements lie."""
+        """`(first, end)`: the range of bytes of the file that holds all elements."""
         if 0 in self.shape:
             return self.offset, self.offset
         reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
@@ -91,7 +86,7 @@ class StridedFile:
         return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
     def run_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Returns the bytes from a row's start to each of its runs, in C order of its elements; int64."""
+        """Returns the offset of each run in a row, in C order of its elements; int64."""
         run_nbytes, run_count = self.runs
         offsets = np.zeros(1 if run_count else 0, np.int64)
         covered = self.dtype.itemsize
@@ -105,12 +100,12 @@ class StridedFile:
         return offsets
 
     def describe(self, index: int) -> str:
-        """Names one row as a message should: `ds.npy[777]`, or `ds.npy[77, 7]` where two axes were joined."""
+        """Names a row for messages: `ds.npy[777]`, or `ds.npy[77, 7]` if two axes were joined."""
         place = np.unravel_index(index, self.outer) if self.outer else (index,)
         return f"{os.path.basename(self.path)}[{', '.join(map(str, place))}]"
 
     def unstacked(self) -> "StridedFile | None":
-        """The parts of all rows along their first axis, as rows; None where they do not follow each other evenly."""
+        """Returns the parts of all rows along their first axis as rows; None if they are not evenly spaced."""
         if len(self.shape) < 2 or 0 in self.shape[:2] or self.strides[0] != self.shape[1] * self.strides[1]:
             return None
         outer = (*(self.outer or self.shape[:1]), self.shape[1])
@@ -124,18 +119,17 @@ class StridedFile:
 
     @classmethod
     def of_memmap(cls, array: np.ndarray[Any, Any]) -> Self | None:
-        """Describes an `np.memmap`, or any view of one, as the file beneath it.
+        """Describes an `np.memmap`, or any view of one, by its file. Reads no data.
 
-        Slices, steps, transposes and plain-ndarray views keep their meaning: the place in the file follows
-        from the address of the first element. Nothing is read, whatever the size.
+        Slices, steps, transposes and plain-ndarray views keep their meaning, because the address of the first element
+        gives its place in the file.
 
         Args:
             array: Any array.
 
         Returns:
-            The description, or None where the values are not those of a file that can be opened again: copies
-            (fancy indexing, arithmetic), mode `"c"` (its changes are private), memmaps without a name, files
-            deleted or replaced since.
+            The description; None if the values are not those of a file that can be opened again. Examples are copies,
+            mode `"c"` with its private changes, memmaps without a name, and files that were deleted or replaced.
         """
         if array.dtype.hasobject or array.ndim == 0:
             return None
@@ -144,7 +138,7 @@ class StridedFile:
             owner = getattr(owner, "base", None)
             if owner is None:
                 return None
-        # A view of a memmap knows the mapping and the name of the whole; a copy has lost both.
+        # A view of a memmap keeps the mapping and the name; a copy does not.
         buffer: Any = getattr(owner, "_mmap", None)
         filename: Any = owner.filename
         if buffer is None or filename is None or owner.mode == "c":
@@ -152,15 +146,15 @@ class StridedFile:
         try:
             path = os.path.abspath(filename)
             status = os.stat(path)
-            # Another file has taken the name if its size is not that of the one mapped. The inode of the one
-            # mapped cannot be asked: a file of the same size put there before this call goes unnoticed.
+            # A file of another size has replaced the mapped one. The inode of the mapped file is unknown, so an earlier
+            # replacement of equal size goes unnoticed.
             if status.st_size != buffer.size():
                 return None
         except (OSError, TypeError, ValueError):
             return None
         base = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
         address = array.__array_interface__["data"][0]
-        # NumPy maps from the last page boundary before the offset that it was asked for.
+        # NumPy maps from the last page boundary before the requested offset.
         mapped_from = owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY
         described = cls(
             path=path,
@@ -177,11 +171,11 @@ class StridedFile:
 
 
 def require_places(path: str) -> None:
-    """Refuses a pipe, which gives its bytes once, and of which opening waits for whoever writes into it.
+    """Refuses a pipe, which gives its bytes once. Opening it would wait for a writer.
 
     Raises:
-        SourceError: It is one, or a socket or a device.
-        OSError: It is not there.
+        SourceError: It is a pipe, a socket or a device.
+        OSError: It is missing.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -192,19 +186,13 @@ def require_places(path: str) -> None:
 
 
 def describe(path: str | os.PathLike[str]) -> StridedFile:
-    """Describes the array in a `.npy` file by reading its header and nothing else.
+    """Describes the array in a `.npy` file. Reads only its header.
 
     Versions 1, 2 and 3 of the format, C and Fortran order, every dtype of fixed size.
 
-    Args:
-        path: A `.npy` file.
-
-    Returns:
-        Its description, with the absolute path.
-
     Raises:
-        SourceError: The file cannot be opened, is not a `.npy`, is empty or truncated, or holds Python
-            objects or a single value.
+        SourceError: The file cannot be opened, is no `.npy` file, is empty or truncated, or holds Python objects or a
+            single value.
     """
     name = Path(path).name
     absolute = os.path.abspath(path)
@@ -273,7 +261,7 @@ def _read_version(file: BinaryIO | Any, name: str) -> int:
 
 
 def _read_header(file: BinaryIO | Any, version: int, name: str) -> tuple[str, int]:
-    """Returns the header's text and the offset of the data, which follow it."""
+    """Returns the header's text and the offset of the data."""
     code, prefix_nbytes = ("<H", 10) if version == 1 else ("<I", 12)
     prefix = file.read(prefix_nbytes - 8)
     if len(prefix) < prefix_nbytes - 8:

@@ -1,7 +1,7 @@
-"""A `tf.data.Dataset` as a stream: it is iterated afresh each epoch, in this process.
+"""A `tf.data.Dataset` as a stream: iterated from the beginning in each epoch, in this process.
 
-A dataset of TensorFlow cannot go to another process, and has no element by index. So it runs on a thread here, with
-TensorFlow's own threads below that; the steps after it run on our workers.
+A dataset of TensorFlow cannot go to another process, and has no random access. So it runs on a thread here, with
+TensorFlow's own threads below it. The steps after it run on workers.
 """
 
 import math
@@ -20,19 +20,19 @@ from penstock.plan._stream import StreamSource
 
 @final
 class TfSource(StreamSource):
-    """The elements of a `tf.data.Dataset`, in its order; batches, if it was batched.
+    """The elements of a `tf.data.Dataset` in its order; batches, if it is batched.
 
     Args:
-        dataset: Of tensors, or of tuples, named tuples and dicts of them.
+        dataset: Its elements are tensors, or tuples, named tuples and dicts of tensors.
 
     Raises:
-        ArgumentTypeError: Not a `tf.data.Dataset`.
+        ArgumentTypeError: It is no `tf.data.Dataset`.
         ArgumentError: It is part of a graph.
-        SpecError: Elements hold something else than tensors of a known rank, such as ragged ones.
+        SpecError: An element holds another object than a tensor of known rank, such as a ragged one.
     """
 
     travels = False
-    """Its graph and its threads are TensorFlow's, and stay in the process that has them."""
+    """Its graph and its threads belong to TensorFlow, and stay in their process."""
 
     def __init__(self, dataset: Any) -> None:
         if not isinstance(dataset, tf.data.Dataset):
@@ -45,14 +45,13 @@ class TfSource(StreamSource):
 
     @property
     def element_spec(self) -> Tree:
-        """As TensorFlow says."""
         return self._spec.tree
 
     def iterate(self, epoch: int) -> Iterator[Tree]:
-        """Iterates over the dataset once, from its beginning; it has no epochs of its own to choose from.
+        """Iterates over the dataset once. It has no epochs to choose from.
 
         Yields:
-            Trees of arrays that are read-only views of TensorFlow's memory, no copies. A string is bytes.
+            Trees of arrays: read-only views of TensorFlow's memory, without copies. A string is bytes.
         """
         elements = self._dataset.as_numpy_iterator()
         if all(leaf.dtype.itemsize or not leaf.shape for leaf in self._spec.leaves):
@@ -60,7 +59,7 @@ class TfSource(StreamSource):
         return map(self._without_objects, elements)
 
     def _without_objects(self, element: Tree) -> Tree:
-        """Puts arrays of bytes, which TensorFlow gives as objects, into one piece of memory."""
+        """Converts arrays of bytes, which TensorFlow returns as objects, to NumPy's byte strings."""
         structure = self._spec.structure
         leaves = [
             _as_bytes(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject else leaf
@@ -69,19 +68,18 @@ class TfSource(StreamSource):
         return structure.unflatten(leaves)
 
     def describe(self, index: int) -> str:
-        """The element's number."""
         return f"element {index} of the tf.data.Dataset"
 
 
 def _length(dataset: Any) -> int | float | None:
-    """What TensorFlow knows of it without iterating.
+    """Returns the length that TensorFlow knows without iterating.
 
     Raises:
         ArgumentError: The dataset, or the call, is part of a graph.
     """
     try:
         count = int(dataset.cardinality())
-    except TypeError:  # of a tensor without a value
+    except TypeError:  # a tensor without a value
         raise ArgumentError(
             "from_tf(): this is in a graph, as all is within a tf.function or a tf.Graph, where a dataset is only "
             "described and cannot be iterated. Make the dataset, and call from_tf(), outside."
@@ -92,10 +90,10 @@ def _length(dataset: Any) -> int | float | None:
 
 
 def _array_spec(leaf: Any, place: str) -> ArraySpec:
-    """The spec of one tensor.
+    """Returns the spec of one tensor.
 
     Raises:
-        SpecError: It is no tensor, or nobody knows its rank, or NumPy does not have its dtype.
+        SpecError: It is no tensor, its rank is unknown, or NumPy does not have its dtype.
     """
     where = f" at {place}" if place else ""
     if not isinstance(leaf, tf.TensorSpec):

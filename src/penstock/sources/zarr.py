@@ -1,8 +1,8 @@
-"""Zarr arrays as a source: a store, which for local files is a name, and the array's path in it.
+"""Zarr arrays as a source: a store, which is a name for local files, and the array's path in it.
 
-Where a chunk is not there Zarr gives the fill value. So an array that is gone, or that is looked for in another
-directory, would be read as zeros: it is looked at again wherever it is opened, under its absolute path, and when its
-metadata have changed or gone. In a store that is no file of this machine it is looked for after rows of nothing else.
+Zarr returns the fill value for a missing chunk. So an array that was deleted, or is looked for in another directory,
+would be read as zeros. Each opening therefore checks the array under its absolute path, and a read checks it again if
+its metadata have changed or are missing. In other stores it is checked after a row of fill values.
 """
 
 import os
@@ -25,12 +25,12 @@ from penstock.sources.arrays import require_same_rows
 
 @final
 class ZarrSource(Source):
-    """Rows of a Zarr array, by its store and its path in it."""
+    """The rows of a Zarr array, by its store and its path in it."""
 
     def __init__(self, array: Any) -> None:
         store = array.store
         self._store: Any = store
-        """The store; the absolute path of a Zip file, which a store would open wherever it is unpickled."""
+        """The store; for a Zip file its absolute path, because a store would open it wherever it is unpickled."""
         if isinstance(store, LocalStore) and not store.root.is_absolute():
             self._store = LocalStore(store.root.absolute(), read_only=True)
         elif isinstance(store, ZipStore) and store.read_only:
@@ -40,7 +40,7 @@ class ZarrSource(Source):
         self._count = int(array.shape[0])
         dtype = array.dtype
         if array.metadata.zarr_format == 3 and not dtype.names:
-            # The order of bytes is the chunks' there. Only the object that made the array has it in its dtype.
+            # The byte order belongs to the chunks. Only the object that made the array has it in its dtype.
             dtype = dtype.newbyteorder("<")
         self.element_spec = ArraySpec(array.shape[1:], dtype)
 
@@ -51,7 +51,7 @@ class ZarrSource(Source):
         return str(self._store) + f"/{self._path}" * bool(self._path)
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """The array; in a directory, its files by path, size and time of their last change."""
+        """The array; in a directory, its files by path, size and time of the last change."""
         if isinstance(self._store, str):
             return {"the array": str(self), "its file": stamp(self._store)}
         if not isinstance(self._store, LocalStore):
@@ -64,49 +64,46 @@ class ZarrSource(Source):
         return {"the array": str(self), "its files": sorted(files)}
 
     def open(self) -> "OpenZarrSource":
-        """Looks whether the array is still there."""
         return OpenZarrSource(self)
 
     def find(self) -> Any:
-        """The array as it is now.
+        """Opens the array.
 
         Raises:
-            SourceError: It is gone, shorter, or of other rows.
+            SourceError: It is missing, shorter, or has other rows.
         """
         try:
             store = ZipStore(self._store, mode="r") if isinstance(self._store, str) else self._store
-            # Not all stores that can be written to have a way to be read only.
+            # Not every writable store can be opened read-only.
             now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
-        except Exception as error:  # stores raise what they like, as those over HTTP do
+        except Exception as error:  # stores raise exceptions of any type
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
         require_same_rows(self, len(self), self.element_spec, now)
         return now
 
     def version(self) -> tuple[int, int] | None:
-        """What tells whether the array was made anew or resized: of its metadata, where those are a local file."""
+        """Returns the stamp of a local metadata file, which changes if the array is made again or resized."""
         if isinstance(self._store, LocalStore):
             with suppress(OSError):
                 return stamp(os.path.join(self._store.root, self._path, self._metadata_name))
         return None
 
     @property
-    def is_remote(self) -> bool:  # type: ignore[override]  # found out by its store
-        """Whether the store asks a server."""
+    def is_remote(self) -> bool:  # type: ignore[override]  # depends on the store
         return isinstance(self._store, FsspecStore)
 
     @property
     def may_vanish(self) -> bool:
-        """Whether the store is no file of this machine, so that `version` does not tell that the array is gone."""
+        """Whether the store is not local, so that `version` does not show that the array is missing."""
         return not isinstance(self._store, (str, LocalStore))
 
     def describe(self, index: int) -> str:
-        """The store and the row."""
         return f"{self}[{index}]"
 
 
 @final
 class OpenZarrSource:
-    """A `ZarrSource` that reads. Looks at each read whether the metadata of the array are still those it knows."""
+    """Reads rows. Each read checks whether the metadata of the array are unchanged."""
 
     def __init__(self, source: ZarrSource) -> None:
         self._source = source
@@ -119,7 +116,7 @@ class OpenZarrSource:
             array = self._source.find()
             self._known = now, array
         rows, places = np.unique(indices, return_inverse=True)
-        # Codecs raise what they like, and so do stores.
+        # Codecs and stores raise exceptions of any type.
         found = insist(
             lambda: array.oindex[rows], lambda: f"{self._source.describe(int(rows[0]))} and {len(rows) - 1} more rows"
         )
@@ -128,14 +125,14 @@ class OpenZarrSource:
             self._source.find()
 
     def close(self) -> None:
-        """Closes a Zip file that was opened here; one that the user writes to is the user's."""
+        """Closes a Zip file that was opened here. A file that the user writes to belongs to the user."""
         store = self._known[1].store
         if isinstance(store, ZipStore) and store.read_only:
             store.close()
 
 
 def _has_empty_row(rows: npt.NDArray[Any], fill: Any) -> bool:
-    """Whether some row, shape `(n, ...)`, is what Zarr gives where no chunk is."""
+    """Whether a row, of rows `(n, ...)`, is what Zarr returns for missing chunks."""
     if fill is None:
         fill = np.zeros((), rows.dtype)[()]
     is_fill = rows != rows if fill != fill else rows == fill  # NaN is not itself
