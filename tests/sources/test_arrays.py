@@ -205,7 +205,7 @@ def test_sequence_that_answers_with_another_shape_or_structure_is_told():
             ps.SpecError, match=rf"^list\[{index}\] gave a leaf\['a'\] that is a NoneType, which is not"
         ):
             list(ps.from_source(items))
-    with pytest.raises(ps.SpecError, match=r"^list is empty, so nobody knows .* element_spec="):
+    with pytest.raises(ps.SpecError, match=r"^list is empty, so the look of its elements is unknown .* element_spec="):
         _ = ps.from_source([]).element_spec
 
 

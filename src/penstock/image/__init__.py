@@ -5,12 +5,12 @@
     distort = compose(rotate(15), shear(0.2), scale(0.1), one_of(blur(1.5), sharpen(1)))
     batches = dataset.random_map(distort, seed=1).batch(32)
 
-The files: `_values` draws numbers, `_frame` finds images in elements, `_warp` makes many changes of geometry one,
-`_distortion` says what a distortion is; `_geometry`, `_bends`, `_pixels` and `_convert` are the distortions, and
-`_compose` puts them together. They let go of the GIL for all but some tens of microseconds an image.
+Distortions: `_values` draws numbers, `_frame` finds images in elements, `_warp` joins several geometric changes to
+one, and `_distortion` is their base class. `_geometry`, `_bends`, `_pixels` and `_convert` hold the distortions, and
+`_compose` combines them. They release the GIL for all but some tens of microseconds an image.
 
-And files: `_decode` turns the bytes of one into an array, by way of `_formats` (what it is, and how large), `_codecs`,
-`_gif` and `_resize` with its `_taps`; `_scratch` is the memory in which a thread does it.
+Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` and `_gif` decode, and
+`_resize` with `_taps` resizes. `_scratch` is the memory of a thread for that.
 """
 
 from penstock.image._bends import elastic as elastic, sine_warp as sine_warp
@@ -83,6 +83,6 @@ __all__ = [
 ]
 
 for _name in __all__:
-    # Reprs, docs and pickles say `penstock.image.Distortion`, not where it happens to be defined.
+    # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
     globals()[_name].__module__ = "penstock.image"
 del _name

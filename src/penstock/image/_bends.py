@@ -17,15 +17,15 @@ from penstock.image._warp import Grid, Path
 def sine_warp(
     amplitude: Amount, period: Amount, *, phase: Amount = (0.0, 1.0), along: Literal["columns", "rows"] = "columns"
 ) -> Distortion:
-    """Shifts each column up or down along a sine, as a flag waves; the size stays.
+    """Shifts each column up or down along a sine, like a waving flag. The size stays.
 
-    In `compose(..., border="wrap")` columns are rolled: what leaves at the top comes in at the bottom.
+    In `compose(..., border="wrap")` columns are rolled: pixels that leave at the top enter at the bottom.
 
     Args:
-        amplitude: The most that a column is shifted, in pixels, parts of pixels too. 4 is 0 to 4.
+        amplitude: The largest shift of a column in pixels, also a fraction. 4 is 0 to 4.
         period: Pixels from crest to crest; a number is that number.
-        phase: Where the sine begins, 0 to 1.
-        along: Shifts columns up and down, or `"rows"` to left and right.
+        phase: The start of the sine, 0 to 1.
+        along: `"columns"` shifts columns up and down; `"rows"` shifts rows to left and right.
     """
     if along not in ("columns", "rows"):
         raise ArgumentError(f"sine_warp(): along={along!r} is neither 'columns' nor 'rows'.")
@@ -52,7 +52,7 @@ class _SineWarp(Geometry):
         phase = 2 * math.pi * draws.between(self.phase)
 
         def waves(places: Any) -> Any:
-            # A result pixel comes from above where its column was shifted down: less, not more.
+            # Negative, because a pixel of a column that was shifted down comes from above.
             waves = frequency * places
             waves += phase
             np.sin(waves, waves)
@@ -69,17 +69,17 @@ class _SineWarp(Geometry):
 
 
 def elastic(displacement: Amount, spacing: Amount) -> Distortion:
-    """Pulls the image here and there, as if it were drawn on rubber; its size stays.
+    """Pulls parts of the image in random directions, as if it were drawn on rubber. Its size stays.
 
     P. Simard, D. Steinkraus, J. Platt, "Best Practices for Convolutional Neural Networks Applied to Visual Document
-    Analysis", ICDAR 2003. In place of a random number for each pixel, smoothed, this draws one for every `spacing`
-    pixels and interpolates between them by cubics, which is as smooth, and cheaper. Their alpha=34, sigma=4 pulls
-    pixels by some 1.4 over distances of some 8.
+    Analysis", ICDAR 2003. They smooth a random number for each pixel. This draws one for every `spacing` pixels and
+    interpolates by cubics, which is as smooth, and cheaper. Their alpha=34, sigma=4 pulls pixels by about 1.4 over
+    distances of about 8.
 
     Args:
-        displacement: How far pixels are pulled: the standard deviation of x, and of y, in pixels. 2 is 0 to 2;
-            `exactly(2)` draws the pulls alone.
-        spacing: Over how many pixels the pull changes; a number is that number.
+        displacement: The standard deviation of the pull in x, and in y, in pixels. 2 is 0 to 2. `exactly(2)` draws
+            only the pulls.
+        spacing: The distance in pixels over which the pull changes; a number is that number.
     """
     return _Elastic(
         spread("elastic(): displacement", displacement, above=0, least=0, most=MAX_SIDE),
@@ -97,7 +97,7 @@ class _Elastic(Geometry):
     def add_to(self, path: Path, draws: Draws) -> None:
         height, width = path.height, path.width
         displacement = draws.between(self.displacement)
-        # Two more than fit, so that the borders are not smoother than the middle.
+        # Two extra knots, so that the borders are not smoother than the middle.
         spacing = draws.between(self.spacing)
         knots = (round(height / spacing) + 2, round(width / spacing) + 2, 2)
         pulls = draws.rng.standard_normal(knots, dtype=np.float32)

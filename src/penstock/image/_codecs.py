@@ -1,6 +1,6 @@
-"""The bytes of an image file become pixels: JPEG by libjpeg-turbo (simplejpeg), the other formats by OpenCV.
+"""Decodes the bytes of image files: JPEG with libjpeg-turbo (simplejpeg), the other formats with OpenCV.
 
-Both work without the GIL. What they do agrees with TensorFlow's decoders, to the bit where those read a file at all:
+Both work without the GIL. The pixels equal those of TensorFlow's decoders to the bit, for all files that these read.
 EXIF orientation, ICC profiles and gamma are ignored, alpha is dropped and not blended, 16 bits become the upper 8.
 """
 
@@ -35,23 +35,23 @@ Size = tuple[int, int]
 _TURBO_COLORS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 
 _MOST_EXTRANEOUS: Final = 4096
-"""Bytes between the last pixel and the end mark that are passed over, as all readers do: dozens of files of Cats vs.
-Dogs have some. With more, it was the decoder that lost its way."""
+"""Bytes between the last pixel and the end mark that are ignored, as in all readers. Dozens of files of Cats vs. Dogs
+have some. More of them mean that the decoder failed."""
 
 
 def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] | None = None) -> Pixels:
     """Returns the pixels of an image file: `(height, width, channels)`, C-contiguous; red, green, blue, alpha.
 
-    They may lie in this thread's scratch memory, until its next call.
+    They may lie in this thread's scratch memory until its next call.
 
     Args:
-        data: All the bytes of the file.
+        data: All bytes of the file.
         channels: 1, 3 or 4.
-        least: From the height and width of the image, the smallest that will do. A JPEG at least twice that large in
-            both axes is decoded at 1/2, 1/4 or 1/8 of its size, not below it, from its lower frequencies.
+        least: Returns the smallest useful size for the height and width of the image. A JPEG of at least twice that
+            size in both axes is decoded at 1/2, 1/4 or 1/8 of its size, from its lower frequencies.
 
     Raises:
-        ImageError: There are no such pixels in the bytes.
+        ImageError: The bytes hold no such pixels.
     """
     if bytes(data[:3]) == JPEG_START:
         return _jpeg(data, channels, least)
@@ -75,7 +75,7 @@ def indices(data: memoryview) -> Pixels:
             f"a PNG of {what}, and color_mode='index' reads palettes and grey of up to 8 bits; {cure}. A function of "
             "yours reads other numbers: OpenCV's IMREAD_UNCHANGED for 16 bits, a table for colours."
         )
-    # OpenCV always looks colours up. Named a grey image, what follows is the same: rows of numbers of so many bits.
+    # OpenCV always replaces indices by colours. With the header of a grey image it reads the same rows as numbers.
     head = b"IHDR" + bytes(data[16:25]) + b"\0" + bytes(data[26:29])
     parts, at = [bytes(data[:12]), head, struct.pack(">I", zlib.crc32(head))], 8
     for kind, content in png_chunks(data):
@@ -90,7 +90,7 @@ def indices(data: memoryview) -> Pixels:
 def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
-    except (ValueError, KeyError):  # a flaw, however small, or colours that its interface has no words for
+    except (ValueError, KeyError):  # a flaw, or a colour space outside its interface
         return _odd_jpeg(data, channels, least)
     check_size(height, width, "JPEG", len(data))
     if least is not None:
@@ -106,7 +106,7 @@ def _jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | N
 
 
 def _divisor(height: int, width: int, least: Size) -> int:
-    """1, 2, 4 or 8. libjpeg-turbo has 3/8 as well, but no vector code for it: 555 us, where 1/2 takes 481."""
+    """Returns 1, 2, 4 or 8. libjpeg-turbo has no vector code for 3/8: 555 us, where 1/2 takes 481."""
     ratio = min(height // least[0], width // least[1])
     return 8 if ratio >= 8 else 4 if ratio >= 4 else 2 if ratio >= 2 else 1
 
@@ -114,7 +114,7 @@ def _divisor(height: int, width: int, least: Size) -> int:
 def _turbo(data: memoryview | bytes, out: Pixels, colors: str, *, strict: bool = True) -> None:
     """Decodes a JPEG, with the fast integer DCT and smooth upsampling, as TensorFlow does.
 
-    Where `out` is 1/2, 1/4 or 1/8 of the image in size, so much of it is decoded.
+    An `out` of 1/2, 1/4 or 1/8 of the image's size gets the image decoded at that size.
     """
     height, width, _ = out.shape
     try:
@@ -125,8 +125,8 @@ def _turbo(data: memoryview | bytes, out: Pixels, colors: str, *, strict: bool =
         reason = str(error)
         view = memoryview(data)
         if "Premature end of JPEG file" in reason and bytes(view[-2:]) != b"\xff\xd9" and jpeg_frame(view).is_one_scan:
-            # Only the end mark may be missing, and all pixels there: with an end mark, libjpeg tells. Of several scans,
-            # as progressive JPEGs have, it would not miss the last ones.
+            # Perhaps only the end mark is missing. With an end mark, libjpeg reports missing pixels. It would not
+            # report missing last scans, so a progressive JPEG is not tried.
             try:
                 return _turbo(bytes(data) + b"\xff\xd9", out, colors)
             except ImageError:
@@ -148,7 +148,7 @@ def _extraneous_nbytes(reason: str) -> int:
 
 
 def _without_inks(inks: Pixels, channels: int, *, inverted: bool) -> Pixels:
-    """Cyan, magenta, yellow and black to RGB; Adobe writes them inverted, 255 for no ink."""
+    """Converts cyan, magenta, yellow and black. Adobe writes them inverted, 255 for no ink."""
     if not inverted:
         np.subtract(255, inks, out=inks)
     rgb = (np.multiply(inks[..., :3], inks[..., 3:], dtype=np.uint16) // 255).astype(np.uint8)
@@ -162,8 +162,8 @@ def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
 
 
 def _odd_jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
-    """Decodes a JPEG at whose header simplejpeg stops: of an odd revision of JFIF, or, by OpenCV, odd chroma."""
-    if bytes(data[6:11]) == b"JFIF\0" and data[11] != 1:  # which means nothing for its pixels
+    """Decodes a JPEG whose header simplejpeg refuses: an odd revision of JFIF, or odd chroma, by OpenCV."""
+    if bytes(data[6:11]) == b"JFIF\0" and data[11] != 1:  # without a meaning for pixels
         return _jpeg(memoryview(bytes(data[:11]) + b"\1" + bytes(data[12:])), channels, least)
     frame = jpeg_frame(data)
     check_size(frame.height, frame.width, "JPEG", len(data))
@@ -179,7 +179,7 @@ def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
         data = _still(data)
     if header.is_blended:
         pixels = _imdecode(data, header, cv2.IMREAD_UNCHANGED)
-        if pixels.dtype == np.uint16:  # these come as they are
+        if pixels.dtype == np.uint16:  # not blended
             rgba = _with_alpha(data, header, pixels)
             return rgba if channels == 4 else _from_rgb(np.ascontiguousarray(rgba[..., :3]), channels)
         _require_opaque(pixels, header)
@@ -193,13 +193,13 @@ def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
 
 
 def _still(data: memoryview) -> memoryview:
-    """A PNG that is not animated: its image, which need not be the first of the animation, nor in it at all."""
+    """Returns a PNG without its animation. Its image may differ from the first frame."""
     at = 8
     for kind, content in png_chunks(data):
         if kind == b"IDAT":
             break
         end = at + len(content) + 12
-        if kind == b"acTL":  # without it, readers pass over all that belongs to the animation
+        if kind == b"acTL":  # without it, readers ignore the animation
             return memoryview(bytes(data[:at]) + bytes(data[end:]))
         at = end
     return data
@@ -214,7 +214,7 @@ def _require_opaque(pixels: npt.NDArray[Any], header: Header) -> None:
 
 
 def _imdecode(data: memoryview | bytes, header: Header, flags: int) -> npt.NDArray[Any]:
-    """OpenCV's pixels, blue first; 16 bits where the file has them and the flags say unchanged."""
+    """Returns OpenCV's pixels, blue first; 16 bits if the file has them and the flags say unchanged."""
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
@@ -230,7 +230,7 @@ def _imdecode(data: memoryview | bytes, header: Header, flags: int) -> npt.NDArr
 
 
 def _gif(data: memoryview, channels: int) -> Pixels:
-    """The first frame alone, without the canvas around it, black where it is transparent: as TensorFlow reads it."""
+    """Decodes the first frame without the canvas around it, black where it is transparent, as TensorFlow does."""
     frame = first_frame(data)
     check_size(frame.height, frame.width, "GIF", len(data))
     pixels = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
@@ -241,7 +241,7 @@ def _gif(data: memoryview, channels: int) -> Pixels:
 
 
 def _with_alpha(data: memoryview, header: Header, pixels: npt.NDArray[Any]) -> Pixels:
-    """Red, green, blue and alpha from what OpenCV found, which may be grey, without alpha, and of 16 bits."""
+    """Converts OpenCV's pixels, which may be grey, without alpha, and of 16 bits."""
     alpha = None
     if pixels.ndim == 2 and header.format == "TIFF":
         raise ImageError("a TIFF of grey and alpha, whose codec leaves alpha out. Convert it to PNG, which keeps it.")
@@ -260,7 +260,7 @@ def _with_alpha(data: memoryview, header: Header, pixels: npt.NDArray[Any]) -> P
 
 
 def _key_alpha(data: memoryview, pixels: npt.NDArray[Any]) -> Pixels | None:
-    """The alpha of a grey PNG with one level that is transparent, which OpenCV leaves out."""
+    """Returns the alpha of a grey PNG with one transparent level, which OpenCV omits."""
     for kind, content in png_chunks(data):
         if kind == b"tRNS":
             level, depth = int.from_bytes(content[:2], "big"), data[24]
@@ -272,7 +272,7 @@ def _key_alpha(data: memoryview, pixels: npt.NDArray[Any]) -> Pixels | None:
 
 
 def _bmp_alpha(data: memoryview, header: Header) -> Pixels | None:
-    """The fourth byte of the pixels of an uncompressed BMP of 32 bits, which TensorFlow takes for alpha."""
+    """Returns the fourth byte of pixels of an uncompressed 32-bit BMP, which TensorFlow reads as alpha."""
     start, info_nbytes, _, height, _, bits, kind = struct.unpack_from("<IIiiHHI", data, 10)
     if info_nbytes == 12 or bits != 32 or kind != 0:
         return None

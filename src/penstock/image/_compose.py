@@ -23,23 +23,23 @@ def compose(
     value: float | Sequence[float] = 0.0,
     data_format: DataFormat = "channels_last",
 ) -> Distortion:
-    """Distorts one after another, and says how and where; for a single one too.
+    """Applies distortions one after the other, with settings. Also for a single one with settings.
 
-    Those that move pixels (rotate, shear, scale, translate, flip, crop, resized_crop, sine_warp, elastic) and stand
-    side by side are one warp: pixels are interpolated once, however many there are. What one moves out of sight, or
-    crops, the next may so bring back: a rotation after a crop has the image itself in its corners, not the border.
+    Neighbouring distortions that move pixels (rotate, shear, scale, translate, flip, crop, resized_crop, sine_warp,
+    elastic) are one warp: pixels are interpolated once. So a step may bring back pixels that an earlier one moved or
+    cropped away: a rotation after a crop has the image in its corners, and not the border.
 
     Args:
-        distortions: In the order in which they are done.
-        on: Which leaf of an element is the image: an index of a tuple, a key of a dict; or a tuple of them, which are
-            distorted alike, by the same numbers, but each with noise of its own. None: the element if it is an array,
-            the first leaf of a tuple, `"image"` of a dict.
-        masks: Leaves that only move, with the image: of the same height and width, interpolated by the nearest pixel,
-            0 where nothing came from.
+        distortions: The distortions in their order.
+        on: The leaf of an element that is the image: an index of a tuple, a key of a dict; or a tuple of them, which
+            get the same numbers, but each its own noise. None: the element if it is an array, the first leaf of a
+            tuple, `"image"` of a dict.
+        masks: Leaves that only move with the image. They have its height and width. They are interpolated by the
+            nearest pixel, and 0 outside the image.
         interpolation: Between pixels: `"nearest"`, `"bilinear"` or `"bicubic"`.
-        border: What lies beyond the image, as NumPy's `pad` names it: `"constant"` (`value`), `"edge"` (aaa|abc|ccc),
+        border: The pixels beyond the image, as in NumPy's `pad`: `"constant"` (`value`), `"edge"` (aaa|abc|ccc),
             `"reflect"` (cb|abc|ba), `"symmetric"` (ba|abc|cb) or `"wrap"` (bc|abc|ab).
-        value: For `border="constant"`, in the pixels' own units; one number, or one for each channel.
+        value: For `border="constant"`, in the units of the pixels; one number, or one for each channel.
         data_format: `"channels_last"`, or `"channels_first"`: `(channels, height, width)`.
 
     Example:
@@ -65,26 +65,26 @@ def compose(
 
 
 def one_of(*distortions: Distortion) -> Distortion:
-    """Does one of several, each as often as the others."""
+    """Applies one of several distortions, with equal probabilities."""
     return _OneOf(_checked("one_of()", distortions))
 
 
 def sometimes(probability: float, *distortions: Distortion) -> Distortion:
-    """Does something with a probability, and otherwise nothing.
+    """Applies distortions with a probability.
 
     Args:
         probability: 0 to 1.
-        distortions: All of them, or none.
+        distortions: All or none are applied.
     """
     return _Sometimes(chance("sometimes(): probability", probability), _checked("sometimes()", distortions))
 
 
 def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
-    """Draws the numbers of a distortion once, so that it is the same for every element, and goes into `map`.
+    """Draws the numbers of a distortion once. It is then the same for every element, and works in `map`.
 
     Args:
-        distortion: Any.
-        seed: Other seeds, other numbers.
+        distortion: Any distortion.
+        seed: The seed of the numbers.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ArgumentError(f"frozen(): seed={seed!r} has to be an integer, and not negative.")
@@ -93,7 +93,7 @@ def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
 
 def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]:
     if not distortions:
-        raise ArgumentError(f"{what} has no distortion to do.")
+        raise ArgumentError(f"{what} got no distortion.")
     steps = []
     for each in distortions:
         if not isinstance(each, Distortion):
@@ -110,28 +110,25 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
 
 
 class _Several(Distortion):
-    """Something made of distortions; it is geometric if all of them are."""
+    """A distortion made of others, one after the other. It is geometric if all of them are."""
 
     steps: tuple[Distortion, ...]
 
     @property
     def title(self) -> str:
-        """Its name and theirs."""
         return f"{self.name}({', '.join(step.title for step in self.steps)})"
 
     @cached_property
     def is_geometric(self) -> bool:
-        """Whether all of them are."""
         return all(step.is_geometric for step in self.steps)
 
     @property
     def keeps_shapes(self) -> bool:
-        """If all that it is made of do."""
         return all(step.keeps_shapes for step in self.steps)
 
     @cached_property
     def _groups(self) -> tuple[tuple[Distortion, ...], ...]:
-        """The steps, those side by side that are geometric together."""
+        """The steps; neighbouring geometric steps are one group."""
         groups: list[tuple[Distortion, ...]] = []
         for step in self.steps:
             if groups and step.is_geometric and groups[-1][0].is_geometric:
@@ -140,16 +137,19 @@ class _Several(Distortion):
                 groups.append((step,))
         return tuple(groups)
 
-    def _apply_all(self, work: Work, draws: Draws) -> None:
+    def apply(self, work: Work, draws: Draws) -> None:
         for group in self._groups:
             if group[0].is_geometric:
                 warp(group, work, draws)
             else:
                 group[0].apply(work, draws)
 
-    def _add_all_to(self, path: Path, draws: Draws) -> None:
+    def add_to(self, path: Path, draws: Draws) -> None:
         for step in self.steps:
             step.add_to(path, draws)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.steps))})"
 
 
 @final
@@ -162,12 +162,6 @@ class _Compose(_Several):
     @property
     def settings(self) -> Settings:
         return self.given
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        self._apply_all(work, draws)
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        self._add_all_to(path, draws)
 
     def __repr__(self) -> str:
         default = Settings()
@@ -191,9 +185,6 @@ class _OneOf(_Several):
     def _chosen(self, draws: Draws) -> Distortion:
         return self.steps[int(draws.unit() * len(self.steps))]
 
-    def __repr__(self) -> str:
-        return f"one_of({', '.join(map(repr, self.steps))})"
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -204,11 +195,11 @@ class _Sometimes(_Several):
 
     def apply(self, work: Work, draws: Draws) -> None:
         if draws.happens(self.probability):
-            self._apply_all(work, draws)
+            super().apply(work, draws)
 
     def add_to(self, path: Path, draws: Draws) -> None:
         if draws.happens(self.probability):
-            self._add_all_to(path, draws)
+            super().add_to(path, draws)
 
     def __repr__(self) -> str:
         return f"sometimes({self.probability:g}, {', '.join(map(repr, self.steps))})"
@@ -222,10 +213,10 @@ class _Frozen(_Several):
     seed: int
 
     def apply(self, work: Work, draws: Draws) -> None:
-        self._apply_all(work, self._own_draws())
+        super().apply(work, self._own_draws())
 
     def add_to(self, path: Path, draws: Draws) -> None:
-        self._add_all_to(path, self._own_draws())
+        super().add_to(path, self._own_draws())
 
     def _own_draws(self) -> Draws:
         return Draws(np.random.default_rng(self.seed), self)

@@ -1,4 +1,4 @@
-"""From pixels to what a network takes, and from labels."""
+"""Conversions of pixels and labels for a network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from penstock.image._frame import Array, Key, Work, place_of, replaced
 from penstock.image._values import Draws, numbers, whole
 
 _ONE: Final = 1.01
-"""What came out of an interpolation may be a little above 1."""
+"""Interpolated values may be slightly above 1."""
 
 
 def to_float(dtype: Any = "float32") -> Distortion:
-    """Turns integers into floats from 0 to 1: the largest value of their dtype becomes 1. Floats keep their values.
+    """Converts integers to floats from 0 to 1: the largest value of their dtype becomes 1. Floats keep their values.
 
     Args:
         dtype: float16, float32 or float64.
 
     Raises:
-        ValueError: When it is called: an image of floats goes beyond 1, as those of levels up to 255 do.
+        ValueError: When called: an image of floats has values above 1, such as levels up to 255.
 
     Example:
         >>> from penstock.image import to_float
@@ -62,11 +62,11 @@ class _ToFloat(Distortion):
 
 
 def normalize(mean: float | Sequence[float], std: float | Sequence[float]) -> Distortion:
-    """Subtracts a mean and divides by a standard deviation; the result is float32, or float64 if the image is.
+    """Subtracts a mean and divides by a standard deviation. The result is float32, or float64 for float64 images.
 
     Args:
-        mean: In the pixels' own units, at this place: 0 to 1 after `to_float()`. One number, or one for each channel.
-        std: Likewise; above 0.
+        mean: In the units of the pixels at this step: 0 to 1 after `to_float()`. One number, or one for each channel.
+        std: The same, above 0.
     """
     means, stds = numbers("normalize(): mean", mean), numbers("normalize(): std", std)
     if min(stds) <= 0:
@@ -92,7 +92,7 @@ class _Normalize(Distortion):
             if len(self.mean) not in (1, channel_count):
                 raise ValueError(f"{self!r} is for {len(self.mean)} channels, and the image has {channel_count}.")
             dtype = np.dtype(np.float64 if frame.dtype == np.float64 else np.float32)
-            # A row of pixels at a time: an inner loop over three channels would take several times as long.
+            # A row of pixels at once: an inner loop over three channels would take several times as long.
             factors, shifts = _row(self.mean, self.std, image.shape[1:], dtype)
             result = np.multiply(image.reshape(len(image), -1), factors, dtype=dtype)
             result += shifts
@@ -103,24 +103,23 @@ class _Normalize(Distortion):
 def _row(
     mean: tuple[float, ...], std: tuple[float, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[Array, Array]:
-    """What a row of pixels, (width,) or (width, channels), is multiplied by, and what is added."""
+    """Returns the factors and summands of a row of pixels, (width,) or (width, channels)."""
     factors = 1 / np.array(std)
     shifts = -np.array(mean) * factors
-    # One number serves all channels; several are as many as there are channels, or one that is the whole row's.
     return tuple(np.broadcast_to(each, shape).astype(dtype).reshape(-1) for each in (factors, shifts))  # type: ignore[return-value]
 
 
 def one_hot(count: int, *, on: Key | None = None) -> Callable[[Any], Any]:
-    """Turns labels into rows with a 1 at the label's place: for `map`.
+    """Converts labels to rows with a 1 at the label's place, for `map`.
 
     Integers of any shape `(...)` become float32 `(..., count)`.
 
     Args:
-        count: How many classes there are.
-        on: Which leaf of the element the labels are; None if they are the element.
+        count: The number of classes.
+        on: The leaf of the element that holds the labels; None if the element is the labels.
 
     Raises:
-        ValueError: When called: a label outside `[0, count)`, or no integers.
+        ValueError: When called: a label is outside `[0, count)`, or labels are no integers.
 
     Example:
         >>> from penstock.image import one_hot
@@ -133,20 +132,20 @@ def one_hot(count: int, *, on: Key | None = None) -> Callable[[Any], Any]:
 @final
 @dataclass(frozen=True, repr=False)
 class _OneHot:
-    """A function of an element. A value: equal, hashable and picklable, and any number of threads may call it."""
+    """A function of an element: an immutable, hashable, picklable value. Any number of threads may call it."""
 
     count: int
     on: Key | None
     releases_gil: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "__qualname__", "one_hot")  # the label of a step that runs it
+        object.__setattr__(self, "__qualname__", "one_hot")  # the label of its step
 
     def __repr__(self) -> str:
         return f"one_hot({self.count}{'' if self.on is None else f', on={self.on!r}'})"
 
     def __call__(self, element: Any) -> Any:
-        """Turns the labels of an element into rows."""
+        """Converts the labels of an element."""
         if self.on is not None:
             place = place_of(element, self.on)
             return replaced(element, {place: self._rows(element[place])})

@@ -1,7 +1,7 @@
-"""How the bytes of an image file become an array: `Decoding`, a value, and the function `decode`.
+"""Decoding of image files to arrays: `Decoding`, a value, and the function `decode`.
 
-An image file is decoded into scratch memory of the thread, then cropped, resized and converted straight into the row of
-the batch that it belongs to. Which format it is, its content says, never the name of the file.
+An image file is decoded into scratch memory of the thread, then cropped, resized and converted straight into its row of
+the batch. The content of the file determines its format, never the name.
 """
 
 import os
@@ -22,7 +22,7 @@ from penstock.image._resize import Fit, Interpolation, Resizing, check_choice, c
 
 Array = npt.NDArray[Any]
 Data = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-"""All the bytes of one image file, in any buffer."""
+"""All bytes of one image file, in any buffer."""
 
 ColorMode = Literal["grayscale", "rgb", "rgba", "index"]
 Speed = Literal["exact", "fast"]
@@ -34,19 +34,19 @@ _CHANNEL_COUNTS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4, "index": 1}
 @final
 @dataclass(frozen=True)
 class Decoding:
-    """How the bytes of an image file become an array. A function for `map`, and a value (equal, hashable, picklable).
+    """Converts the bytes of an image file to an array. A function for `map`, and an immutable, hashable value.
 
-    The bytes of a JPEG, PNG, BMP, GIF (its first frame), WebP or TIFF become `(*size, channels)` of the dtype, levels
-    from 0 to 255, with pixels as Keras's `image_dataset_from_directory` has them (3.15, on TensorFlow 2.21): JPEGs are
-    decoded to the same bits, `size` without antialiasing. EXIF orientation (but a TIFF's own), colour profiles and
-    gamma are ignored, alpha is dropped unless `color_mode="rgba"`, 16 bits become the upper 8.
+    The bytes of a JPEG, PNG, BMP, GIF (first frame), WebP or TIFF become `(*size, channels)` of the dtype, with levels
+    from 0 to 255. Pixels equal those of Keras's `image_dataset_from_directory` (3.15, on TensorFlow 2.21): JPEGs are
+    decoded to the same bits, and resized without antialiasing. EXIF orientation (except a TIFF's), colour profiles and
+    gamma are ignored. Alpha is dropped unless `color_mode="rgba"`. 16 bits become the upper 8.
 
-    Files that Keras refuses are read where that has a meaning: formats without alpha as rgba (255), GIF, BMP, WebP and
-    CMYK as grayscale, TIFF. A file that is truncated or damaged, as far as its format lets that be seen (JPEG, GIF and
-    BMP have no checksums), is an `ImageError`, never a grey picture; so is one of more than 2**28 pixels.
+    Some files that Keras refuses are read: formats without alpha as rgba (255), GIF, BMP, WebP and CMYK as grayscale,
+    TIFF. A truncated or damaged file is an `ImageError`, never a grey picture, if its format shows the damage (JPEG,
+    GIF and BMP have no checksums). So is a file of more than 2**28 pixels.
 
-    Runs without the GIL. Memory: scratch memory of the thread, kept up to 4 MiB an array (an image of 1.4 million
-    pixels in rgb); a larger image has fresh memory while it is decoded, `height * width * channels` bytes.
+    Runs without the GIL. Memory: scratch memory of the thread, up to 4 MiB an array (an image of 1.4 million pixels in
+    rgb). A larger image takes fresh memory while it is decoded, `height * width * channels` bytes.
 
     Example:
         >>> ps.image.Decoding((180, 180), fit="crop")(Path("cat.jpg").read_bytes()).shape
@@ -54,23 +54,23 @@ class Decoding:
     """
 
     size: tuple[int, int] | None = None
-    """Height and width of the array, or None: as the image is."""
+    """Height and width of the array; None for those of the image."""
     _: KW_ONLY
     color_mode: ColorMode = "rgb"
-    """1, 3 or 4 channels. `"index"` is one channel, for masks of classes: the numbers that a PNG stores, a palette's
-    indices and not its colours, of grey 0 up to its depth's last level, 0 and 1 for one bit. These are not mixed: with
-    a `size` the interpolation is `"nearest"`. A file that holds colours, 16 bits, or is no PNG, is an `ImageError`."""
+    """1, 3 or 4 channels. `"index"` is one channel, for masks of classes: the numbers that a PNG stores. They are a
+    palette's indices and not its colours, or grey levels of the PNG's depth, 0 and 1 for one bit. They need
+    `interpolation="nearest"` with a `size`. A file with colours or 16 bits, or another format, is an `ImageError`."""
     interpolation: Interpolation = "bilinear"
     fit: Fit = "stretch"
-    """What happens where the proportions differ; see `Resizing`. `"crop"` and `"pad"` are Keras's
+    """The treatment of other proportions; see `Resizing`. `"crop"` and `"pad"` are Keras's
     `crop_to_aspect_ratio` and `pad_to_aspect_ratio`."""
     decode: Speed = "exact"
-    """`"exact"` uses every coefficient of a JPEG. `"fast"` decodes one at least twice the size asked for, in both axes,
-    at 1/2, 1/4 or 1/8 of its size, not below the size asked for, from the lower frequencies alone, and resizes that.
-    Pixels then differ from exact ones, which alias, by 3 to 5 levels on average, 26 to 40 at the 99th percentile
-    (photos of 500 x 375, bilinear, to 180 x 180 and to 64 x 64); with `area`, by 2, and 14 to 19."""
+    """`"exact"` uses every coefficient of a JPEG. `"fast"` decodes a JPEG of at least twice the requested size, in both
+    axes, at 1/2, 1/4 or 1/8 of its size from the lower frequencies, and resizes the result. Pixels then differ from
+    exact ones, which alias, by 3 to 5 levels on average, 26 to 40 at the 99th percentile (photos of 500 x 375,
+    bilinear, to 180 x 180 and to 64 x 64); with `area` by 2, and 14 to 19."""
     dtype: np.dtype[Any] = np.dtype(np.float32)  # noqa: RUF009 - immutable
-    """float32, as Keras's, or uint8: rounded, and clipped where an interpolation overshoots."""
+    """float32, as in Keras, or uint8: rounded and clipped."""
     data_format: DataFormat = "channels_last"
     """`"channels_first"` is `(channels, *size)`."""
 
@@ -96,7 +96,7 @@ class Decoding:
 
     @property
     def releases_gil(self) -> bool:
-        """True: decoding and resizing are libjpeg-turbo's, OpenCV's and NumPy's, which let go of it."""
+        """True: libjpeg-turbo, OpenCV and NumPy release the GIL."""
         return True
 
     @property
@@ -113,14 +113,14 @@ class Decoding:
         return ArraySpec((height, width, channels) if last else (channels, height, width), self.dtype)
 
     def into(self, data: Data, out: Array) -> None:
-        """Decodes the bytes of one file into `out`, such as the row of a slot. Needs a `size`.
+        """Decodes the bytes of one file into `out`, such as a row of a slot. Needs a `size`.
 
         Args:
-            data: All the bytes of the file, in any buffer.
-            out: Of the shape and dtype of `element_spec`; fastest where C-contiguous and channels last.
+            data: All bytes of the file, in any buffer.
+            out: An array of `element_spec`; fastest if C-contiguous with channels last.
 
         Raises:
-            ImageError: There is no such image in the bytes. The text does not name the file.
+            ImageError: The bytes hold no such image. The text does not name the file.
         """
         resizing = self._resizing
         if resizing is None:
@@ -136,7 +136,7 @@ class Decoding:
         resizing.fill(pixels, out if self.data_format == "channels_last" else out.transpose(1, 2, 0), size)
 
     def __call__(self, data: Data) -> Array:
-        """Returns the image in an array of its own; without `size`, as large as the file has it.
+        """Returns the image in a new array; without `size` in the size of the file.
 
         Raises:
             ImageError: As for `into`.
@@ -150,7 +150,7 @@ class Decoding:
         pixels = self._pixels(data)
         if self.data_format == "channels_first":
             pixels = pixels.transpose(2, 0, 1)
-        return np.array(pixels, self.dtype, order="C")  # a copy, for they lie in scratch memory
+        return np.array(pixels, self.dtype, order="C")  # a copy of scratch memory
 
     def _pixels(self, data: Any, least: Callable[[int, int], tuple[int, int]] | None = None) -> Array:
         view = memoryview(data).cast("B")
@@ -166,11 +166,11 @@ def decode(source: Data | str | os.PathLike[str], size: tuple[int, int] | None =
 
     Args:
         source: The path of the file, or its bytes.
-        size: Height and width of the result; without it, as the file has it.
+        size: Height and width of the result; None for those of the file.
         options: Fields of `Decoding`: `color_mode`, `interpolation`, `fit`, `decode`, `dtype`, `data_format`.
 
     Raises:
-        ImageError: There is no such image in it; the text begins with the path where there is one.
+        ImageError: It holds no such image. The text begins with the path, if given.
 
     Example:
         >>> ps.image.decode("cat.jpg", color_mode="grayscale").shape

@@ -1,4 +1,4 @@
-"""What every distortion is: an immutable value that can be called, for `map` and `random_map`."""
+"""The base class of distortions: an immutable value that can be called, for `map` and `random_map`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,22 +17,23 @@ _DEFAULTS: Final = Settings()
 class Distortion(ABC):
     """A distortion of images: `fn(element, rng)` for `random_map`; if its numbers are exact, `fn(element)` for `map`.
 
-    What comes out depends on the element and on what `rng` gives, and on nothing else. An element is never written to;
-    a crop or flip alone may be a view of it. Distortions are equal if they do the same, can be hashed and pickled, and
-    hold nothing: any number of threads may call one.
+    The result depends only on the element and on the numbers of `rng`. An element is never written to; a crop or flip
+    may return a view of it. Equal distortions are equal values. They can be hashed and pickled, and have no state, so
+    any number of threads may call one.
 
     An element is an image, `(height, width)` or `(height, width, channels)`; or a tuple, whose first leaf is the image;
-    or a dict, whose `"image"` is. All else in it passes. `compose(..., on=, masks=, data_format=)` says otherwise.
+    or a dict with the image as `"image"`. Other leaves pass unchanged. `compose(..., on=, masks=, data_format=)`
+    selects other leaves.
     """
 
     releases_gil: ClassVar[bool] = True
-    """Threads can run it side by side: `executor="auto"` runs it on them."""
+    """Threads run it in parallel, so `executor="auto"` chooses threads."""
 
     name: ClassVar[str]
-    """What the function that makes it is called."""
+    """The name of the function that makes it."""
 
     def __post_init__(self) -> None:
-        # What a step that runs it is labelled with. Without its numbers: who mends one keeps the run.
+        # The label of its step. Without numbers, so that a run may go on after one was changed.
         object.__setattr__(self, "__qualname__", self.title)
 
     def __call__(self, element: Any, rng: np.random.Generator | None = None) -> Any:
@@ -40,36 +41,36 @@ class Distortion(ABC):
 
         Args:
             element: An image, or a tuple or dict with one.
-            rng: Where numbers are drawn from; not needed if all are exact.
+            rng: The generator of the numbers; not needed if all are exact.
 
         Returns:
             The element with another image, of the same dtype unless the distortion is a conversion.
 
         Raises:
-            ArgumentError: Numbers are to be drawn, and there is no `rng`.
-            ValueError: There is no image, or it is too small for what is to be cut out.
+            ArgumentError: It draws numbers, and there is no `rng`.
+            ValueError: There is no image, or it is too small for a crop.
         """
         draws = Draws(rng, self)
         return distorted(element, self.settings, lambda work: self.apply(work, draws))
 
     @property
     def settings(self) -> Settings:
-        """Which leaves of an element, and how."""
+        """The leaves that it distorts, and how."""
         return _DEFAULTS
 
     @property
     def title(self) -> str:
-        """Its name, and those of what it is made of."""
+        """Its name, and the names of its parts."""
         return self.name
 
     @property
     def is_geometric(self) -> bool:
-        """Whether it moves pixels and does not change them; then it has `add_to`."""
+        """Whether it only moves pixels. Then it has `add_to`."""
         return False
 
     @property
     def keeps_shapes(self) -> bool:
-        """Whether what comes out is as large as what goes in: then images of all sizes may be mixed."""
+        """Whether the result has the shape of the image."""
         return True
 
     @abstractmethod
@@ -77,7 +78,7 @@ class Distortion(ABC):
         """Replaces the images of the frames."""
 
     def add_to(self, path: Path, draws: Draws) -> None:
-        """Adds itself to a warp; only where `is_geometric`."""
+        """Adds itself to a warp, if `is_geometric`."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -88,15 +89,14 @@ class Distortion(ABC):
 
 
 class Geometry(Distortion):
-    """A distortion that moves pixels: masks go with the images, and several in a row are one warp."""
+    """A distortion that moves pixels. Masks move with the images, and several in a row are one warp."""
 
     @property
     def is_geometric(self) -> bool:
-        """It is."""
         return True
 
     def apply(self, work: Work, draws: Draws) -> None:
-        """Warps the frames by this alone."""
+        """Warps the frames."""
         warp((self,), work, draws)
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Geometry(Distortion):
 
 
 def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:
-    """Warps frames once by several geometric distortions."""
+    """Warps frames once, by several geometric distortions."""
     path = Path(*work.size)
     for step in steps:
         step.add_to(path, draws)

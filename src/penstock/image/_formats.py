@@ -1,6 +1,6 @@
-"""Which format the bytes of an image file are in, and how large the image is, before anything is allocated.
+"""The format and the size of an image file, from its header, before any allocation.
 
-Only headers are read here. Formats that nothing here decodes are known by name, so that the error can say what to do.
+Formats that are not decoded here are recognised, so that the error can name them.
 """
 
 import struct
@@ -11,38 +11,38 @@ from typing import Final, NamedTuple
 from penstock.base._errors import SourceError
 
 PIXEL_LIMIT: Final = 2**28
-"""The most pixels of an image, 16,384 x 16,384. Thirty bytes of a header can claim any size, and make a reader allocate
-it."""
+"""The most pixels of an image, 16,384 x 16,384. A header of thirty bytes can claim any size, which a reader would
+allocate."""
 
 
 JPEG_START: Final = b"\xff\xd8\xff"
 
 _MOST_DEFLATED: Final = 1032
-"""Bytes that one byte of a PNG can stand for: a bit for each of two codes, which repeat 258 bytes."""
+"""The most bytes that one byte of a PNG expands to: four codes of two bits, each for 258 bytes."""
 
 
 class ImageError(SourceError):
-    """An image file cannot be decoded: no image, truncated, damaged, too large, or of a kind that nothing here reads.
+    """An image file cannot be decoded: no image, truncated, damaged, too large, or of an unsupported kind.
 
-    The text says what is wrong and what helps. It does not name the file, for which only the bytes were given; whoever
-    read them says so.
+    The text has the fault and the remedy. It does not name the file, because only the bytes are known here. The reader
+    of the file adds its name.
     """
 
 
 class Header(NamedTuple):
-    """What the first bytes of a file say."""
+    """The facts in the first bytes of a file."""
 
     format: str
     """`JPEG`, `PNG`, `BMP`, `GIF`, `WebP` or `TIFF`."""
     height: int
     width: int
     is_blended: bool = False
-    """Whether its codec multiplies colours by alpha, and so loses those that are transparent."""
+    """Whether its codec multiplies colours by alpha, and so loses transparent colours."""
     is_opaque: bool = False
-    """Whether it is known to have no alpha: its codec is asked for colours, which it knows best how to make."""
+    """Whether it has no alpha for sure. Then its codec converts to colours."""
 
 
-# How files begin that people have among their images, and that nothing here decodes.
+# The beginnings of other files that are found among images.
 _OTHERS: Final = (
     (4, (b"ftypavif", b"ftypavis"), "an AVIF image"),
     (4, (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"), "an HEIF image, as telephones make them"),
@@ -66,10 +66,13 @@ _TEXTS: Final = (
 
 
 def header_of(data: memoryview) -> Header:
-    """Returns the format and size of an image file but a JPEG, whose codec reads its header; `data` is all its bytes.
+    """Returns the format and size of an image file, except a JPEG, whose codec reads the header.
+
+    Args:
+        data: All bytes of the file.
 
     Raises:
-        ImageError: No image, one of a format that is not read here, a header cut short, or more than `PIXEL_LIMIT`.
+        ImageError: It is no image, its format is not supported, its header is cut short, or it exceeds `PIXEL_LIMIT`.
     """
     head = bytes(data[:40])
     for magic, parse in _PARSERS:
@@ -84,10 +87,10 @@ def header_of(data: memoryview) -> Header:
 
 
 def check_size(height: int, width: int, format: str, nbytes: int) -> None:
-    """Refuses an image of no pixels, or of so many that decoding it would take gigabytes.
+    """Refuses an image without pixels, or with more than `PIXEL_LIMIT`.
 
     Raises:
-        ImageError: With the size, the limit and the cure.
+        ImageError: With the size, the limit and the remedy.
     """
     if height < 1 or width < 1:
         raise ImageError(
@@ -102,7 +105,7 @@ def check_size(height: int, width: int, format: str, nbytes: int) -> None:
 
 
 def truncated(data: memoryview, where: str = "") -> ImageError:
-    """The error for a file that ends too early."""
+    """Returns the error for a file that ends too early."""
     return ImageError(
         f"truncated: the file ends after {len(data):,} bytes, before the image does{', ' + where if where else ''}. "
         "Most often a download or a copy that was interrupted: fetch the file again."
@@ -110,23 +113,23 @@ def truncated(data: memoryview, where: str = "") -> ImageError:
 
 
 class Frame(NamedTuple):
-    """What the frame header of a JPEG says, beside what its codec reads."""
+    """Facts of a JPEG that its codec does not report."""
 
     height: int
     width: int
     start: int
-    """Where in the file it is."""
+    """The offset of the frame header."""
     is_one_scan: bool
-    """Whether all pixels come in one scan, so that a file without its last ones has no last pixels either."""
+    """Whether all pixels are in one scan, so that a truncated file lacks pixels."""
     is_adobe: bool
-    """Whether it has Adobe's segment, and so its inks inverted. That stands after a profile, often of 500 kB."""
+    """Whether it has Adobe's segment, which means inverted inks. It may follow a profile of 500 kB."""
 
 
 def jpeg_frame(data: memoryview) -> Frame:
     """Returns the frame header of a JPEG.
 
     Raises:
-        ImageError: There is none before the pixels, or before the end of the file.
+        ImageError: There is no frame header before the pixels, or before the end of the file.
     """
     at, frame, is_adobe = 2, 0, False
     try:
@@ -147,7 +150,7 @@ def jpeg_frame(data: memoryview) -> Frame:
 
 
 def ends_early(data: memoryview, format: str) -> bool:
-    """Whether a file that its codec refused is cut short; False where that cannot be seen, or nothing is missing."""
+    """Whether a file that its codec refused is cut short; False if that is not visible."""
     try:
         if format == "WebP":
             return int(struct.unpack_from("<I", data, 4)[0]) + 8 > len(data)
@@ -162,7 +165,7 @@ def ends_early(data: memoryview, format: str) -> bool:
 
 
 def png_chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields the kind and content of each chunk that is complete, up to the end of the image."""
+    """Yields the kind and content of each complete chunk, up to the end of the image."""
     at = 8
     while at + 12 <= len(data):
         (nbytes,) = struct.unpack_from(">I", data, at)
@@ -187,7 +190,7 @@ def _png(data: memoryview, head: bytes) -> Header:
             "few bytes, however compressed. The file is truncated, or made to use up memory."
         )
     if all(kind != b"IEND" for kind, _ in png_chunks(data)):
-        # OpenCV would ask for as much memory as a chunk says that it has: gigabytes, for one flipped bit.
+        # OpenCV would allocate the size that a chunk claims: gigabytes, after one flipped bit.
         raise truncated(data)
     return Header("PNG", height, width)
 
@@ -200,7 +203,7 @@ def _gif(data: memoryview, head: bytes) -> Header:
 def _bmp(data: memoryview, head: bytes) -> Header:
     (info_nbytes,) = struct.unpack_from("<I", head, 14)
     width, height = struct.unpack_from("<HH" if info_nbytes == 12 else "<ii", head, 18)
-    # A negative height: rows from top to bottom. A header of 12 bytes: OS/2's, which knows no alpha.
+    # A negative height means rows from top to bottom. A header of 12 bytes is OS/2's, which has no alpha.
     return Header("BMP", abs(height), width, is_opaque=info_nbytes == 12)
 
 
@@ -230,7 +233,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
         if tag in tags:
             code = {1: "B", 3: "H", 4: "I"}.get(kind, "I")
             offset = start + 8
-            if count * struct.calcsize(code) > 4:  # the field holds where the values are
+            if count * struct.calcsize(code) > 4:  # the field holds an offset
                 (offset,) = struct.unpack_from(order + "I", data, offset)
             (tags[tag],) = struct.unpack_from(order + code, data, offset)
     if tags[339] != 1 or tags[258] > 16:
@@ -241,7 +244,7 @@ def _tiff(data: memoryview, head: bytes) -> Header:
     if tags[262] in (8, 9, 10) or (tags[277] == 2 and tags[284] == 2):
         kind = "CIE L*a*b* colours" if tags[277] == 3 else "two channels, each in a plane of its own"
         raise ImageError(f"a TIFF of {kind}, which its codec reads as others. Convert it to PNG.")
-    # Colours beside unassociated alpha, which libtiff associates with it where it converts to 8 bits.
+    # libtiff multiplies colours by unassociated alpha where it converts to 8 bits.
     is_blended = tags[277] == 4 and tags[338] == 2
     return Header("TIFF", tags[257], tags[256], is_blended, is_opaque=tags[277] in (1, 3))
 

@@ -1,7 +1,7 @@
-"""Where in an element the images are, and what they look like to OpenCV while they are distorted.
+"""The images of an element, and their form for OpenCV during a distortion.
 
-A `Frame` is one image as OpenCV takes it: channels last, none where there is one, of a dtype that it computes in.
-A `Work` is the frames of one element. `distorted` opens an element, has the work done, and closes it again.
+A `Frame` is one image for OpenCV: channels last, without the axis of a single channel, of a dtype that OpenCV supports.
+A `Work` is the frames of one element. `distorted` takes the images out of an element, and puts the results back.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +17,7 @@ from penstock.image._opencv import cv2
 
 Array = npt.NDArray[Any]
 Key = Hashable
-"""Where a leaf stands in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""
+"""The place of a leaf in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Border = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
@@ -32,7 +32,7 @@ BORDERS: Final = {
     "wrap": cv2.BORDER_WRAP,
 }
 
-# What OpenCV computes in, for each dtype that an image may have. int32 and up are exact within 2**53.
+# The dtype that OpenCV computes in, for each dtype of an image. int32 and larger are exact within 2**53.
 _WORKING: Final = {
     np.dtype(given): np.dtype(working)
     for given, working in {
@@ -51,9 +51,9 @@ _WORKING: Final = {
     }.items()
 }
 MAX_SIDE: Final = 32766
-"""The most pixels along an axis: above, OpenCV's warps refuse."""
+"""The most pixels along an axis that OpenCV's warps accept."""
 _MAX_CHANNELS: Final = 128  # of OpenCV 5; 512 before
-# An image as narrow as the one, with as many channels as the other, is one whose axes were mistaken.
+# An image this narrow with this many channels has its axes in another order.
 _FEW_CHANNELS: Final = 4
 _MANY_CHANNELS: Final = 16  # below the sides of MNIST's images, 28, and of CIFAR's, 32
 
@@ -61,7 +61,7 @@ _MANY_CHANNELS: Final = 16  # below the sides of MNIST's images, 28, and of CIFA
 @final
 @dataclass(frozen=True)
 class Settings:
-    """How and where an element is distorted, whatever the distortions are."""
+    """The leaves that are distorted, and how, for any distortion."""
 
     _: KW_ONLY
     on: Key | tuple[Key, ...] | None = None
@@ -83,12 +83,12 @@ class Settings:
 
     @cached_property
     def on_keys(self) -> tuple[Key, ...]:
-        """The leaves that are distorted, or none said."""
+        """The leaves that are distorted; empty for the default."""
         return _keys(self.on)
 
     @cached_property
     def mask_keys(self) -> tuple[Key, ...]:
-        """The leaves that are only warped."""
+        """The leaves that are only moved."""
         return _keys(self.masks)
 
 
@@ -100,12 +100,12 @@ def _keys(given: Any) -> tuple[Key, ...]:
 
 @final
 class Frame:
-    """One image while it is distorted. What is in `image` at first belongs to the caller: it is replaced, not written.
+    """One image during a distortion. The first array in `image` belongs to the caller: it is replaced, not written.
 
     Args:
-        image: Any image that the user gave.
-        settings: Of the distortion.
-        is_mask: Whether its numbers are names of things, which nothing may lie between.
+        image: The user's image.
+        settings: The settings of the distortion.
+        is_mask: Whether it holds class numbers, which must not be interpolated.
 
     Raises:
         ValueError: It is no image.
@@ -120,7 +120,7 @@ class Frame:
         self.border: int = BORDERS[settings.border]
         self.value: float | tuple[float, ...] = 0.0 if is_mask else settings.value
         self.dtype: np.dtype[Any] = _checked(image, self._is_first)
-        """What the image counts as, and is when it goes back."""
+        """The dtype of the result."""
         self._has_one_channel = False
         if image.ndim == 3:
             if self._is_first:
@@ -138,20 +138,20 @@ class Frame:
         """(height, width) or (height, width, channels), two channels or more."""
 
     def make_bools_floats(self) -> None:
-        """Has bools be float32 from 0 to 1 from here on, and what lies beyond the image too; others stay."""
+        """Converts bools and the border value to float32 from 0 to 1. Other dtypes stay."""
         if self.dtype == np.bool_:
             self.image, self.dtype = np.divide(self.image, 255, dtype=np.float32), np.dtype(np.float32)
             value = self.value
             self.value = tuple(each / 255 for each in value) if isinstance(value, tuple) else value / 255
 
     def worked(self, value: float | tuple[float, ...]) -> float | tuple[float, ...]:
-        """A value of a pixel, in the user's units, as it is in `image`."""
+        """Converts a pixel value from the user's units to those of `image`."""
         if self.dtype != np.bool_:
             return value
         return tuple(255.0 * bool(each) for each in value) if isinstance(value, tuple) else 255.0 * bool(value)
 
     def result(self) -> Array:
-        """The image as the user had it: its dtype, its layout."""
+        """Returns the image in the user's dtype and layout."""
         image, dtype = self.image, self.dtype
         if image.dtype != dtype:
             if dtype == np.bool_:
@@ -166,7 +166,7 @@ class Frame:
 
 
 def _rounded(image: Array, dtype: np.dtype[Any]) -> Array:
-    """Working numbers as integers, within the range of the dtype."""
+    """Rounds to integers within the range of the dtype."""
     info = np.iinfo(dtype)
     # The largest float64 that a 64-bit integer can hold is below its own largest value.
     high = info.max if dtype.itemsize < 8 else float(np.nextafter(np.float64(info.max), 0))
@@ -174,7 +174,7 @@ def _rounded(image: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _checked(image: Any, is_first: bool) -> np.dtype[Any]:
-    """The dtype of an image, in this machine's byte order; refuses what is no image."""
+    """Returns the dtype of an image in this machine's byte order. Refuses other objects."""
     if not isinstance(image, np.ndarray):
         raise ValueError(
             f"An image is an array, but here is {type_of(image)}. Say which leaf it is: compose(..., on=0)."
@@ -235,15 +235,15 @@ class Work:
 
 
 def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -> Any:
-    """Has the images of an element distorted and gives the element back with them; what else it holds passes.
+    """Returns an element with distorted images. Other leaves pass unchanged.
 
     Args:
-        element: An image, or a tuple or dict with images in it. It is not written to.
-        settings: Which leaves, and how.
+        element: An image, or a tuple or dict with images. It is not written to.
+        settings: The leaves, and how they are distorted.
         apply: Distorts the frames.
 
     Raises:
-        ValueError: There is no image where one should be.
+        ValueError: A leaf is no image.
     """
     if isinstance(element, np.ndarray) and not settings.on_keys and not settings.mask_keys:
         frame = Frame(element, settings)
@@ -261,7 +261,7 @@ def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -
 
 
 def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:
-    """The element with other leaves at these places; it stays as it is itself."""
+    """Returns a copy of an element with other leaves at these places."""
     if isinstance(element, Mapping):
         return {**element, **leaves}
     values = [leaves.get(number, leaf) for number, leaf in enumerate(element)]
@@ -269,7 +269,7 @@ def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:
 
 
 def _first_image(element: Any) -> Any:
-    """Where the image is if nobody said: as everywhere, the first of a tuple, and what a dict calls so."""
+    """Returns the default place of the image: the first leaf of a tuple, `"image"` of a dict."""
     if isinstance(element, tuple) and element:
         return 0
     if isinstance(element, Mapping):
@@ -282,10 +282,10 @@ def _first_image(element: Any) -> Any:
 
 
 def place_of(element: Any, key: Any) -> Any:
-    """The key or index of a leaf of this element.
+    """Returns the key or index of a leaf of an element.
 
     Raises:
-        ValueError: It has none of this name.
+        ValueError: The element has no such leaf.
     """
     if isinstance(element, Mapping):
         if key in element:

@@ -1,4 +1,4 @@
-"""Distortions that move pixels along straight lines: each is a matrix, and a crop besides is another size."""
+"""Distortions that move pixels along straight lines. Each is a matrix, and a crop also changes the size."""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from penstock.image._warp import Path
 _TRY_COUNT: Final = 10
 _ANYWHERE: Final = (0.0, 1.0)
 _STEEPEST: Final = 100.0
-"""Beyond, nothing could be told. OpenCV counts the reflections up to a place far outside one by one, for ever."""
+"""A steeper image shows nothing, and OpenCV would count the reflections of its border one by one."""
 
 
 def rotate(degrees: Amount) -> Distortion:
-    """Turns the image about its centre, anticlockwise; its size stays.
+    """Turns the image about its centre, anticlockwise. Its size stays.
 
     Args:
         degrees: 15 is -15 to 15.
@@ -43,7 +43,7 @@ class _Rotate(Geometry):
 
 
 def shear(x: Amount, y: Amount = 0.0) -> Distortion:
-    """Leans the image over about its centre; its size stays.
+    """Leans the image over about its centre. Its size stays.
 
     Args:
         x: Pixels to the right for each pixel up. 0.2 is -0.2 to 0.2.
@@ -68,12 +68,12 @@ class _Shear(Geometry):
 
 
 def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distortion:
-    """Enlarges or shrinks what the image shows, about its centre; its size stays.
+    """Enlarges or shrinks the content of the image about its centre. Its size stays.
 
     Args:
-        factor: For both directions; 0.2 is 0.8 to 1.2, and above 1 things are larger.
-        x: For the width alone, on top of it.
-        y: For the height alone.
+        factor: The factor for both directions; 0.2 is 0.8 to 1.2. Above 1 enlarges.
+        x: An additional factor for the width.
+        y: An additional factor for the height.
     """
     ranges = {"factor": factor, "x": x, "y": y}
     return _Scale(*(spread(f"scale(): {name}", value, around=1, least=0.01) for name, value in ranges.items()))
@@ -94,10 +94,10 @@ class _Scale(Geometry):
 
 
 def translate(x: Amount, y: Amount) -> Distortion:
-    """Shifts what the image shows; its size stays.
+    """Shifts the content of the image. Its size stays.
 
     Args:
-        x: Pixels to the right, parts of pixels too. 4 is -4 to 4.
+        x: Pixels to the right, also a fraction. 4 is -4 to 4.
         y: Pixels down.
     """
     ranges = {"x": x, "y": y}
@@ -121,8 +121,8 @@ def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
     """Swaps left and right, or top and bottom.
 
     Args:
-        horizontal: How probable it is that left and right are swapped; 1 is always.
-        vertical: How probable it is that top and bottom are, whatever happens to left and right.
+        horizontal: Probability of a swap of left and right; 1 is always.
+        vertical: Probability of a swap of top and bottom, independent of the other.
     """
     what = {"horizontal": horizontal, "vertical": vertical}
     return _Flip(*(chance(f"flip(): {name}", value) for name, value in what.items()))
@@ -142,18 +142,18 @@ class _Flip(Geometry):
 
 
 def crop(height: int, width: int, *, down: Amount = _ANYWHERE, across: Amount = _ANYWHERE) -> Distortion:
-    """Cuts a part out, anywhere in the image.
+    """Cuts out a part of the image.
 
     An image `(h, w, channels)` becomes `(height, width, channels)`.
 
     Args:
-        height: Of the part, in pixels.
-        width: Of the part.
-        down: Where it lies: 0 is at the top, 1 at the bottom, 0.5 in the middle.
-        across: Likewise, from left to right.
+        height: Height of the part in pixels.
+        width: Width of the part in pixels.
+        down: Its place: 0 is at the top, 1 at the bottom, 0.5 in the middle.
+        across: The same from left to right.
 
     Raises:
-        ValueError: When called: an image is smaller than that.
+        ValueError: When called: an image is smaller than the part.
 
     Example:
         >>> from penstock.image import crop
@@ -180,7 +180,7 @@ class _Crop(Geometry):
 
     @property
     def keeps_shapes(self) -> bool:
-        """No: all come out alike."""
+        """False: all results have one size."""
         return False
 
     def add_to(self, path: Path, draws: Draws) -> None:
@@ -196,7 +196,7 @@ class _Crop(Geometry):
 
 
 def _offset(room: int, part: float) -> int:
-    """One of the `room + 1` places, each as likely as the others where `part` is anything from 0 to 1."""
+    """Returns one of the `room + 1` places. They are equally likely for an even `part` from 0 to 1."""
     return min(int(part * (room + 1)), room)
 
 
@@ -209,21 +209,21 @@ def resized_crop(
     down: Amount = _ANYWHERE,
     across: Amount = _ANYWHERE,
 ) -> Distortion:
-    """Cuts a part of random size and shape out and gives it the size wanted; as torchvision's `RandomResizedCrop`.
+    """Cuts out a part of random size and shape, and resizes it, like torchvision's `RandomResizedCrop`.
 
-    An image of any height and width becomes `(height, width, channels)`. Ten times a part is drawn; if none lies within
-    the image, it is the largest one in the middle whose ratio is allowed.
+    An image of any height and width becomes `(height, width, channels)`. A part is drawn up to ten times. If none fits
+    into the image, it is the largest part in the middle with an allowed ratio.
 
-    By itself, or with crops and flips alone, a part that shrinks is averaged, so that nothing flickers. In a warp with
-    others each pixel is interpolated where it falls, which at less than half the size leaves pixels out.
+    Alone, or with crops and flips, a part that shrinks is averaged, so that nothing flickers. In a warp with other
+    steps each pixel is interpolated at its place, which skips pixels below half the size.
 
     Args:
-        height: Of the result, in pixels.
-        width: Of the result.
-        area: Of the part, where the whole image is 1.
+        height: Height of the result in pixels.
+        width: Width of the result in pixels.
+        area: Area of the part, where the whole image is 1.
         ratio: Width over height of the part; its logarithm is drawn evenly.
-        down: Where it lies: 0 is at the top, 1 at the bottom.
-        across: Likewise, from left to right.
+        down: Its place: 0 is at the top, 1 at the bottom.
+        across: The same from left to right.
     """
     return _ResizedCrop(
         whole("resized_crop(): height", height, MAX_SIDE),
@@ -248,7 +248,7 @@ class _ResizedCrop(Geometry):
 
     @property
     def keeps_shapes(self) -> bool:
-        """No: all come out alike."""
+        """False: all results have one size."""
         return False
 
     def add_to(self, path: Path, draws: Draws) -> None:
@@ -268,7 +268,7 @@ class _ResizedCrop(Geometry):
 
 
 def drawn_part(area: Range, ratio: Range, height: int, width: int, draws: Draws) -> tuple[int, int] | None:
-    """Height and width of a part of an image, or None if none of ten that were drawn lies within it."""
+    """Draws height and width of a part of an image; None if none of ten fits."""
     logarithms = Range(math.log(ratio.low), math.log(ratio.high))
     for _ in range(_TRY_COUNT):
         pixels = height * width * draws.between(area)

@@ -1,4 +1,4 @@
-"""The first frame of a GIF, cut out of the file, so that no codec looks at the others."""
+"""The first frame of a GIF, cut out of the file, so that no codec reads the others."""
 
 import struct
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from penstock.image._formats import truncated
 
 
 class FirstFrame(NamedTuple):
-    """A GIF of one frame, whose canvas is the frame: one around it might be of gigabytes."""
+    """A GIF of one frame, whose canvas is the frame. A larger canvas might take gigabytes."""
 
     data: bytes
     height: int
@@ -15,10 +15,13 @@ class FirstFrame(NamedTuple):
 
 
 def first_frame(data: memoryview) -> FirstFrame:
-    """Returns the first frame of a GIF, of which `data` is all the bytes; what follows it is not looked at.
+    """Returns the first frame of a GIF. The rest of the file is not read.
+
+    Args:
+        data: All bytes of the file.
 
     Raises:
-        ImageError: The file ends, or has its end mark, before the first frame does.
+        ImageError: The file, or its end mark, comes before the end of the first frame.
     """
     try:
         at = 13 + _table_nbytes(data[10])
@@ -32,7 +35,7 @@ def first_frame(data: memoryview) -> FirstFrame:
         raise truncated(data, "within the first frame of the GIF") from None
     alone = bytearray(data[:end]) + b";"
     struct.pack_into("<HH", alone, 6, width, height)
-    alone[11] = 0  # the colour around the frame, of which there is nothing: OpenCV refuses one beyond the palette
+    alone[11] = 0  # the background colour, unused: OpenCV refuses one beyond the palette
     struct.pack_into("<HH", alone, at + 1, 0, 0)
     return FirstFrame(bytes(alone), height, width)
 
@@ -42,7 +45,7 @@ def _table_nbytes(flags: int) -> int:
 
 
 def _after_blocks(data: memoryview, at: int) -> int:
-    """Where the chain of blocks that begins at `at` has ended; each begins with its length, and one of none is last."""
+    """Returns the end of a chain of blocks. Each begins with its length, and an empty block is the last."""
     while data[at]:
         at += data[at] + 1
     return at + 1

@@ -1,12 +1,12 @@
-"""OpenCV, or what to do where it is missing.
+"""OpenCV, or an error with the remedy if it is missing.
 
-OpenCV's own threads are turned off when `penstock.image` is first imported: their number is a setting of the whole
-process. A loader has as many workers as there are cores, each of which makes calls of some tens of microseconds, and
-between calls OpenCV's threads spin. Measured on two cores: distorting characters of 64x64 took 105 us of processor time
-an image without them, 160 to 190 us with them, and two workers were slower than one.
+The first import of `penstock.image` turns off OpenCV's own threads. Their number is a setting of the whole process. A
+loader has a worker for each core. Each worker makes calls of some tens of microseconds, and OpenCV's threads spin
+between calls. Measured on two cores: distorting characters of 64x64 took 105 us of processor time an image without
+these threads, and 160 to 190 us with them. Two workers were slower than one.
 
-Who has set their number before, by `cv2.setNumThreads` or `OPENCV_FOR_THREADS_NUM`, keeps it; who wants them for work
-of their own calls `cv2.setNumThreads` afterwards.
+A number that was set before, by `cv2.setNumThreads` or `OPENCV_FOR_THREADS_NUM`, stays. `cv2.setNumThreads` after the
+import turns the threads on again.
 """
 
 import os
@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise OpenCVMissingError(
         f"penstock.image works on OpenCV, which cannot be imported ({error}): pip install 'penstock[image]'. "
-        "Where opencv-python or opencv-contrib-python is installed already, that will do too."
+        "An installed opencv-python or opencv-contrib-python works too."
     ) from error
 
 if "OPENCV_FOR_THREADS_NUM" not in os.environ and cv2.getNumThreads() == cv2.getNumberOfCPUs():

@@ -1,6 +1,6 @@
-"""Distortions that change pixels where they stand. Integers are rounded and stay within their dtype; floats are free.
+"""Distortions of pixel values. Integers are rounded and clipped to their dtype; floats are not.
 
-Amounts are in the pixels' own units, or factors: nothing depends on whether floats go to 1 or to 255.
+Amounts are factors, or in the units of the pixels. So the range of floats does not matter.
 """
 
 import math
@@ -19,16 +19,16 @@ from penstock.image._values import Amount, Draws, Range, numbers, spread
 _NO_BLUR: Final = 0.1
 """A standard deviation, in pixels, below which no 8-bit pixel changes."""
 _MOST_BLUR: Final = 1000.0
-"""Beyond, an image is as good as one colour, and its time grows without end."""
+"""A larger one makes the image one colour, and takes ever more time."""
 _LEAST_NOISE: Final = 0.1
-"""A standard deviation, in levels, below which rounding takes all noise away."""
+"""A standard deviation, in levels, below which rounding removes all noise."""
 
 _STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
 _TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
 
 
 def blur(sigma: Amount) -> Distortion:
-    """Blurs by a Gaussian; beyond the border the image is mirrored.
+    """Blurs with a Gaussian. Beyond the border the image is mirrored.
 
     Args:
         sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
@@ -52,10 +52,10 @@ class _Blur(Distortion):
 
 
 def smooth(amount: Amount) -> Distortion:
-    """Mixes each pixel with the mean of its eight neighbours; beyond the border the image is mirrored.
+    """Mixes each pixel with the mean of its eight neighbours. Beyond the border the image is mirrored.
 
     Args:
-        amount: Which part is the neighbours': 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
+        amount: The neighbours' part: 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
     """
     return _Smooth(spread("smooth(): amount", amount, above=0, least=0, most=1))
 
@@ -71,10 +71,10 @@ class _Smooth(Distortion):
 
 
 def sharpen(amount: Amount) -> Distortion:
-    """Takes each pixel away from the mean of its eight neighbours; beyond the border the image is mirrored.
+    """Moves each pixel away from the mean of its eight neighbours. Beyond the border the image is mirrored.
 
     Args:
-        amount: How far, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
+        amount: The distance, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
     """
     return _Sharpen(spread("sharpen(): amount", amount, above=0, least=0))
 
@@ -117,7 +117,7 @@ class _Brightness(Distortion):
 
 
 def contrast(factor: Amount) -> Distortion:
-    """Takes all pixels away from the image's mean, over all channels, or closer to it.
+    """Moves all pixels away from the mean of the image over all channels, or closer to it.
 
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be grey.
@@ -142,10 +142,10 @@ def noise(sigma: Amount) -> Distortion:
     """Adds a normal random number to each pixel of each channel.
 
     Args:
-        sigma: Their standard deviation in the pixels' own units: levels of 0 to 255 for uint8. 8 is 0 to 8.
+        sigma: Their standard deviation in the units of the pixels: levels of 0 to 255 for uint8. 8 is 0 to 8.
 
     Raises:
-        ValueError: When called: the pixels are integers, and `sigma` so small that all of them would stay.
+        ValueError: When called: the pixels are integers, and `sigma` is too small to change any.
     """
     return _Noise(spread("noise(): sigma", sigma, above=0, least=0))
 
@@ -181,15 +181,15 @@ _DEPTHS: Final[dict[np.dtype[Any], int]] = {
 def erase(
     area: Amount = (0.02, 0.33), ratio: Amount = (0.3, 10 / 3), value: float | Sequence[float] = 0.0
 ) -> Distortion:
-    """Paints a rectangle over; if none of ten that are drawn lies within the image, it stays as it is.
+    """Paints a rectangle over. If none of ten drawn rectangles fits into the image, the image stays unchanged.
 
     Z. Zhong, L. Zheng, G. Kang, S. Li, Y. Yang, "Random Erasing Data Augmentation", AAAI 2020; they erase every second
     image: `sometimes(0.5, erase())`.
 
     Args:
-        area: Of the rectangle, where the whole image is 1.
+        area: Area of the rectangle, where the whole image is 1.
         ratio: Width over height; its logarithm is drawn evenly.
-        value: What it is painted with, in the pixels' own units; one number, or one for each channel.
+        value: The paint, in the units of the pixels; one number, or one for each channel.
     """
     return _Erase(
         spread("erase(): area", area, least=1e-6, most=1),
@@ -222,7 +222,7 @@ def _paint(frame: Frame, place: tuple[slice, slice], value: tuple[float, ...]) -
     channel_count = frame.image.shape[2] if frame.image.ndim == 3 else 1
     if len(value) not in (1, channel_count):
         raise ValueError(
-            f"erase(value=) has {len(value)} numbers, and the image {channel_count} channels. Give one, or so many."
+            f"erase(value=) has {len(value)} numbers, and the image {channel_count} channels. Give one, or as many."
         )
     color = np.asarray(frame.worked(value))
     if frame.image.dtype.kind != "f":

@@ -23,17 +23,17 @@ _DTYPES: Final = tuple(np.dtype(name) for name in ("uint8", "float32", "uint16",
 @final
 @dataclass(frozen=True)
 class Resizing:
-    """Makes images of one size from images of any: a function for `map`, and a value (equal, hashable, picklable).
+    """Resizes images to one size. A function for `map`, and an immutable, hashable, picklable value.
 
-    An image `(height, width, channels)` of 1 to 4 channels, or `(height, width)`, becomes one of the same dtype with
-    the given height and width. The arithmetic is float32. Where the dtype is an integer, the result is rounded and,
-    for bicubic, Lanczos and Mitchell may leave the range of the source, clipped; floats are left as they come out.
+    An image `(height, width, channels)` of 1 to 4 channels, or `(height, width)`, becomes an image of the same dtype
+    with the given height and width. The arithmetic is float32. Integers are rounded and clipped, because bicubic,
+    Lanczos and Mitchell overshoot. Floats are neither.
 
-    Pixels are those of `tf.image.resize`, to some 1e-3 of a level: half-pixel centres, no antialiasing. `area` is the
-    one to shrink with where aliasing matters. Bilinear from uint8 to uint8, or to less than half as many pixels, is
-    computed in integers: within 1 level of that, 0.25 on average.
+    Pixels are those of `tf.image.resize`, to about 1e-3 of a level: half-pixel centres, no antialiasing. If aliasing
+    matters, shrink with `area`. Bilinear from uint8 to uint8, or to less than half as many pixels, is computed in
+    integers: within 1 level of that, 0.25 on average.
 
-    Random access and order: an element is an element. Memory: scratch memory of the thread, of at most 4 MiB an array.
+    Random access and order: kept. Memory: scratch memory of the thread, of at most 4 MiB an array.
 
     Example:
         >>> ps.from_arrays(photos).map(ps.image.Resizing((64, 64))).element_spec
@@ -45,8 +45,8 @@ class Resizing:
     _: KW_ONLY
     interpolation: Interpolation = "bilinear"
     fit: Fit = "stretch"
-    """What happens where the proportions differ: `"stretch"` takes the whole image, `"crop"` its largest centred part
-    of the right proportions, and `"pad"` puts the whole image, in its own proportions, amid zeros."""
+    """The treatment of other proportions: `"stretch"` takes the whole image, `"crop"` its largest centred part of the
+    right proportions, and `"pad"` surrounds the whole image, in its own proportions, with zeros."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(self.size))
@@ -55,11 +55,11 @@ class Resizing:
 
     @property
     def releases_gil(self) -> bool:
-        """True: the work is OpenCV's and NumPy's, which let go of it."""
+        """True: OpenCV and NumPy release the GIL."""
         return True
 
     def __call__(self, image: Array) -> Array:
-        """Returns the image in the new size, in an array of its own."""
+        """Returns the image in the new size, in a new array."""
         image = np.asarray(image)
         out = np.empty((*self.size, *image.shape[2:]), image.dtype)
         self.into(image, out)
@@ -73,7 +73,7 @@ class Resizing:
             out: `(*size, channels)` or `size`, any strides, of the image's dtype or float32.
 
         Raises:
-            SpecError: The image is none, or has another dtype.
+            SpecError: It is no image, or its dtype is not supported.
         """
         if image.ndim not in (2, 3) or 0 in image.shape or image.shape[2:] > (4,) or image.dtype not in _DTYPES:
             cure = (
@@ -86,13 +86,13 @@ class Resizing:
         self.fill(image, out)
 
     def fill(self, image: Array, out: Array, size: tuple[int, int] | None = None) -> None:
-        """What `into` does, of pixels that are known to be an image.
+        """The same as `into`, without a check of the image.
 
         Args:
             image: As for `into`.
             out: As for `into`.
-            size: Height and width that it had before it was decoded smaller. Its edges are put where those of the whole
-                would be: a smaller one has other proportions, by the rounding of its sides.
+            size: Height and width before it was decoded smaller. They determine its edges, because the rounded sides of
+                a smaller image have other proportions.
         """
         if image.ndim == 3 and image.shape[2] == 1:
             image, out = image[..., 0], out[..., 0]
@@ -104,7 +104,7 @@ class Resizing:
         self._interpolate(image, out)
 
     def least_size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the smallest size of an image of these proportions that this need not enlarge."""
+        """Returns the smallest size of an image with these proportions that is not enlarged."""
         place = self._place(height, width)
         (rows, columns), (out_rows, out_columns) = place.image, place.out
         return (
@@ -113,7 +113,7 @@ class Resizing:
         )
 
     def _place(self, height: int, width: int) -> "_Place":
-        """Which part of the image goes where in the result; in Keras's float32, for its rounding can decide a pixel."""
+        """Returns the used part of the image and its place. In float32, because Keras's rounding can decide a pixel."""
         target_height, target_width = self.size
         image, out = (slice(0, height), slice(0, width)), (slice(0, target_height), slice(0, target_width))
         float32 = np.float32
@@ -160,26 +160,26 @@ def _from(start: int, length: int) -> slice:
 
 
 def _is_opencvs(out: Array) -> bool:
-    """Whether OpenCV writes into an array: it reads the strides of axes of one pixel too, which NumPy passes over."""
+    """Whether OpenCV can write into an array. It also checks strides of axes of one pixel, which NumPy ignores."""
     return out.flags.c_contiguous and (out.ndim == 2 or out.strides[1] == out.strides[2] * out.shape[2])
 
 
 def _in_levels(image: Array, out: Array) -> bool:
-    """Whether an image of uint8 is interpolated in whole levels, and not in float32.
+    """Whether a uint8 image is interpolated in integers, and not in float32.
 
-    Where it is shrunk, floats cost more: 141 us for 500 x 375 x 3 to 180 x 180, whose conversion alone writes 2.25 MB,
-    against 93 us, of 725 us with the decoding of the JPEG. Nothing is lost where levels are asked for.
+    If it shrinks, floats cost more: 141 us for 500 x 375 x 3 to 180 x 180, whose conversion alone writes 2.25 MB,
+    against 93 us, of 725 us with the decoding of the JPEG. A uint8 result loses nothing.
     """
     return out.dtype == np.uint8 or image.size > 2 * out.size
 
 
 def _by_opencv(image: Array, out: Array) -> None:
-    """Bilinear, with half-pixel centres, as OpenCV has it; `out` is C-contiguous and of the same dtype."""
+    """Bilinear with half-pixel centres, by OpenCV. `out` is C-contiguous and of the same dtype."""
     cv2.resize(image, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
 
 
 def _by_taps(image: Array, out: Array, interpolation: str) -> None:
-    """Any kernel: first down the columns, which reads whole rows, then, transposed, along them. `out` is contiguous."""
+    """Any kernel: first along columns, which reads whole rows, then, transposed, along rows. `out` is contiguous."""
     height, width = out.shape[:2]
     narrow = scratch("narrow", (height, *image.shape[1:]), np.float32)
     _down(np.ascontiguousarray(image), narrow, interpolation)
@@ -204,7 +204,7 @@ def _down(image: Array, out: Array, interpolation: str) -> None:
 
 
 def _store(floats: Array, out: Array) -> None:
-    """Writes float32 into another dtype: rounded and clipped where that is an integer. `floats` is used up."""
+    """Converts float32 to another dtype: rounded and clipped for integers. Overwrites `floats`."""
     if out.dtype.kind in "iu":
         limits = np.iinfo(out.dtype)
         np.rint(floats, out=floats)
@@ -215,7 +215,7 @@ def _store(floats: Array, out: Array) -> None:
 def resize(
     image: Array, size: tuple[int, int], *, interpolation: Interpolation = "bilinear", fit: Fit = "stretch"
 ) -> Array:
-    """Returns one image in another size; see `Resizing`, which is the same as a function for `map`.
+    """Returns one image in another size. `Resizing` is the same as a function for `map`.
 
     Example:
         >>> ps.image.resize(photo, (64, 64), fit="crop").shape
@@ -225,7 +225,7 @@ def resize(
 
 
 def checked_size(size: object) -> tuple[int, int]:
-    """Returns a height and width as plain ints, or says what is wrong with them."""
+    """Returns a height and width as plain ints, or raises an error."""
     sides = [as_int(each) for each in size] if isinstance(size, (tuple, list)) else [None]
     numbers = [number for number in sides if number is not None]
     if len(numbers) < len(sides):
@@ -236,6 +236,6 @@ def checked_size(size: object) -> tuple[int, int]:
 
 
 def check_choice(what: str, value: object, literal: Any) -> None:
-    """Refuses a value that is none of a `Literal`'s."""
+    """Refuses a value that is not in a `Literal`."""
     if value not in get_args(literal):
         raise ArgumentError(f"{what} is {value!r}. It is one of {', '.join(map(repr, get_args(literal)))}.")

@@ -1,7 +1,7 @@
 """Memory of a thread that is used again for each image.
 
-An image of 500 x 375 pixels in fresh memory costs some 140 page faults. A thread's arrays are its own, so there is
-nothing to lock; each lives until the thread asks for the same one again.
+An image of 500 x 375 pixels in fresh memory costs some 140 page faults. Each thread has its own arrays, so there is no
+lock. An array is valid until the thread requests the same name again.
 """
 
 import math
@@ -12,22 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 KEPT_NBYTES: Final = 2**22
-"""The most that is kept of one array, 1,300 x 1,000 pixels of RGB. A larger one is fresh memory, which the system takes
-back. A thread that decodes and resizes has at most six: the image, and for kernels but bilinear five of floats."""
+"""The largest array that is kept, 1,300 x 1,000 pixels of RGB. A larger one is fresh memory, which goes back to the
+system. A thread keeps at most six: the image, and for kernels other than bilinear five of floats."""
 
 
 class _Kept(threading.local):
     def __init__(self) -> None:
         self.memory: dict[str, npt.NDArray[np.uint8]] = {}
         self.arrays: dict[str, npt.NDArray[Any]] = {}
-        """What was last made of it, which is most often what is asked for next."""
+        """The last array of each name, which is most often requested next."""
 
 
 _kept = _Kept()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """Returns an array, C-contiguous, its content undefined, that is this thread's until it asks for `name` again."""
+    """Returns a C-contiguous array of undefined content, valid until this thread requests `name` again."""
     last = _kept.arrays.get(name)
     if last is not None and last.shape == shape and last.dtype == dtype:
         return last

@@ -1,7 +1,7 @@
-"""simplejpeg, or what to do where it is missing.
+"""simplejpeg, or an error with the remedy if it is missing.
 
-It is libjpeg-turbo, inside a wheel of 400 kB, and nothing else. See design/0009-decoding.md for why OpenCV, which has
-the same library inside, does not decode our JPEGs.
+It is libjpeg-turbo in a wheel of 400 kB. See design/0009-decoding.md for the reason not to use OpenCV, which has the
+same library inside.
 """
 
 from penstock.base._errors import PenstockError

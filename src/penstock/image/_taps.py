@@ -1,8 +1,8 @@
-"""The weights with which pixels of an image are added up to those of a resized one, one axis at a time.
+"""The weights of pixels in a resized image, one axis at a time.
 
-They are TensorFlow's, of `tf.image.resize` without antialiasing: the centre of a pixel is half a pixel from its edge, a
-kernel is as wide in a small image as in a large one (so shrinking skips pixels, but for `area`), and what of it lies
-outside the image is left out, the rest scaled to a sum of 1.
+They are those of TensorFlow's `tf.image.resize` without antialiasing. The centre of a pixel is half a pixel from its
+edge. The width of a kernel does not depend on the scale, so shrinking skips pixels, except with `area`. The part of a
+kernel outside the image is cut off, and the rest is scaled to a sum of 1.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ Floats = npt.NDArray[np.float64]
 
 
 class Taps(NamedTuple):
-    """For each pixel of the result, which pixels of the source make it up, and how much."""
+    """The source pixels of each pixel of the result, and their weights."""
 
     indices: npt.NDArray[np.intp]
     """`(tap_count, target)`, within the source."""
     weights: npt.NDArray[np.float32]
-    """`(tap_count, target, 1)`, so that each multiplies rows."""
+    """`(tap_count, target, 1)`, to multiply rows."""
 
 
 @lru_cache(maxsize=64)
 def taps(interpolation: str, source: int, target: int) -> Taps:
-    """Returns the taps along one axis from `source` pixels to `target`; the 64 last used are kept."""
+    """Returns the taps along one axis from `source` pixels to `target`. Keeps the last 64 results."""
     if interpolation == "area":
         indices, weights = _area(source, target)
     else:
@@ -41,10 +41,10 @@ def taps(interpolation: str, source: int, target: int) -> Taps:
 
 
 def _centres(interpolation: str, source: int, target: int) -> Floats:
-    """Where in the source the centre of each pixel of the result lies, with TensorFlow's roundings.
+    """Returns the centre of each pixel of the result in the source, with TensorFlow's rounding.
 
-    They are float32, which decides whether a pixel at the end of a Gaussian, 1.5 away, counts: 2 levels of 255. For
-    bicubic, weights are looked up in a table of 1024 places between two pixels: 0.02 levels on average.
+    It is float32, which decides whether a pixel at the end of a Gaussian, 1.5 away, counts: 2 levels of 255. Bicubic
+    weights come from a table of 1024 places between two pixels: 0.02 levels on average.
     """
     float32 = np.float32
     is_cubic = interpolation == "bicubic"
@@ -55,14 +55,14 @@ def _centres(interpolation: str, source: int, target: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def nearest(source: int, target: int) -> npt.NDArray[np.intp]:
-    """Returns the pixel of the source for each of the target; in float32, as TensorFlow, for ties go by rounding."""
+    """Returns the source pixel of each target pixel. In float32 like TensorFlow, whose rounding decides ties."""
     scale = np.float32(source) / np.float32(target)
     indices = ((np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale).astype(np.intp)
     return np.minimum(indices, source - 1)
 
 
 def _area(source: int, target: int) -> tuple[Floats, Floats]:
-    """Each pixel of the result is the mean of the stretch of the source that it covers."""
+    """Each pixel of the result is the mean of the source pixels that it covers."""
     edges = np.arange(target + 1) * (source / target)
     indices = np.floor(edges[:-1]) + np.arange(int(np.ceil(source / target)) + 1)[:, None]
     overlap = np.minimum(indices + 1, edges[1:]) - np.maximum(indices, edges[:-1])

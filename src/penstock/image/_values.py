@@ -1,8 +1,8 @@
-"""The numbers of a distortion: ranges that they are drawn from, and the drawing.
+"""The numbers of a distortion: their ranges, and the drawing.
 
-One rule for all: a pair `(low, high)` is the range, `exactly(value)` is always that value, and a single number says how
-far an amount goes from changing nothing: `rotate(15)` is -15 to 15, `scale(0.2)` is 0.8 to 1.2, `blur(1.5)` is 0 to
-1.5. What is no amount but a place or a size, such as a period, is that number itself.
+One rule holds for all arguments. A pair `(low, high)` is the range, and `exactly(value)` is always that value. A single
+number is the largest distance from no change: `rotate(15)` is -15 to 15, `scale(0.2)` is 0.8 to 1.2, `blur(1.5)` is 0
+to 1.5. For places and sizes, such as a period, a single number is that number.
 """
 
 import math
@@ -21,7 +21,7 @@ Amount = float | tuple[float, float] | list[float]
 
 @final
 class Range(NamedTuple):
-    """Where a number is drawn from, evenly; one value where both ends are equal."""
+    """The range of an evenly drawn number; one value if both ends are equal."""
 
     low: float
     high: float
@@ -33,9 +33,9 @@ class Range(NamedTuple):
 
 
 def exactly(value: float) -> Range:
-    """Says that a distortion's number is always this one, and not drawn.
+    """Fixes a number of a distortion, so that it is not drawn.
 
-    A distortion whose numbers are all exact needs no `rng`: it is a function of its element alone, for `map`.
+    A distortion with only exact numbers needs no `rng`: it is a function of its element alone, for `map`.
 
     Example:
         >>> from penstock.image import exactly, rotate
@@ -56,20 +56,19 @@ def spread(
     around: float | None = None,
     above: float | None = None,
 ) -> Range:
-    """The range that an argument means.
+    """Returns the range of an argument.
 
     Args:
         what: The function and its argument, for messages.
-        value: What the user gave.
-        least: The lowest that can be meant.
-        most: The highest.
-        around: A single number `r` means `around - r` to `around + r`, as far as that is within `least` and `most`.
-            None: it means itself.
-        above: In place of `around`, where an amount has one direction: `r` means `above` to `above + r`.
+        value: The argument.
+        least: The lowest allowed number.
+        most: The highest allowed number.
+        around: A single number `r` means `around - r` to `around + r`. None: it means itself.
+        above: In place of `around`, for an amount with one direction: `r` means `above` to `above + r`.
 
     Raises:
-        ArgumentError: No range, or beyond what can be meant.
-        ArgumentTypeError: No numbers.
+        ArgumentError: It is no range, or out of bounds.
+        ArgumentTypeError: It holds no numbers.
     """
     if isinstance(value, list | tuple):
         if len(value) != 2:
@@ -106,11 +105,11 @@ def _number(what: str, value: Any) -> float:
 
 
 def chance(what: str, value: Any) -> float:
-    """An argument that is a probability; True is as good a way to say always.
+    """Returns a probability. True means 1.
 
     Raises:
-        ArgumentError: Below 0 or above 1.
-        ArgumentTypeError: No number.
+        ArgumentError: It is below 0 or above 1.
+        ArgumentTypeError: It is no number.
     """
     number = float(value) if isinstance(value, bool) else as_float(value)
     if number is None:
@@ -121,11 +120,11 @@ def chance(what: str, value: Any) -> float:
 
 
 def numbers(what: str, value: Any) -> tuple[float, ...]:
-    """An argument that is a number, or one for each channel.
+    """Returns a number, or one for each channel.
 
     Raises:
-        ArgumentError: None, or not finite.
-        ArgumentTypeError: No numbers.
+        ArgumentError: There is none, or one is not finite.
+        ArgumentTypeError: They are no numbers.
     """
     try:
         found = tuple(np.asarray(value, np.float64).reshape(-1).tolist())
@@ -137,11 +136,11 @@ def numbers(what: str, value: Any) -> tuple[float, ...]:
 
 
 def whole(what: str, value: Any, most: float = math.inf) -> int:
-    """An argument that counts something: an integer of at least 1, and at most `most`.
+    """Returns a count: an integer from 1 to `most`.
 
     Raises:
-        ArgumentError: Below 1, or above `most`.
-        ArgumentTypeError: No integer.
+        ArgumentError: It is below 1, or above `most`.
+        ArgumentTypeError: It is no integer.
     """
     number = as_int(value)
     if number is None:
@@ -155,11 +154,11 @@ def whole(what: str, value: Any, most: float = math.inf) -> int:
 
 @final
 class Draws:
-    """The random numbers of one element, in the order in which they are asked for.
+    """The random numbers of one element, in the order of the calls.
 
     Args:
-        rng: Where they come from, or None if nothing may be drawn.
-        asker: Who asks, for the message.
+        rng: The generator; None if no number may be drawn.
+        asker: The distortion, for the message.
     """
 
     __slots__ = ("_asker", "_rng", "unit")
@@ -167,26 +166,26 @@ class Draws:
     def __init__(self, rng: np.random.Generator | None, asker: object) -> None:
         self._rng = rng
         self._asker = asker
-        # One by one: an array of them would let go of the GIL, and another thread's turn costs more than they do.
+        # One by one: drawing an array releases the GIL, and another thread's turn costs more than the numbers.
         self.unit: Callable[[], float] = partial(_refuse, asker) if rng is None else rng.random
-        """Gives a number in [0, 1)."""
+        """Draws a number in [0, 1)."""
 
     @property
     def rng(self) -> np.random.Generator:
         """The generator, for whole arrays of numbers.
 
         Raises:
-            ArgumentError: There is none.
+            ArgumentError: There is no generator.
         """
         return self._rng or _refuse(self._asker)
 
     def between(self, range_: Range) -> float:
-        """A number of a range; none is drawn where there is only one."""
+        """Draws a number of a range. A range of one number draws nothing."""
         low, high = range_
         return low if low == high else low + (high - low) * self.unit()
 
     def happens(self, probability: float) -> bool:
-        """Whether something of this probability happens; nothing is drawn for 0 and 1."""
+        """Draws whether an event of this probability happens. 0 and 1 draw nothing."""
         return probability >= 1 or (probability > 0 and self.unit() < probability)
 
 

@@ -1,8 +1,8 @@
-"""Many changes of geometry as one: where each pixel of the result comes from, then one interpolation.
+"""Several geometric changes as one: the origin of each pixel of the result, then one interpolation.
 
-A `Path` leads from a pixel of the result back to a place in the image. Each step adds its own inverse: affine ones
-multiply into a matrix, others stand between two matrices. At the end an affine path is one `cv2.warpAffine`, or mere
-slicing where it is a crop, flip or resize; any other is evaluated for every pixel and is one `cv2.remap`.
+A `Path` maps a pixel of the result back to a place in the image. Each step adds its inverse. Affine steps multiply into
+a matrix, others stand between two matrices. At the end an affine path is one `cv2.warpAffine`, or a slice for a crop,
+flip or resize. Any other path is evaluated for every pixel, and is one `cv2.remap`.
 
 Coordinates are those of pixel centres: the centre of an image of width w is (w - 1) / 2.
 """
@@ -20,26 +20,26 @@ Matrix = tuple[float, float, float, float, float, float]
 """(a, b, c, d, e, f): x becomes a * x + b * y + c, and y becomes d * x + e * y + f."""
 
 Values = tuple[float, ...]
-"""What lies beyond an image, for each of its channels."""
+"""The border value of each channel."""
 
 _IDENTITY: Final[Matrix] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 _EXACT: Final = 1e-6
-"""Pixels that a crop may be off and still be one: rounding errors of a few multiplications."""
+"""The error of a crop in pixels that is ignored: rounding errors of a few multiplications."""
 _MARGIN: Final = 16
-"""Even, for masks: what is half-way between two pixels is the even one's."""
+"""Even, for masks: half-way between two pixels the even one counts."""
 _SMALL_SIDE: Final = 96
 _LASTING_BORDERS: Final = (cv2.BORDER_CONSTANT, cv2.BORDER_REPLICATE)
-"""Those that go on beyond a margin as in it."""
+"""Borders that look the same beyond a margin."""
 _MAX_CHANNELS: Final = 4
-"""More are warped some at a time: OpenCV has border values for four."""
+"""More channels are warped in groups, because OpenCV has border values for four."""
 
 
 @final
 class Grid:
-    """The places that the pixels of a result come from, as sums of a part by column and a part by row.
+    """The origins of the pixels of a result, as sums of a part by column and a part by row.
 
-    Most changes leave them such sums, which takes a few operations on a row and a column, not on every pixel. A part
-    may be a number where it is the same everywhere, and the first one is an array of all pixels where it has to be.
+    Most steps keep such sums, so they take a few operations on a row and a column instead of every pixel. A constant
+    part is a number. The part by column becomes an array of all pixels if necessary.
     """
 
     __slots__ = ("is_unmoved", "shape", "x_by_column", "x_by_row", "y_by_column", "y_by_row")
@@ -51,7 +51,7 @@ class Grid:
         self.y_by_column: Any = 0.0
         self.y_by_row: Any = _counted(height)[:, None]
         self.is_unmoved = True
-        """Each pixel still comes from its own place: `x_by_row` and `y_by_column` are 0."""
+        """Whether each pixel comes from its own place: `x_by_row` and `y_by_column` are 0."""
 
     def transform(self, matrix: Matrix) -> None:
         """Moves all places by an affine map."""
@@ -60,7 +60,7 @@ class Grid:
         a, b, c, d, e, f = matrix
         x, y, x_row, y_row = self.x_by_column, self.y_by_column, self.x_by_row, self.y_by_row
         self.x_by_column, self.y_by_column = a * x + (b * y + c), d * x + (e * y + f) if d else e * y + f
-        # Where nothing is mixed, a part that is a number stays one.
+        # Without a mix of x and y, a number stays a number.
         if isinstance(x_row, float):
             self.x_by_row, self.y_by_row = b * y_row if b else 0.0, e * y_row
         else:
@@ -69,7 +69,7 @@ class Grid:
         self.is_unmoved = False
 
     def add_x(self, moves: Any) -> None:
-        """Moves places to the right: by row, (height, 1), or for every pixel, (height, width)."""
+        """Moves origins to the right: by row, (height, 1), or for every pixel, (height, width)."""
         if moves.shape[1] == 1:
             self.x_by_row = moves if isinstance(self.x_by_row, float) else self.x_by_row + moves
         else:
@@ -77,29 +77,29 @@ class Grid:
         self.is_unmoved = False
 
     def add_y(self, moves: Any) -> None:
-        """Moves places down: by column, (width,), or for every pixel, (height, width)."""
+        """Moves origins down: by column, (width,), or for every pixel, (height, width)."""
         self.y_by_column = moves if self.is_unmoved else self.y_by_column + moves
         self.is_unmoved = False
 
     def x_alone(self) -> Any:
-        """All x, as small as they can be: (width,) where they differ by column alone."""
+        """Returns all x; (width,) if they differ only by column."""
         if not isinstance(self.x_by_row, float):
             self.x_by_column, self.x_by_row = self.x(), 0.0
         return self.x_by_column
 
     def y_alone(self) -> Any:
-        """All y, as small as they can be: (height, 1) where they differ by row alone."""
+        """Returns all y; (height, 1) if they differ only by row."""
         if isinstance(self.y_by_column, float):
             return self.y_by_row + self.y_by_column
         self.y_by_column, self.y_by_row = self.y(), 0.0
         return self.y_by_column
 
     def x(self) -> Array:
-        """All x, (height, width) float32."""
+        """Returns all x, (height, width) float32."""
         return self._whole(self.x_by_column, self.x_by_row)
 
     def y(self) -> Array:
-        """All y, (height, width) float32."""
+        """Returns all y, (height, width) float32."""
         return self._whole(self.y_by_column, self.y_by_row)
 
     def _whole(self, by_column: Any, by_row: Any) -> Array:
@@ -116,29 +116,29 @@ def _counted(count: int) -> Array:
 
 
 Bend = Callable[[Grid], None]
-"""Changes places in a way that no matrix can."""
+"""A change of origins that is no matrix."""
 
 
 @final
 class Path:
-    """The way back from a result to its image, as it is built step by step.
+    """The map from a result back to its image, built step by step.
 
     Args:
-        height: Of the image, in pixels.
-        width: Of the image.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
     """
 
     __slots__ = ("_before", "_matrix", "height", "width")
 
     def __init__(self, height: int, width: int) -> None:
         self.height: int = height
-        """Of what the steps so far result in."""
+        """Height of the result of the steps so far."""
         self.width: int = width
         self._matrix = _IDENTITY
         self._before: list[tuple[Matrix, Bend]] = []
 
     def transform(self, inverse: Matrix) -> None:
-        """Adds an affine step, given as where its result comes from."""
+        """Adds an affine step, by its inverse."""
         a, b, c, d, e, f = self._matrix
         g, h, i, j, k, m = inverse
         self._matrix = (
@@ -151,7 +151,7 @@ class Path:
         )
 
     def about_centre(self, a: float, b: float, d: float, e: float) -> None:
-        """Adds a linear step under which the centre stays, given as where its result comes from."""
+        """Adds a linear step about the centre, by its inverse."""
         x, y = (self.width - 1) / 2, (self.height - 1) / 2
         self.transform((a, b, x - a * x - b * y, d, e, y - d * x - e * y))
 
@@ -185,7 +185,7 @@ class Path:
             frame.image = _by_channels(partial(_remapped, frame, margin, x, y), frame.image, frame.value)
 
     def _box(self, height: int, width: int) -> tuple[slice, slice] | None:
-        """The slices of the image that the result is, but for its size; None if it is no such thing."""
+        """Returns the slices of the image that become the result by a resize; None if there are none."""
         a, b, c, d, e, f = self._matrix
         if abs(b) * height > _EXACT or abs(d) * width > _EXACT:
             return None
@@ -195,11 +195,11 @@ class Path:
 
 
 def _margin(frame: Frame) -> int:
-    """How many pixels of what lies beyond an image are put around it before it is warped.
+    """Returns the width of the border that is added to an image before the warp.
 
-    OpenCV 5 computes 16 pixels of a bicubic warp at once if all that they come from is there, else one by one. Small
-    images are border for the most part: one of 64x64, turned by up to 5 degrees, took 58 us, and takes 37 us with a
-    margin. Larger images gain little, and lose where much lies far outside; bilinear warps gain nothing.
+    OpenCV 5 computes 16 pixels of a bicubic warp at once if all their origins are inside the image, else one by one.
+    Small images are mostly border: 64x64 pixels, turned by up to 5 degrees, took 58 us, and take 37 us with a margin.
+    Larger images gain little, and lose if many origins are far outside. Bilinear warps gain nothing.
     """
     is_small = max(frame.image.shape[:2]) <= _SMALL_SIDE
     return _MARGIN if is_small and frame.interpolation == cv2.INTER_CUBIC and frame.border in _LASTING_BORDERS else 0
@@ -213,7 +213,7 @@ def _shifted(matrix: Matrix, margin: int) -> Matrix:
 def _padded(frame: Frame, margin: int, image: Array, value: Values) -> Array:
     height, width = image.shape[:2]
     if frame.border == cv2.BORDER_REFLECT_101 and 1 in (height, width):
-        # OpenCV 5, bicubic, looks for ever for the pixel beside an only one. Two that are alike are the same image.
+        # OpenCV 5, bicubic, loops endlessly for the neighbour of a single pixel. A doubled pixel is the same image.
         doubled: Array = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
         return doubled
     if not margin:
@@ -235,7 +235,7 @@ def _warped(frame: Frame, margin: int, matrix: Array, size: tuple[int, int], ima
 
 
 def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None:
-    """The slice of an axis that `count` pixels come from, if it has whole pixels and lies within `limit`."""
+    """Returns the slice of an axis that `count` pixels come from, if it is whole pixels within `limit`."""
     first, last = offset - factor / 2 + 0.5, offset + factor * (count - 0.5) + 0.5  # edges of the outermost pixels
     low, high = round(min(first, last)), round(max(first, last))
     if (
@@ -252,7 +252,7 @@ def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None
 
 
 def _boxed(frame: Frame, box: tuple[slice, slice], height: int, width: int) -> Array:
-    """A part of the image in a size; where it shrinks, each pixel is the mean of those it covers."""
+    """Resizes a part of the image. If it shrinks, each pixel is the mean of the pixels that it covers."""
     part = frame.image[box]
     if part.shape[:2] == (height, width):
         return part
@@ -271,7 +271,7 @@ def _by_channels(warp: Callable[[Array, Values], Array], image: Array, value: fl
         value = (value,) * max(channel_count, _MAX_CHANNELS)
     elif len(value) != channel_count:
         raise ValueError(
-            f"value= has {len(value)} numbers, and the image {channel_count} channels. Give one or so many."
+            f"value= has {len(value)} numbers, and the image {channel_count} channels. Give one, or one for each."
         )
     if channel_count <= _MAX_CHANNELS:
         return warp(image, value)

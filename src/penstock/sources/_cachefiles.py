@@ -311,7 +311,7 @@ def _announce(path: str, steps: list[Step]) -> None:
         _, directory, why = min(others, key=lambda other: (other[0], str(other[1])))
         taken = sum(each.stat().st_blocks * 512 for each in directory.iterdir())
         _log.warning(
-            "The cache in %s begins anew: %s. What was kept before stays in %s (%.1f MiB); delete it if it is not "
+            "The cache in %s begins anew: %s. The earlier elements stay in %s (%.1f MiB); delete it if it is not "
             "needed.", path, why, directory, taken / (1 << 20),
         )  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""`tf.train.Example` without TensorFlow: from records in memory to rows of arrays.
+"""`tf.train.Example` without TensorFlow: records in memory to rows of arrays.
 
 An Example is a protocol buffer, a map of names to lists of float32, int64 or bytes:
 
     Example { Features features = 1 }    Features { map<string, Feature> feature = 1 }
     Feature { BytesList = 1 | FloatList = 2 | Int64List = 3 }    each list { repeated value = 1 }
 
-Reading it has two steps. The first finds where in the memory each feature's values lie. A walk over one record takes
-microseconds in Python; but records written by one program mostly have one layout. So a record that was walked becomes
-a *layout*: its size, and the bytes of it that are not values. Another record of that size with the same bytes in the
-same places has its values in the same places, for only those bytes tell where they are: which NumPy finds out for
-many records at once. The second step, values to arrays, is NumPy's for all records, however they were found.
+Reading has two steps. The first finds the places of each feature's values. A walk over one record takes microseconds
+in Python. But records of one program mostly share one layout. So a walked record becomes a *layout*: its size, and its
+bytes that are not values. These bytes determine the places of the values. So another record of that size with the same
+bytes has its values in the same places, which NumPy checks for many records at once. The second step, values to arrays,
+is NumPy's for all records.
 """
 
 from collections.abc import Sequence
@@ -37,39 +37,39 @@ from penstock.sources._wire import (
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-# So many records of one size are worth a layout, and so many layouts are kept. A layout takes about as much memory as
-# the names of its features.
+# The fewest records of one size that are worth a layout, and the most layouts that are kept. A layout takes about as
+# much memory as the names of its features.
 _MIN_ALIKE: Final = 4
 _MAX_LAYOUTS: Final = 256
 _MAX_LAYOUTS_OF_A_SIZE: Final = 16
 
 
 class ExampleError(Exception):
-    """A record is not what it should be. Whoever knows its file says which."""
+    """A record is damaged, or does not fit. The caller adds the file and the record."""
 
     def __init__(self, row: int, text: str, *, is_damaged: bool = False) -> None:
         super().__init__(text)
         self.row = row
-        """Which of the records that were given."""
+        """The number of the record in the call."""
         self.is_damaged = is_damaged
-        """Whether it is no Example at all."""
+        """Whether it is no Example."""
 
 
 class Places(NamedTuple):
-    """Where the values of features are: arrays of shape `(records, features)`."""
+    """The places of the values of features: arrays of shape `(records, features)`."""
 
     kinds: npt.NDArray[np.int8]
     starts: Integers
     ends: Integers
     many: dict[tuple[int, int], list[bytes]]
-    """The byte strings of a feature that is `MANY`, by record and feature."""
+    """The byte strings of features of kind `MANY`, by record and feature."""
 
 
 class _Layout(NamedTuple):
-    """What is the same in records that are laid out alike."""
+    """The common parts of records with one layout."""
 
     runs: list[tuple[int, Bytes]]
-    """Bytes that are not values, and where they are in the record."""
+    """Offsets in the record, and bytes there that are not values."""
     kinds: npt.NDArray[np.int8]
     starts: Integers
     ends: Integers
@@ -77,7 +77,7 @@ class _Layout(NamedTuple):
 
 @final
 class ExampleReader:
-    """Reads features of many records at once. Serves several threads.
+    """Reads features of many records at once, on any number of threads.
 
     Memory: layouts, some hundred bytes each.
     """
@@ -100,13 +100,13 @@ class ExampleReader:
 
         Args:
             data: Memory with the records, shape `(any,)`.
-            starts: Where in it each record starts, shape `(n,)`.
-            ends: Where it ends.
-            outs: An array for each feature, `(count, *shape)`, C-contiguous; of objects for what has no fixed size.
-            rows: Which `n` rows of them to write.
+            starts: The start of each record, shape `(n,)`.
+            ends: The end of each record.
+            outs: An array for each feature, `(count, *shape)`, C-contiguous; of objects for values of any size.
+            rows: The `n` rows to write.
 
         Raises:
-            ExampleError: Names the record by its row here.
+            ExampleError: A record is damaged, or does not fit.
         """
         places, data = self._locate(data, starts, ends)
         numbers = np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
@@ -127,7 +127,7 @@ class ExampleReader:
             np.zeros((count, width), np.int64),
             {},
         )
-        spilt: list[bytes] = []  # numbers that were not packed are packed behind the data
+        spilt: list[bytes] = []  # packed copies of unpacked numbers, appended to the data
         spilt_at = len(data)
         for row in self._match(data, starts, ends, places):
             found, _ = _walked(row, data, int(starts[row]), int(ends[row]))
@@ -143,7 +143,7 @@ class ExampleReader:
         return places, np.concatenate([data, np.frombuffer(b"".join(spilt), np.uint8)]) if spilt else data
 
     def _match(self, data: Bytes, starts: Integers, ends: Integers, places: Places) -> list[int]:
-        """Fills in the places of records with a known layout; returns the others."""
+        """Fills in the places of records with a known layout, or a new one. Returns the others."""
         sizes = ends - starts
         if len(sizes) and bool(np.all(sizes == sizes[0])):
             groups = [(int(sizes[0]), np.arange(len(sizes)))]
@@ -170,7 +170,7 @@ class ExampleReader:
     def _keep(self, size: int, layout: _Layout) -> None:
         if sum(map(len, self._layouts.values())) >= _MAX_LAYOUTS:
             self._layouts.clear()
-        # Those that were found last are tried first; each costs a comparison of all records of the size.
+        # The newest layouts are tried first. Each costs a comparison of all records of the size.
         self._layouts[size] = (layout, *self._layouts.get(size, ()))[:_MAX_LAYOUTS_OF_A_SIZE]
 
     def _learn(self, row: int, data: Bytes, start: int, end: int) -> _Layout | None:
@@ -192,7 +192,7 @@ class ExampleReader:
 
 
 def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, places: Places) -> Integers:
-    """Fills in the places of the records that have this layout; returns the others."""
+    """Fills in the places of the records with this layout. Returns the others."""
     if not len(rows):
         return rows
     at = starts[rows]
@@ -203,7 +203,7 @@ def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, pla
     mine: Any = rows
     if bool(fits.all()):
         if len(rows) == len(starts):
-            mine = slice(None)  # rows are numbered in order then
+            mine = slice(None)  # all rows, in order
         rows = rows[:0]
     else:
         mine, at, rows = rows[fits], at[fits], rows[~fits]
@@ -214,24 +214,24 @@ def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, pla
 
 
 def spacing(starts: Integers) -> int:
-    """The distance of numbers that are evenly spaced and rise; 0 for others."""
+    """Returns the distance of evenly spaced, rising numbers; 0 for others."""
     if len(starts) < 2:
         return 0
     step = int(starts[1] - starts[0])
-    # The first comparison is cheap, and says no where records differ in size.
+    # The first comparison is cheap, and fails if records differ in size.
     if step <= 0 or int(starts[-1] - starts[0]) != step * (len(starts) - 1):
         return 0
     return step if bool((starts[1:] - starts[:-1] == step).all()) else 0
 
 
 def windows(data: Bytes, starts: Integers, width: int, step: int | None = None) -> Bytes:
-    """`data[start : start + width]` for each start, shape `(n, width)`; a view where the starts are evenly spaced.
+    """Returns `data[start : start + width]` for each start, shape `(n, width)`; a view if starts are evenly spaced.
 
     Args:
         data: Memory, shape `(any,)`.
         starts: int64, shape `(n,)`.
-        width: Bytes of each.
-        step: What `spacing(starts)` is, where that is known.
+        width: Bytes of each window.
+        step: The result of `spacing(starts)`, if known.
     """
     count = len(starts)
     step = spacing(starts) if step is None else step
@@ -239,23 +239,23 @@ def windows(data: Bytes, starts: Integers, width: int, step: int | None = None) 
         return np.ndarray((count, width), np.uint8, data, int(starts[0]), (step, 1))
     if not count or not width:
         return np.empty((count, width), np.uint8)
-    # One window for each byte, of which only those that are asked for are ever looked at.
+    # One window for each byte. Only the requested windows are read.
     every: Bytes = np.ndarray((len(data) - width + 1, width), np.uint8, data, 0, (1, 1))
     return every[starts]
 
 
 class _Writer(NamedTuple):
-    """Values of one feature, on their way to its array."""
+    """Writes the values of one feature to its array."""
 
     feature: Feature
     number: int
     places: Places
     data: Bytes
     mine: Integers | slice
-    """Which of the records; a slice is all."""
+    """The records; a slice means all."""
 
     def write(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
-        """Writes those of one kind to rows of an array."""
+        """Writes values of one kind to rows of an array."""
         spec, feature = self.feature.spec, self.feature
         if kind == MISSING:
             self._write_default(out, rows)
@@ -288,7 +288,7 @@ class _Writer(NamedTuple):
         return ExampleError(self._record(k), f"feature {self.feature.name!r} {text}")
 
     def _write_content(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
-        """Values whose bytes are those of the array."""
+        """Writes values whose bytes are those of the array."""
         spec, starts, ends = self.feature.spec, self._starts(), self._ends()
         dtype = np.dtype("<f4") if kind == FLOAT else spec.dtype
         sizes, nbytes = ends - starts, spec.nbytes
@@ -313,7 +313,7 @@ class _Writer(NamedTuple):
             out[row] = value.astype(spec.dtype, copy=False)
 
     def _write_integers(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
-        """Varints: seven bits a byte, the lowest first; the last byte is the one below 128."""
+        """Writes varints: seven bits a byte, the lowest first. The last byte is below 128."""
         spec, starts, ends = self.feature.spec, self._starts(), self._ends()
         values, counts = self._varints(starts, ends)
         if spec.max_shape is not None:
@@ -338,11 +338,11 @@ class _Writer(NamedTuple):
             shifts = starts - np.concatenate(([0], np.cumsum(sizes)[:-1]))
             content = self.data[np.arange(int(sizes.sum())) + np.repeat(shifts, sizes)]
         if len(content) == len(sizes) and bool((content < 0x80).all()) and bool((sizes == 1).all()):
-            return content.astype(np.int64), sizes  # small numbers, one each, as labels are
+            return content.astype(np.int64), sizes  # one small number each, such as labels
         bounds = np.cumsum(sizes)
         lasts = np.flatnonzero(content < 0x80)
         counts = np.diff(np.searchsorted(lasts, bounds), prepend=0)
-        # A record whose last byte is not the end of a number would lend one from the next.
+        # A record that ends within a number would take bytes from the next.
         unfinished = (sizes > 0) & (content[np.maximum(bounds - 1, 0)] >= 0x80) if len(content) else sizes > 0
         firsts = np.concatenate(([0], lasts[:-1] + 1))[: len(lasts)]
         widths = lasts - firsts + 1
@@ -401,13 +401,14 @@ class _Writer(NamedTuple):
 
 
 def row_numbers(rows: Integers | slice) -> list[int]:
+    """Returns rows as numbers."""
     if isinstance(rows, slice):
         return list(range(rows.start, rows.stop, rows.step or 1))
     return rows.tolist()  # type: ignore[no-any-return]
 
 
 def _inner_nbytes(spec: ArraySpec) -> int:
-    """Bytes of one step along the axis that varies."""
+    """Returns the bytes of one step along the axis that varies."""
     return int(np.prod([size or 0 for size in spec.shape[1:]], dtype=np.int64)) * spec.dtype.itemsize
 
 
@@ -419,7 +420,7 @@ def _sizes_text(kind: int, found: int, wanted: int, spec: ArraySpec) -> str:
 
 
 def _walked(row: int, data: Bytes, start: int, end: int) -> tuple[dict[bytes, Found], Payloads]:
-    """Returns the features of a record, and where all the values are."""
+    """Returns the features of a record, and the places of all values."""
     try:
         return walk(data.data, start, end)
     except DamagedError as error:

@@ -188,9 +188,7 @@ class SequenceSource(Source):
         if not self._is_list or index >= len(self._items):
             return place  # reading an element may take long, or fail again
         text = next((leaf for leaf in _tree.flatten(self._items[index])[0] if isinstance(leaf, str)), None)
-        return (
-            place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"
-        )  # also of enumerations
+        return place if text is None else f"{place}, {_shortened(str.__str__(text))!r}"  # also of enumerations
 
     @property
     def element_spec(self) -> Tree:
@@ -317,7 +315,7 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
         if array.dtype.names:
             cure = "Give its fields as columns: {'x': array['x'], 'name': array['name'].astype('U')}."
         elif hasattr(leaf, "columns"):
-            cure = f"Of a table give its columns: {{'x': table['x'].to_numpy(), 'name': {_TEXT_OF_PANDAS}}}."
+            cure = f"Give the columns of a table: {{'x': table['x'].to_numpy(), 'name': {_TEXT_OF_PANDAS}}}."
         elif array.dtype.kind == "T":  # NumPy casts it only to a dtype with a size
             cure = "Give text of one size: np.array(array.tolist())."
         elif hasattr(leaf, "to_numpy"):  # astype of pandas has no text
