@@ -82,7 +82,7 @@ def test_an_interrupt_says_that_what_is_made_is_kept(
     monkeypatch.setattr(ps.Dataset, "materialize", interrupt)
     assert main(["materialize", f"{program}:well", "kept"]) == 130
     assert capsys.readouterr().err == (
-        "\nInterrupted. What is made is kept, and the same command goes on from there.\n"
+        "\nInterrupted. The elements made so far are kept. The same command continues.\n"
     )
 
 

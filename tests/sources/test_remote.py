@@ -61,7 +61,7 @@ def test_what_fails_for_a_moment_is_asked_for_again_and_counted(server, tmp_path
         report = loader.report()
     assert report.set_aside == 0
     assert 15 < report.repeats < 45  # every third of 60 and those themselves
-    assert f" {report.repeats} requests were made again, because a server failed for a moment" in str(report)
+    assert f" {report.repeats} requests were repeated after temporary failures of a server" in str(report)
 
 
 @pytest.mark.parametrize(("verdict", "said"), [(400, "400"), (401, "401"), (403, "403"), (404, "404"), (416, "416")])

@@ -18,7 +18,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("folder", metavar="FOLDER", help="for the elements; made if it is missing")
     parser.add_argument("--executor", choices=("auto", "inline", "threads", "processes"), default="auto")
     parser.add_argument("--workers", type=workers, metavar="N", default="auto", help="default: one a CPU")
-    parser.set_defaults(interrupted="What is made is kept, and the same command goes on from there.")
+    parser.set_defaults(interrupted="The elements made so far are kept. The same command continues.")
 
 
 def run(options: argparse.Namespace) -> int:

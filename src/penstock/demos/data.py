@@ -24,7 +24,7 @@ class Frames:
     dataset: ps.Dataset
     """Single frames, as stored in the file."""
     shape: tuple[int, ...]
-    """Of one frame."""
+    """The shape of one frame."""
     channels_axis: int | None
     """The axis of a frame that holds channels: 0, 2, or None without channels."""
     low: float

@@ -13,7 +13,7 @@ def next_frame_model(shape: tuple[int, ...], channels_axis: int | None, low: flo
     in units of the range, so that it does not depend on whether frames are 0 to 1 or 0 to 255.
 
     Args:
-        shape: Of one frame, without a batch axis.
+        shape: The shape of a frame, without a batch axis.
         channels_axis: The axis that holds channels: 0, 2, or None without channels.
         low: The darkest value.
         high: The brightest value.

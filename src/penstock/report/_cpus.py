@@ -1,7 +1,7 @@
-"""Who had the CPUs between two moments of a run, as far as the kernel tells, and who waited for one.
+"""The CPUs that a run had, as the kernel counts them, and the time that its workers waited for one.
 
-Read at these moments alone: `/proc/stat` for what nobody used, and each worker's `schedstat`, in which the kernel
-counts the time that it ran, and the time that it could have run and had no CPU.
+Read at two moments: `/proc/stat` for idle CPUs, and each worker's `schedstat`, with the time that it ran and the time
+that it was ready and had no CPU.
 """
 
 import contextlib
@@ -14,60 +14,57 @@ from typing import Final, final
 from penstock.report._cgroups import PROC
 
 LEAST_S: Final = 0.2
-"""Of a shorter time nothing is said: the kernel counts what nobody used in hundredths of a second."""
+"""A shorter time is not measured, because the kernel counts idle CPUs in hundredths of a second."""
 
 
 @final
 @dataclass(frozen=True)
 class CpuMoment:
-    """What was counted up to a moment."""
+    """The counts up to a moment."""
 
     at_s: float
-    """The moment, by a clock."""
     own_s: float
-    """The CPU's time of this process, all threads."""
+    """CPU time of this process, all threads."""
     idle_s: float | None
-    """What nobody used of the CPUs that this process may use; None where that is not to be had."""
+    """Idle time of the CPUs that this process may use. None where unknown."""
     tasks: dict[str, tuple[int, int]]
-    """Of each worker, how long it ran, and how long it could have run and had no CPU, in nanoseconds."""
+    """Of each worker: the time that it ran, and that it was ready and had no CPU, in nanoseconds."""
 
 
 @final
 @dataclass(frozen=True)
 class CpuUse:
-    """What happened between two moments."""
+    """The difference of two moments."""
 
     cpus: float | None = None
-    """The CPUs that this program had: those that it used, and those that nobody used."""
+    """The CPUs that this program could have: used ones and idle ones."""
     delay: float | None = None
-    """How long a worker waited for a CPU, in all, by how long it ran."""
+    """The time that workers were ready and had no CPU, as a part of the time that they ran."""
 
 
 def cpus_now(tasks: Iterable[str]) -> CpuMoment:
-    """Reads what was counted so far.
+    """Reads the counts.
 
     Args:
         tasks: Workers, as folders below `/proc`.
     """
     found = {}
     for task in tasks:
-        with contextlib.suppress(OSError, ValueError):  # it has ended; or this kernel does not count
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or this kernel does not count
             ran, delayed, _ = map(int, (PROC / task / "schedstat").read_text().split())
             found[task] = ran, delayed
     return CpuMoment(time.perf_counter(), time.process_time(), _idle_s(), found)
 
 
 def between(before: CpuMoment, after: CpuMoment) -> CpuUse:
-    """Compares two moments, the earlier one first."""
+    """Compares two moments."""
     elapsed_s = after.at_s - before.at_s
-    if elapsed_s < LEAST_S:
-        return CpuUse()
     used_s, ran_ns, delayed_ns = after.own_s - before.own_s, 0, 0
     for task, (ran, delayed) in after.tasks.items():
         ran_before, delayed_before = before.tasks.get(task, (0, 0))  # or it was started in between
         ran_ns, delayed_ns = ran_ns + ran - ran_before, delayed_ns + delayed - delayed_before
-        used_s += (ran - ran_before) / 1e9 if task.isdecimal() else 0.0
-    if ran_ns <= 0:  # no workers, or a kernel that does not count
+        used_s += (ran - ran_before) / 1e9 if task.isdecimal() else 0.0  # threads are part of this process
+    if elapsed_s < LEAST_S or ran_ns <= 0:  # no workers, or a kernel that does not count
         return CpuUse()
     if before.idle_s is None or after.idle_s is None:
         return CpuUse(None, delayed_ns / ran_ns)

@@ -100,7 +100,7 @@ class Lane:
     takes_turns: bool = False
     """Whether these threads run one at a time."""
     given: int | None = None
-    """Of a part of a plan: the number of elements, or batches, of its last step."""
+    """The elements, or batches, that the last step of a part of a plan gave."""
     unit: str = "element"
     """The kind of that step's elements."""
     delay_s: float | None = None

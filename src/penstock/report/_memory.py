@@ -1,4 +1,4 @@
-"""How much memory this process and its worker processes have, measured."""
+"""The memory of this process and its worker processes, measured."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import Final, final
 from penstock.report._cgroups import PROC, control_groups, group_page_cache_nbytes
 
 INTERVAL_S: Final = 0.5
-"""A loader looks no more often than this: reading what the kernel says costs some 100 us."""
+"""A loader measures no more often, because reading the kernel's counts costs about 100 us."""
 
 
 @final
@@ -23,13 +23,13 @@ class Memory:
     private_nbytes: int
     """Of this process alone."""
     shared_nbytes: int
-    """That several processes may map: penstock's rings are of this kind, and caches in memory. Counted once."""
+    """Memory that several processes may map, such as rings and caches in memory. Counted once."""
     worker_nbytes: tuple[int, ...] = ()
     """Private memory of each worker process."""
 
     @property
     def here_nbytes(self) -> int:
-        """Of this process, the shared part included."""
+        """Of this process, with the shared part."""
         return self.private_nbytes + self.shared_nbytes
 
     @property
@@ -41,9 +41,8 @@ class Memory:
 def memory_now(workers: Iterable[int] = ()) -> Memory:
     """Measures this process and the worker processes with these ids.
 
-    What is shared is the most that any of them maps, or what lies in this process's memory files if that is more: of
-    those that are read and written as files, nobody maps a page. Where there is no `/proc`, all that was ever resident
-    at once in this process counts as private.
+    The shared part is the most that any of them maps, or the size of this process's memory files if that is more: files
+    that are read and written are not mapped. Without `/proc`, the peak of this process counts as private.
     """
     here = _private_and_shared("self")
     if here is None:
@@ -55,7 +54,7 @@ def memory_now(workers: Iterable[int] = ()) -> Memory:
 
 
 def worker_pids() -> list[int]:
-    """The processes that this one started and that live; none where there is no `/proc`."""
+    """Returns the living processes that this one started. None without `/proc`."""
     found: list[int] = []
     for path in PROC.glob("self/task/*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -64,21 +63,21 @@ def worker_pids() -> list[int]:
 
 
 def _private_and_shared(process: str) -> tuple[int, int] | None:
-    """Resident bytes of a process, or None where that is not to be had."""
+    """Returns resident bytes of a process. None where they are unknown."""
     try:
         text = (PROC / process / "status").read_text()
     except OSError:
         return None
     lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
-    if not lines:  # it has ended, and nobody has asked how
+    if not lines:  # a zombie
         return None
     private, shared = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
     return private, shared
 
 
 def _memory_files_nbytes() -> int:
-    """Bytes that lie in penstock's memory files, of those that this process has open; a microsecond or two each."""
-    found: dict[int, int] = {}  # by inode, for a mapping may have a descriptor of its own
+    """Returns the bytes in penstock's memory files that this process has open, in a microsecond or two each."""
+    found: dict[int, int] = {}  # by inode, because a mapping may have a descriptor of its own
     with contextlib.suppress(OSError):
         for name in os.listdir(PROC / "self" / "fd"):  # not scandir, which Ctrl-C would leave open
             path = f"{PROC}/self/fd/{name}"
@@ -90,7 +89,7 @@ def _memory_files_nbytes() -> int:
 
 
 def page_cache_nbytes() -> int:
-    """Pages of files that the kernel keeps for this process's control group, or for all; 0 where that is not known."""
+    """Returns the pages of files that the kernel keeps for this control group, or for all. 0 where unknown."""
     for version, folder in control_groups("memory"):
         with contextlib.suppress(OSError, ValueError):
             return group_page_cache_nbytes(version, folder)
@@ -102,15 +101,15 @@ def page_cache_nbytes() -> int:
 
 @final
 class Peak:
-    """The most that a loader's process and workers grew, as far as somebody looked."""
+    """The largest measured growth of a loader's process and workers."""
 
     def __init__(self) -> None:
         self.reserved_nbytes = memory_now().here_nbytes
-        """What the process had before."""
+        """The process's memory before."""
         self.nbytes = 0
-        """What it had more than that, and its workers have, at most."""
+        """The growth, with the workers' memory."""
         self.due_s: float = 0.0
-        """When to look again, by `time.perf_counter`."""
+        """The time of the next measurement, by `time.perf_counter`."""
 
     def look(self, workers: Iterable[int]) -> None:
         """Measures this process and the worker processes."""

@@ -75,7 +75,7 @@ class Grid:
 
     cells: list[Cell]
     titles: list[str]
-    """Of the panels of each cell. Empty texts for a single one."""
+    """A title for each panel of a cell. Empty texts for a single one."""
     heading: str
     notes: list[str]
     """Facts needed to read it: unusual ranges, NaN, leaves that are not shown."""

@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far long work has come; none in a log, a pipe or a notebook."""
+"""A line on the terminal with the progress of long work. A log, a pipe or a notebook shows none."""
 
 import os
 import sys
@@ -7,27 +7,24 @@ from types import TracebackType
 from typing import Final, Self, TextIO, final
 
 FIRST_S: Final = 0.5
-"""Work that is done sooner shows nothing."""
+"""Shorter work shows nothing."""
 INTERVAL_S: Final = 0.1
 """Between two drawings."""
 _CLEAR: Final = "\r\x1b[K"
-"""To the start of the line, and away with it: what every terminal knows that is not `dumb`."""
+"""Moves to the start of the line and clears it, on every terminal other than `dumb`."""
 
 
 @final
 class Progress:
-    """Shows how far long work has come, on stderr, if that is a terminal.
+    """Shows the progress of long work on stderr, if that is a terminal.
 
-    The line is drawn at most ten times a second, from half a second on, and taken away in the end, so that what is
-    printed next stands in its place. Where stderr is no terminal nothing is written. A call of `advance` costs about
-    0.1 us.
-
-    One thread advances it. What goes wrong with the terminal is no error: it shows nothing more.
+    The line is drawn at most ten times a second, from half a second on, and removed at the end. A call of `advance`
+    costs about 0.1 us. One thread advances it. An error of the terminal ends the line, and is not raised.
 
     Args:
-        title: What is being done: `"Listing"`.
-        total: How many there are in all, or None where nobody knows.
-        unit: What is counted, in the plural: `"files"`.
+        title: The work: `"Listing"`.
+        total: The number of things, or None if unknown.
+        unit: The things, in the plural: `"files"`.
 
     Example:
         >>> with Progress("Listing", unit="files") as progress:
@@ -39,7 +36,6 @@ class Progress:
 
     def __init__(self, title: str, *, total: int | None = None, unit: str = "elements") -> None:
         self.done = 0
-        """How many were done so far."""
         self._title, self._total, self._unit = title, total, unit
         self._stream = _terminal()
         self._is_drawn = False
@@ -57,7 +53,7 @@ class Progress:
         self._stream = None
 
     def advance(self, count: int = 1) -> None:
-        """Says that so many more are done."""
+        """Counts finished things."""
         self.done += count
         if self._stream is not None and (now := time.monotonic()) >= self._due_at:
             self._due_at = now + INTERVAL_S
@@ -77,8 +73,8 @@ class Progress:
         if self._stream is None:
             return
         try:
-            # In the last column some terminals go to the next line, which would never be cleared.
-            # One that does not know its width says 0.
+            # A character in the last column moves some terminals to the next line, which would never be cleared. A
+            # terminal that does not know its width reports 0.
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80
             self._stream.write(_CLEAR + line[: columns - 1])
             self._stream.flush()
@@ -87,13 +83,11 @@ class Progress:
 
 
 def _terminal() -> TextIO | None:
-    """Returns stderr if somebody looks at it, and it can take a line back."""
+    """Returns stderr if it is a terminal that can clear a line."""
     try:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            return sys.stderr
-    except (AttributeError, ValueError):  # there is none, or it is closed
-        pass
-    return None
+        return sys.stderr if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else None
+    except (AttributeError, ValueError):  # there is no stderr, or it is closed
+        return None
 
 
 def _duration(seconds: float) -> str:
