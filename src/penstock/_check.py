@@ -31,9 +31,9 @@ from penstock.plan._stream import Generate
 from penstock.plan._text import length_text, sources_of
 from penstock.plan._tolerate import Failure
 from penstock.run._quarantine import Quarantine
+from penstock.run.executors import _registry
 from penstock.run.pool._payload import stay_behind
 
-EXECUTORS: Final = ("inline", "threads", "processes")
 COMPARED_COUNT: Final = 64
 """Number of elements that are compared between executors."""
 CALLED_COUNT: Final = 8
@@ -41,6 +41,7 @@ CALLED_COUNT: Final = 8
 SHOWN_COUNT: Final = 10
 """Number of findings of a kind that are printed."""
 _LETHAL: Final = ("WorkerError", "DeadlineError")
+EXECUTORS: Final = tuple(_registry.EXECUTORS)
 
 
 @final

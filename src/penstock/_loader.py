@@ -43,6 +43,7 @@ from penstock.run._lanes import steps_of
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._subpipeline import SubPipeline
+from penstock.run.executors._registry import EXECUTORS, executor_names
 
 _log = logging.getLogger("penstock")
 
@@ -74,12 +75,9 @@ class LoaderOptions:
     quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
 
     def __post_init__(self) -> None:
-        if self.executor not in ("auto", "inline", "threads", "processes"):
+        if self.executor not in ("auto", *EXECUTORS):
             cure = f" For so many workers: workers={self.executor}." if (as_int(self.executor) or 0) > 0 else ""
-            raise ArgumentError(
-                f"executor={self.executor!r} is not known. Use 'auto', 'threads', 'processes', or 'inline' "
-                f"(no workers).{cure}"
-            )
+            raise ArgumentError(f"executor={self.executor!r} is not known. Use {executor_names()}.{cure}")
         if self.workers != "auto":
             if as_int(self.workers) == 0:
                 raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")

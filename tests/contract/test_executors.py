@@ -1,6 +1,10 @@
+from collections.abc import Iterator
+
 import pytest
 
+from penstock.run.executors._registry import EXECUTORS, ExecutorKind
 from penstock.testing import ExecutorTests, WorkerDeathTests
+from tests.run.pipe_executor import PipeExecutor
 
 
 class TestInline(ExecutorTests):
@@ -22,6 +26,22 @@ class TestProcesses(ExecutorTests):
     executor = "processes"
     worker_counts = (2,)
     starts_processes = True
+
+
+@pytest.mark.slow
+class TestOverAPipe(ExecutorTests):
+    """An executor that shares no memory with its workers."""
+
+    executor = "pipe"
+    worker_counts = (2,)
+    starts_processes = True
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _registered(cls) -> Iterator[None]:
+        EXECUTORS["pipe"] = ExecutorKind(PipeExecutor, reads_spans=False)
+        yield
+        del EXECUTORS["pipe"]
 
 
 @pytest.mark.slow

@@ -16,13 +16,12 @@ from penstock.plan._cache import Cache
 from penstock.plan._map import Map, adopt_specs
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import place_of
-from penstock.plan._stream import Generate
+from penstock.plan._stream import Generate, Inlet
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 from penstock.run.executors._executor import Client, Executor, start_thread
-from penstock.run.executors._inline import InlineExecutor
-from penstock.run.executors._processes import ProcessesExecutor, pool_patience_s
-from penstock.run.executors._threads import ThreadsExecutor
+from penstock.run.executors._processes import pool_deadline_s
+from penstock.run.executors._registry import EXECUTORS
 from penstock.run.pool._client import PoolClient
 from penstock.run.pool._payload import PlanPayload, pack
 from penstock.run.pool._pool import join, join_alone
@@ -41,7 +40,7 @@ default."""
 LEAVE_WAIT_S: Final = 5.0
 """How long workers that are at something else may take to go."""
 SHOWN_COUNT: Final = 4
-"""How many incidents a report tells; the log has them all."""
+"""How many events a report shows. The log has all of them."""
 
 
 @final
@@ -62,8 +61,8 @@ class ExecutorSpec:
         self.executor = executor
         self.worker_count = worker_count
         self.note = note
-        self._incidents: list[str] = []
-        self._timeout_s = timeout_s
+        self.events: list[str] = []
+        self.timeout_s = timeout_s
         self.is_alone = is_alone
         self._parcel: PlanPayload | None = None
         self._tenant: PoolClient | None = None
@@ -76,11 +75,9 @@ class ExecutorSpec:
     @property
     def remarks(self) -> str:
         """What there is to say about the choice, and what happened to worker processes so far."""
-        lines = [self.note, *self._incidents[:SHOWN_COUNT]]
-        if len(self._incidents) > SHOWN_COUNT:
-            lines.append(
-                f"And {len(self._incidents) - SHOWN_COUNT} more such lines, which went to the logger `penstock`."
-            )
+        lines = [self.note, *self.events[:SHOWN_COUNT]]
+        if len(self.events) > SHOWN_COUNT:
+            lines.append(f"And {len(self.events) - SHOWN_COUNT} more such lines, which went to the logger `penstock`.")
         return "\n".join(line for line in lines if line)
 
     def find_specs(self, node: Node) -> None:
@@ -93,10 +90,10 @@ class ExecutorSpec:
         if self.executor != "processes" or all(each.known_spec for each in walk(node) if isinstance(each, Map)):
             return
         parcel, answer = pack(node, node), _Answer(node)
-        tenant = self._take_tenant()
-        plan = tenant.open(parcel, None, self._timeout_s, answer)
+        tenant = self.join_pool()
+        plan = tenant.open(parcel, None, self.timeout_s, answer)
         tenant.pool.post(lambda: plan.submit([Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)]))
-        adopt_specs(node, unpickled(answer.wait(pool_patience_s(self._timeout_s))))
+        adopt_specs(node, unpickled(answer.wait(pool_deadline_s(self.timeout_s))))
         tenant.close(plan)
 
     def pack(self, program: Program[Any]) -> None:
@@ -110,12 +107,12 @@ class ExecutorSpec:
             while self._finds_held(self._parcel.unseen):
                 self._parcel = pack(program.node, program)
             if self._parcel.generators:
-                self._incidents.append(
+                self.events.append(
                     f"A function holds a random generator ({', '.join(self._parcel.generators)}). Each worker has a "
                     "copy of it, so its numbers repeat among workers, and depend on which worker does what. "
                     "random_map(fn) gives fn(element, rng) numbers of its own."
                 )
-                _log.warning("%s", self._incidents[-1])
+                _log.warning("%s", self.events[-1])
 
     def _finds_held(self, caches: Sequence[Cache]) -> bool:
         """Finds what caches are to keep of datasets that functions hold; returns whether it did of any."""
@@ -132,23 +129,24 @@ class ExecutorSpec:
             client: Gives it units.
             consumer_slots: If the consumer may fill batches itself: the slots of the ring, and the bytes of a batch.
         """
-        if self.executor == "inline":
-            return InlineExecutor(client)
         if consumer_slots is not None:
-            return ConsumerOrThreadsExecutor(client, self.worker_count, self._incidents, *consumer_slots)
-        if self.executor == "threads":
-            return ThreadsExecutor(client, self.worker_count, self._incidents)
-        assert self._parcel is not None
-        return ProcessesExecutor(client, self._take_tenant(), self._parcel, self.worker_count, self._timeout_s)
+            return ConsumerOrThreadsExecutor(client, self.worker_count, self.events, *consumer_slots)
+        return EXECUTORS[self.executor].make(client, self)
 
-    def _take_tenant(self) -> PoolClient:
+    def take_payload(self) -> PlanPayload:
+        """Returns the pickled program."""
+        assert self._parcel is not None
+        return self._parcel
+
+    def join_pool(self) -> PoolClient:
+        """Returns the right to the worker processes of this process."""
         if self._tenant is None:
             _undisturbed(self._join)
         assert self._tenant is not None
         return self._tenant
 
     def _join(self) -> None:
-        tenant = join_alone(self._incidents) if self.is_alone else join(self.worker_count, self._incidents)
+        tenant = join_alone(self.events) if self.is_alone else join(self.worker_count, self.events)
         weakref.finalize(self, tenant.leave).atexit = False
         self._tenant = tenant
 
@@ -260,6 +258,10 @@ def choose(
                 raise
             note = f"It runs on threads, not on processes: {error}"
             _log.warning("%s", note)
+    if executor not in ("auto", "threads"):
+        reads_spans = any(isinstance(each, Inlet) for each in walk(node))
+        if EXECUTORS[executor].reads_spans or not reads_spans:
+            return ExecutorSpec(executor, count, timeout_s, "")
     culprit = next((each for each in functions if each.uses_globals()), None)
     if culprit is None:
         if workers == "auto" and is_remote(node):

@@ -71,7 +71,7 @@ class ProcessesExecutor(Executor):
 
     def deadline_s(self, timeout_s: float) -> float:
         """Longer than what the pool, which watches its workers, needs to find out; this is if it stands still."""
-        return pool_patience_s(timeout_s)
+        return pool_deadline_s(timeout_s)
 
     def progress(self) -> object:
         """What all workers of the pool got done."""
@@ -118,6 +118,6 @@ def _issue(client_ref: "weakref.ref[Client]", plan: Plan | None) -> None:
         plan.submit(client.issue())
 
 
-def pool_patience_s(timeout_s: float) -> float:
+def pool_deadline_s(timeout_s: float) -> float:
     """How long the pool may take, at most, to have a unit finished of which workers do not get on."""
     return (HANG_COUNT + 1) * timeout_s + START_S

@@ -1,0 +1,58 @@
+"""The executors, by the names that users pass as `executor=`.
+
+Each name stands here once. The check of options, the choice of an executor and messages read it. An executor of another
+package is an entry more: `EXECUTORS["ray"] = ExecutorKind(make_ray)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from penstock.run.executors._executor import Client, Executor
+from penstock.run.executors._inline import InlineExecutor
+from penstock.run.executors._processes import ProcessesExecutor
+from penstock.run.executors._threads import ThreadsExecutor
+from penstock.run.pool._client import PoolClient
+from penstock.run.pool._payload import PlanPayload
+
+
+class ExecutorRequest(Protocol):
+    """What the maker of an executor is passed."""
+
+    worker_count: int
+    timeout_s: float
+    """How long a worker may stand still."""
+    events: list[str]
+    """Receives a line for each event that the report shows."""
+
+    def join_pool(self) -> PoolClient:
+        """Returns the right to the worker processes of this process."""
+
+    def take_payload(self) -> PlanPayload:
+        """Returns the pickled program."""
+
+
+@final
+@dataclass(frozen=True)
+class ExecutorKind:
+    """An entry of the registry."""
+
+    make: Callable[[Client, ExecutorRequest], Executor]
+    has_workers: bool = True
+    reads_spans: bool = True
+    """Whether units can read the elements of a stream, which lie in memory of this machine. Else threads run them."""
+
+
+EXECUTORS: Final = {
+    "inline": ExecutorKind(lambda client, _: InlineExecutor(client), has_workers=False),
+    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count, to.events)),
+    "processes": ExecutorKind(
+        lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s)
+    ),
+}
+
+
+def executor_names() -> str:
+    """Returns the names for a message."""
+    names = ", ".join(repr(name) for name, kind in EXECUTORS.items() if kind.has_workers)
+    return f"'auto', {names}, or 'inline' (no workers)"
