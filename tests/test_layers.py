@@ -41,10 +41,10 @@ MAY_IMPORT = {
     "report": BASE,  # what `run` and `_loader` report to; it knows neither
     "native": BASE | {"report"},  # the limits of control groups
     "lower": PLAN,
-    "run": PLAN | {"lower", "report", "sources"},  # a parcel asks where in its file a memmap lies
+    "run": PLAN | {"lower", "report", "sources", "native"},  # which file a memmap maps; the copy engine
     "_loader": RUN,
     "image": PLAN,
-    "sources": PLAN | {"image"},  # the Source protocol is `_plan`'s
+    "sources": PLAN | {"image", "native"},
     "_caching": RUN | {"_loader", "sources"},
     "_check": RUN | {"_loader"},
     "_dataset": RUN | {"_loader", "_show", "_caching", "_check", "sources", "image"},
@@ -82,7 +82,7 @@ REQUIRED = {"numpy", "optree", "cloudpickle"}
 OPTIONAL = {
     "tensorflow": ("adapters/tf.py", "adapters/keras.py", "sources/tf.py", "demos/"),
     "keras": ("adapters/keras.py", "demos/"),
-    "torch": ("adapters/torch.py", "adapters/keras.py"),
+    "torch": ("adapters/torch.py", "adapters/_torch_device.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
     "h5py": ("sources/hdf5.py", "commands/_recognise.py"),
     "zarr": ("sources/zarr.py", "commands/_recognise.py"),

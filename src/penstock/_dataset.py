@@ -1022,8 +1022,8 @@ class Dataset(NoArray):
         device two batches.
 
         Args:
-            pin_memory: Copies each batch into page-locked memory, from which copies to a device are faster. Without a
-                CUDA device it does nothing, with a warning, as in torch.
+            pin_memory: Page-locks the loader's slots, from which copies to a device are faster. Without a CUDA device
+                it does nothing, with a warning, as in torch.
             device: Where tensors arrive, such as `"cuda"`: copied one batch ahead, on a stream of their own. None for
                 the CPU, where nothing is copied.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.

@@ -26,6 +26,7 @@ from penstock.lower._guards import OnError, tolerant
 from penstock.lower._program import Position
 from penstock.lower._prune import keeping, settled
 from penstock.memory._budget import overhead_nbytes
+from penstock.memory._ring import Ring
 from penstock.plan._batch import Batch
 from penstock.plan._map import Map
 from penstock.plan._node import POSITION_LIMIT, Node, walk
@@ -37,8 +38,8 @@ from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
 from penstock.report._memory import Peak, page_cache_nbytes
 from penstock.report._report import Report
+from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
-from penstock.run._delivery import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Delivery
 from penstock.run._lanes import steps_of
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
@@ -213,7 +214,7 @@ class Loader(NoArray):
         except BaseException:
             self._stage.close()
             raise
-        self._pipeline: Delivery | None = None
+        self._pipeline: DeliveryBase | None = None
         self._past = ""
         """What there was to say of workers that are not needed any more."""
         self._is_closed = False
@@ -446,7 +447,7 @@ class Loader(NoArray):
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
-            copied=pipeline.copied_count if pipeline else 0,
+            copied=pipeline.ring.copied_count if pipeline else 0,
             executor=busiest.executor,
             workers=max([busiest.worker_count, *hands]) if busiest.executor == "processes" else busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
@@ -531,7 +532,11 @@ class Loader(NoArray):
         else:
             pipeline.close(CLOSE_WAIT_S)
 
-    def _running(self) -> Delivery:
+    def _ring(self) -> Ring:
+        """The ring of the batches, for adapters that register its memory."""
+        return self._running().ring
+
+    def _running(self) -> DeliveryBase:
         self._require_open()
         if self._pipeline is None:
             try:

@@ -157,10 +157,10 @@ def test_a_tensor_is_the_memory_of_a_slot_which_comes_back(tf):
     batches = iter(made)
     tensor = next(batches)
     pipeline = loader._pipeline
-    assert pipeline._ring.leased_count == 1
+    assert pipeline.ring.leased_count == 1
     del tensor
     let_go()
-    assert pipeline._ring.leased_count == 0
+    assert pipeline.ring.leased_count == 0
     assert len(list(batches)) == 5
     loader.close()
 

@@ -41,7 +41,7 @@ def _torch_is_imported():
 def test_tensors_are_the_slots_memory_and_the_last_of_them_gives_it_back():
     with pairs().to_torch(executor="inline") as adapter:
         batch = next(iter(adapter))
-        ring = adapter.loader._pipeline._ring
+        ring = adapter.loader._pipeline.ring
         slot = next(slot for slot, _ in ring._leases.values())
         part, places = batch["x"][1:, 0], [array.ctypes.data for array in ring.rows(slot).arrays]
         assert [tensor.data_ptr() for tensor in batch.values()] == places
@@ -204,7 +204,7 @@ def test_a_slot_stays_leased_until_its_copy_to_cuda_is_done(monkeypatch):
     import torch
 
     from penstock.adapters._epochs import Epoch
-    from penstock.adapters.torch import _CudaCopies
+    from penstock.adapters._torch_device import CudaRuntime
 
     leased, handed_over = [], []
 
@@ -223,11 +223,10 @@ def test_a_slot_stays_leased_until_its_copy_to_cuda_is_done(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the user's")
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: handed_over.append(stream))
     with pairs(4).to_torch(executor="inline") as adapter:
-        copies = _CudaCopies(torch.device("meta"))
-        batches = Epoch(
-            adapter.loader, lambda batch: copies.begin(adapter._tensors(batch)), adapter._copied, ahead_count=1
-        )
-        ring = adapter.loader._running()._ring
+        adapter._runtime = CudaRuntime(torch.device("meta"))
+        adapter._runtime._stream = Stream(None)
+        batches = Epoch(adapter.loader, adapter._copy, adapter._copied, ahead_count=1)
+        ring = adapter.loader._running().ring
         shapes = [tuple(batch["x"].shape) for batch in batches]
         # The first is handed out alone; later the one in hand and the next are on their way; the last is alone again.
         assert (shapes, leased) == ([(4, 2)] * 5, [1, 2, 2, 2, 1])

@@ -146,7 +146,7 @@ def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto",
             next(iter(loader))
             pipeline = loader._pipeline
             assert pipeline is not None
-            while executor == "threads" and len(pipeline._ring.free) + len(pipeline._scheduler._pending):
+            while executor == "threads" and len(pipeline.ring.free) + len(pipeline._scheduler._pending):
                 time.sleep(0)  # all slots are to be ready: the others give themselves back
             interrupt = Interrupt(place)
             sys.setprofile(interrupt)

@@ -146,8 +146,8 @@ def test_an_alias_of_jax_shares_the_slot_and_keeps_it() -> None:
         pipeline = loader._pipeline
         assert pipeline is not None
         del batch
-        assert pipeline._ring.leased_count == 1
+        assert pipeline.ring.leased_count == 1
         del array
         # JAX drops references to Python objects at one of its next calls, for its own threads may not.
         jax.device_put(np.zeros(3)).block_until_ready()
-        assert pipeline._ring.leased_count == 0
+        assert pipeline.ring.leased_count == 0

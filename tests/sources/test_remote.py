@@ -390,7 +390,7 @@ def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
     monkeypatch.setattr(WebFileSystem, "cat_ranges", answer_late)
     with records(server).map(len).batch(20).loader("threads", workers=1) as loader:
         list(loader)
-        assert loader._pipeline._ring.header[-1] == 0
+        assert loader._pipeline.ring.header[-1] == 0
 
 
 def test_more_threads_than_cpus_wait_for_a_server(server, monkeypatch):

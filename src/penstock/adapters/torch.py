@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, final
+from typing import Any, Final, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worke
 from penstock._dataset import Dataset
 from penstock._loader import Loader
 from penstock.adapters._epochs import Epoch, EpochAdapter
+from penstock.adapters._torch_device import Copy, CudaRuntime, PinnedRing, Runtime, is_tensor
 from penstock.base._arguments import refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
@@ -72,8 +73,9 @@ class TorchAdapter(EpochAdapter, IterableDataset):
     `DataLoader(adapter, batch_size=None)`, without workers of torch's. `state_dict` and `load_state_dict` are the
     loader's state, for what saves by torch's `Stateful` protocol.
 
-    Order: the loader's. Memory: on a CPU the loader's slots, nothing is copied. With `pin_memory` a copy of each batch,
-    in page-locked memory that torch reuses. On a device two batches, the one in use and the next.
+    Order: the loader's. Memory: on a CPU the loader's slots, nothing is copied. With `pin_memory` the ring itself
+    is page-locked. If the system refuses that, each batch is copied into page-locked memory that torch reuses. On a
+    device two batches, the one in use and the next.
 
     Args:
         loader: What delivers the batches.
@@ -85,12 +87,16 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         ArgumentError: The device is not there.
     """
 
-    def __init__(self, loader: Loader, *, pin_memory: bool = False, device: Any = None) -> None:
+    def __init__(
+        self, loader: Loader, *, pin_memory: bool = False, device: Any = None, runtime: Runtime | None = None
+    ) -> None:
         super().__init__(loader)
         self._spec = Spec.of(loader.element_spec)
         _require_dtypes(self._spec)
         self._device = _as_device(device)
         self._pins = _can_pin(self._device) if pin_memory else False
+        self._runtime = runtime or CudaRuntime(self._device)
+        self._ring = PinnedRing(self._runtime)
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse_attribute(self, name, "What to_torch() makes", _ELSEWHERE)
@@ -109,27 +115,32 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         _require_not_dealt_out(sys._getframe(1), self.loader._options.shard)
         if self._device.type != "cuda":
             return Epoch(self.loader, self._to_device, _as_it_is)
-        copies = _CudaCopies(self._device)
-        return Epoch(self.loader, lambda batch: copies.begin(self._tensors(batch)), self._copied, ahead_count=1)
+        return Epoch(self.loader, self._copy, self._copied, ahead_count=1)
 
     def _tensors(self, batch: Tree) -> list[Any]:
-        """The leaves, as tensors that share their memory or, pinned, do not."""
+        """The leaves as tensors. They share the memory of the slot, unless that could not be page-locked."""
         leaves = [_as_tensor(leaf) for leaf in flatten_like(self._spec.structure, batch)]
         if not self._pins:
             return leaves
-        return [leaf.pin_memory() if _is_tensor(leaf) else leaf for leaf in leaves]
+        self._ring.cover(self.loader._ring())
+        return [leaf.pin_memory() if is_tensor(leaf) and not self._ring.holds(leaf) else leaf for leaf in leaves]
 
     def _to_device(self, batch: Tree) -> Tree:
         leaves = self._tensors(batch)
         if self._device.type != "cpu":
-            leaves = [leaf.to(self._device) if _is_tensor(leaf) else leaf for leaf in leaves]
+            leaves = [leaf.to(self._device) if is_tensor(leaf) else leaf for leaf in leaves]
         return self._tree(leaves)
 
     def _tree(self, leaves: Iterable[Any]) -> Tree:
         return self._spec.structure.unflatten(leaves)
 
-    def _copied(self, copy: "_Copy") -> Tree:
-        return self._tree(copy.finished())
+    def _copy(self, batch: Tree) -> Copy:
+        host = self._tensors(batch)
+        return Copy(*self._runtime.copy(host), host)
+
+    def _copied(self, copy: Copy) -> Tree:
+        self._runtime.finish(copy.done, copy.leaves)
+        return self._tree(copy.leaves)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state: the position after the batches that were handed out."""
@@ -281,42 +292,6 @@ def _arrived(data: bytes, handle: Any, places: Sequence[Place], epoch: Any) -> M
 # To a device.
 
 
-class _Copy(NamedTuple):
-    """A batch on its way to a CUDA device."""
-
-    leaves: list[Any]
-    done: Any
-    """The event after it, on the stream of copies."""
-    host: list[Any]
-    """The source of the copy. It keeps the slot, or the pinned memory, until the event."""
-    device: Any
-
-    def finished(self) -> list[Any]:
-        """Waits until the device has it, and hands it over to the stream on which the user works."""
-        self.done.synchronize()
-        current = torch.cuda.current_stream(self.device)
-        for leaf in self.leaves:
-            if _is_tensor(leaf):
-                # Its memory came from the pool of another stream, and goes back there when this one is done with it.
-                leaf.record_stream(current)
-        return self.leaves
-
-
-@final
-class _CudaCopies:
-    """A stream of its own for copies to a CUDA device, beside the one on which the user computes."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-
-    def begin(self, leaves: list[Any]) -> _Copy:
-        # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
-        with torch.cuda.stream(self._stream):
-            copies = [leaf.to(self._device, non_blocking=True) if _is_tensor(leaf) else leaf for leaf in leaves]
-            return _Copy(copies, self._stream.record_event(), leaves, self._device)
-
-
 def _as_device(device: Any) -> Any:
     if device is None:
         return torch.device("cpu")
@@ -348,10 +323,6 @@ def _can_pin(device: Any) -> bool:
 
 def _as_it_is(batch: Tree) -> Tree:
     return batch
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)
 
 
 def _as_tensor(leaf: Any) -> Any:

@@ -55,7 +55,7 @@ class Ring:
         spec: What one slot holds.
         slot_count: How many slots; at least two.
         spare_count: How many slots a hand-out must leave, or the batch is copied instead.
-        on_free: Called after a slot came back, from a finalizer: it must take no lock and not fail.
+        on_free: Called after a slot came back, from a finalizer: it takes no lock and does not fail. None for nothing.
         is_shared: Whether other processes are to write to it.
         step_count: Steps of which workers note how long they take.
     """
@@ -65,7 +65,7 @@ class Ring:
         spec: Spec,
         slot_count: int,
         spare_count: int,
-        on_free: Callable[[], None],
+        on_free: Callable[[], None] | None,
         *,
         is_shared: bool = False,
         step_count: int = 0,
@@ -78,16 +78,19 @@ class Ring:
         self._on_free = on_free
         self.file: MemoryFile | None = None
         """The memory, for workers in other processes to map; None if it is not shared."""
-        self._memory: mmap.mmap | None
+        self.memory: mmap.mmap | None
+        """The mapping; None after `release`."""
+        self.before_release: Callable[[], object] | None = None
+        """Called before the mapping goes, for what was made of its address."""
         what = f"{slot_count:,} slots of {mib(self._layout.slot.nbytes)}, {spec}"
         with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
             self.file = MemoryFile(self._layout.nbytes) if is_shared else None
-            self._memory = self.file.map() if self.file else private(self._layout.nbytes)
-        self.header = ring_header(self._memory, slot_count)
+            self.memory = self.file.map() if self.file else private(self._layout.nbytes)
+        self.header = ring_header(self.memory, slot_count)
         """See `ring_header`."""
-        self.times = self._layout.times(self._memory)
+        self.times = self._layout.times(self.memory)
         """Where each worker notes its time; see `Times`."""
-        self._rows = self._layout.slots(self._memory)
+        self._rows = self._layout.slots(self.memory)
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
         self.copied_count = 0
@@ -126,7 +129,7 @@ class Ring:
             gc.collect(0)  # some 50 us, where to copy a batch of some megabytes into fresh memory takes milliseconds
             is_lease = self._has_room()
         rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
-        memory = self._memory
+        memory = self.memory
         if memory is None:
             raise LoaderError(CLOSED_MEANWHILE)
         root = self._layout.root(memory, slot)
@@ -168,7 +171,8 @@ class Ring:
     def give_back(self, slot: int) -> None:
         """Returns a slot that nobody writes to and nobody sees."""
         self.free.append(slot)
-        self._on_free()
+        if self._on_free is not None:
+            self._on_free()
 
     def inherit(self) -> Inherited | None:
         """Has the leases that there are now last as long as a child that is about to be forked. Takes no lock."""
@@ -195,8 +199,10 @@ class Ring:
             self.header[0] = NOTHING_WANTED
 
     def release(self) -> None:
-        """Lets go of the mapping; batches that somebody holds keep it for themselves."""
-        self._memory = None
+        """Drops the mapping. Batches that the user holds keep it alive."""
+        if self.before_release is not None:
+            self.before_release()
+        self.memory = None
         self._rows = []
         self._inherited.clear()
         self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
@@ -243,7 +249,7 @@ class RingView:
 def _return_slot(
     leases: dict[int, tuple[int, Any]],
     free: deque[int],
-    on_free: Callable[[], None],
+    on_free: Callable[[], None] | None,
     interrupts: list[BaseException],
     slot: int,
     lease: int,
@@ -252,11 +258,13 @@ def _return_slot(
     try:
         free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
         leases.pop(lease, None)
-        on_free()
+        if on_free is not None:
+            on_free()
     except BaseException as error:  # which interrupts when a call returns: the slot is free
         leases.pop(lease, None)  # or the slot, once it is handed out again, would seem to be in two hands for ever
         interrupts.append(error.with_traceback(None))
-        on_free()
+        if on_free is not None:
+            on_free()
 
 
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()

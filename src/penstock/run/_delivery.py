@@ -19,7 +19,6 @@ token too many makes the consumer look once more. Workers wait for units: see th
 An executor may be driven by the consumer: `Executor.drive`. Then no other thread runs units.
 """
 
-import _thread
 import math
 import os
 import queue
@@ -29,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-from penstock.base._errors import DeadlineError, LoaderError, WorkerError
+from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._random import seeded_globals
 from penstock.base._tree import Tree
 from penstock.lower._batches import BatchProgram
@@ -41,6 +40,7 @@ from penstock.plan._node import walk
 from penstock.plan._reader import place_of
 from penstock.plan._tolerate import Failure
 from penstock.report._lanes import Lane
+from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
 from penstock.run._feed import Feed
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
@@ -50,19 +50,11 @@ from penstock.run.executors._executor import Client, Executor, clear_own_frames
 
 LOOK_S: Final = 0.02
 """How often a consumer that waits looks for elements of a stream that arrived in the middle of a unit."""
-END_OF_EPOCH: Final = object()
-"""Taken in place of a batch when the epoch has no further batch."""
-CLOSED: Final = "This loader is closed. Make another one: dataset.loader(...)."
-STARTED_ELSEWHERE: Final = (
-    "This loader was made in another process, and its workers did not come along with fork(). Make the loader in the "
-    "process that iterates it."
-)
-
 MakeFeed = Callable[[Callable[[], None], SharedFile | None, threading.Lock], Feed]
 
 
 @final
-class Delivery(Client):
+class Delivery(DeliveryBase, Client):
     """Fills the slots of a ring by an executor, ahead of the consumer, and delivers batches in order.
 
     Args:
@@ -92,16 +84,11 @@ class Delivery(Client):
         self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._gives_rest = gives_rest
-        self._pid = os.getpid()
+        super().__init__()
         self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_awaited = False
-        self._closed = False
-        self.process_ends = False
-        """The process ends, which is why `request_stop` was called."""
         self.rest: tuple[int, BaseException] | None = None
         """If the batch that was taken last failed and its rest is given: its row count, and the error."""
-        self.consumed = -1
-        """Streams: how far the input was read for the batch that was taken last; -1 if unknown."""
         self._crashes: dict[tuple[int, int], BaseException] = {}
         """Errors of elements that crash workers, by generation and row, until they are set aside."""
         self._lock = threading.Lock()
@@ -114,7 +101,7 @@ class Delivery(Client):
             if make_feed is not None:
                 self._feed = make_feed(executor.wake, executor.shared, self._lock)
                 self._stops.append(self._feed.stop_workers)
-            self._ring = Ring(
+            self.ring = Ring(
                 program.spec,
                 slot_count,
                 spare_count,
@@ -124,13 +111,13 @@ class Delivery(Client):
             )
             self._scheduler = Scheduler(
                 program,
-                self._ring.free,
+                self.ring.free,
                 self._feed.schedule if self._feed else None,
                 self._feed.consumed_at if self._feed else None,
                 gives_rest=gives_rest,
                 redoes_crashes=executor.is_elsewhere and quarantine is not None and is_guarded(program),
             )
-            executor.begin(program, self._ring, self._feed.ring if self._feed else None)
+            executor.begin(program, self.ring, self._feed.ring if self._feed else None)
         except BaseException:  # no memory, no descriptor, Ctrl-C, or closed meanwhile: nothing else stops the workers
             self.stop_workers()
             raise
@@ -151,9 +138,9 @@ class Delivery(Client):
     def _issue(self) -> list[Unit]:
         executor = self._executor
         worker_count = 0 if executor.is_driven else executor.worker_count
-        units = self._scheduler.issue(executor.queue_target, worker_count, self._ring.header[-1] / 1e9)
-        if self._scheduler.given_up > self._ring.header[0]:
-            self._ring.give_up(self._scheduler.given_up)
+        units = self._scheduler.issue(executor.queue_target, worker_count, self.ring.header[-1] / 1e9)
+        if self._scheduler.given_up > self.ring.header[0]:
+            self.ring.give_up(self._scheduler.given_up)
         if self._feed is not None and self._feed.schedule.is_stirred:
             self._feed.stir()
         # An executor that holds back units waits for the last one, and the consumer goes on then.
@@ -172,7 +159,7 @@ class Delivery(Client):
     def _make_runner(self, number: int) -> UnitRunner:
         return UnitRunner(
             self._program,
-            self._ring,
+            self.ring,
             number,
             isolation=seeded_globals if self._executor.isolates else None,
             window=self._feed.window() if self._feed else None,
@@ -194,7 +181,7 @@ class Delivery(Client):
             elif self._program.is_serial and self._quarantine is not None:
                 note_end_of_stream(error)
         with self._lock:
-            outcome = Outcome.read(self._ring.header, unit.slot) if self._program.is_serial else None
+            outcome = Outcome.read(self.ring.header, unit.slot) if self._program.is_serial else None
             again = self._scheduler.finished(unit, error, outcome, crashed=crashed)
             if again and again[0].is_poisoned and error is not None:
                 self._crashes[unit.generation, unit.start] = error
@@ -203,9 +190,9 @@ class Delivery(Client):
     def _store(self, unit: Unit, result: UnitResult) -> None:
         """Stores rows that the unit could not write into the slot itself, and the elements that it set aside."""
         if result.rows:
-            self._program.put_rows(unit, self._ring.rows(unit.slot), result.rows)
+            self._program.put_rows(unit, self.ring.rows(unit.slot), result.rows)
             if result.seconds:
-                note_time(self._ring.header, unit.stop - unit.start, result.seconds)
+                note_time(self.ring.header, unit.stop - unit.start, result.seconds)
         if result.failures and self._quarantine is not None:
             failures: Sequence[Failure] = result.failures
             if unit.is_poisoned:  # the worker did not try the element, so the crash is its error
@@ -248,9 +235,9 @@ class Delivery(Client):
         if self._scheduler.head_position == position:
             return
         self._scheduler.abandon()
-        self._ring.give_up(self._scheduler.given_up)
+        self.ring.give_up(self._scheduler.given_up)
         # Slots of ready batches come back now, the others with the last unit of their batch.
-        self._ring.reclaim(self._scheduler.busy_slots)
+        self.ring.reclaim(self._scheduler.busy_slots)
         self._executor.wake()  # a worker that looks now waits for the lock
         self._scheduler.start(position, consumed)
         if self._feed is not None:
@@ -271,8 +258,8 @@ class Delivery(Client):
             Exception: What a unit of this batch raised.
         """
         self.require_open()  # before the lock: in a child of fork() the lock may never be released
-        if self._ring.interrupts:
-            self._pass_on_interrupt()
+        if self.ring.interrupts:
+            self.pass_on_interrupt()
         has_restarted, asked_s = False, time.perf_counter()
         while (batch := self._head_if_ready(position)) is None:
             if self._executor.drive(timeout_s) or (self._feed is not None and self._feed.drive(timeout_s)):
@@ -289,26 +276,19 @@ class Delivery(Client):
         self.rest = None  # it may be that of a batch whose hand-out Ctrl-C cut off
         if not batch.errors:
             self.consumed = batch.consumed
-            return self._ring.hand_out(batch.slot)
+            return self.ring.hand_out(batch.slot)
         row_count, error = batch.first_error
         if self._gives_rest and batch.slot >= 0 and row_count:
             self.rest = row_count, error
-            return self._ring.hand_out(batch.slot)
+            return self.ring.hand_out(batch.slot)
         if batch.slot >= 0:
-            self._ring.give_back(batch.slot)
+            self.ring.give_back(batch.slot)
         try:
             raise error
         finally:
             # The traceback holds this frame. A frame that held the error would keep both, and so the loader, until the
             # garbage collector comes.
             del error, batch
-
-    def _pass_on_interrupt(self) -> None:
-        """Raises a Ctrl-C that struck while a batch was dropped, where Python loses it."""
-        error = self._ring.interrupts.pop()
-        if threading.current_thread() is threading.main_thread():
-            raise error
-        _thread.interrupt_main()
 
     def _head_if_ready(self, position: Position) -> PendingBatch | None:
         with self._lock:
@@ -403,7 +383,7 @@ class Delivery(Client):
         executor = self._executor
         own = lane_of(
             self._program.node,
-            self._ring.total_times(),
+            self.ring.total_times(),
             1 if executor.is_driven else executor.available_count,
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
@@ -421,30 +401,7 @@ class Delivery(Client):
         """Returns the workers of all parts; see `Executor.tasks`."""
         return sorted({*self._executor.tasks(), *(self._feed.tasks() if self._feed else [])})
 
-    def pids(self) -> list[int]:
-        """Returns the worker processes among them."""
-        return sorted(int(task) for task in self.tasks() if task.isdecimal())
-
-    @property
-    def copied_count(self) -> int:
-        """How many batches were handed out as private copies."""
-        return self._ring.copied_count
-
     # The end.
-
-    def require_open(self) -> None:
-        """Refuses to continue in a child of fork(), or after `close`. Takes no lock.
-
-        Raises:
-            LoaderError: Says which.
-            SystemExit: The process ends, and this is not its main thread.
-        """
-        if self._pid != os.getpid():
-            raise LoaderError(STARTED_ELSEWHERE)
-        if self._closed:
-            if self.process_ends and threading.current_thread() is not threading.main_thread():
-                raise SystemExit  # a daemon thread of the user ends silently
-            raise LoaderError(CLOSED)
 
     def request_stop(self) -> None:
         """Makes everything stop soon. Takes no lock, so a finalizer may call it. Calling it again does no harm."""
@@ -452,7 +409,7 @@ class Delivery(Client):
             return
         self._closed = True  # and the rest again, if it was closed: Ctrl-C may have struck here
         self._scheduler.close()
-        self._ring.give_up()
+        self.ring.give_up()
         self.stop_workers()
         if self._feed is not None:
             self._feed.request_stop()
@@ -473,6 +430,6 @@ class Delivery(Client):
             ended &= self._feed.close(max(0.0, ends_at - time.monotonic()))
         if ended:
             self._program.sources.close()
-            self._ring.release()
+            self.ring.release()
             self._runners.close()
         return ended

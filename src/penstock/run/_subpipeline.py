@@ -19,6 +19,7 @@ from typing import Any, Literal, final
 
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._budget import budget
+from penstock.lower._copies import CopyPlan
 from penstock.lower._program import Position
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget
@@ -34,8 +35,10 @@ from penstock.plan._source import Source, key_of
 from penstock.plan._stream import Generate, Inlet, cut, needed
 from penstock.plan._tolerate import FailureFilter
 from penstock.report._lanes import Lane
+from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
+from penstock.run._copy_delivery import CopyDelivery
 from penstock.run._cpus import usable_cpu_count
-from penstock.run._delivery import END_OF_EPOCH, Delivery
+from penstock.run._delivery import Delivery
 from penstock.run._driving import MOST_NBYTES
 from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
@@ -208,7 +211,21 @@ class SubPipeline:
         element_nbytes = max((each.element_nbytes for each in walk(above) if isinstance(each, PaddedBatch)), default=0)
         return copies * layout.slot_count * layout.size * element_nbytes
 
-    def start(self, *, gives_rest: bool = False) -> Delivery:
+    def start(self) -> DeliveryBase:
+        """Starts the delivery of a whole plan: by copies if it only moves bytes, else by units on workers."""
+        if self._below is None and self.choice.executor == "threads" and isinstance(self.program, ParallelProgram):
+            copies = CopyPlan.of(self.program.node, self.program.shard)
+            if copies is not None:
+                return CopyDelivery(
+                    self.program,
+                    copies,
+                    slot_count=self.budget.slot_count,
+                    spare_count=min(2, self._prefetch),
+                    thread_count=self.choice.worker_count,
+                )
+        return self.start_units()
+
+    def start_units(self, *, gives_rest: bool = False) -> Delivery:
         """Starts the workers; see `Delivery`."""
         # A slot in the consumer's hand, one asked for meanwhile, and `prefetch` ready or being filled. With
         # fewer than two left the workers would stand still while the consumer works.
@@ -408,7 +425,7 @@ class _Parallel:
     def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
         """Gives the elements of an epoch from one on; each is good until the next one is asked for."""
         if self._pipeline is None:
-            self._pipeline = self._stage.start(gives_rest=self._is_stacked)
+            self._pipeline = self._stage.start_units(gives_rest=self._is_stacked)
             watch(self, self._pipeline)
             if self._is_closed:
                 self.request_stop()

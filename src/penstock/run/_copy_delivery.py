@@ -1,0 +1,266 @@
+"""Delivery of plans that only move bytes: native threads fill the slots, and no other Python thread runs.
+
+The consumer's thread does the rest, within `take`. It computes the indices of a block of batches (`lower/_copies.py`),
+submits a job for each free slot, waits for the job of its batch in native code, and hands the slot out.
+
+Which thread writes what. The consumer alone writes the fields here. A finalizer appends to `Ring.free`, on any thread.
+`request_stop` and `close` may be called by any thread: they set `_closed`, and end the engine.
+
+Guarantees.
+- Batches come in the order of positions. A job writes into its slot alone, and a slot belongs to one job.
+- Ctrl-C costs nothing. It can strike `take` between any two bytecodes. Slots and jobs that it cut off are in neither
+  `_pending` nor `Ring.free`. If the next batch is not the one that is asked for, or no job is pending, `_start` begins
+  again: it cancels all jobs, waits until no thread writes any more, and collects the slots that are not leased.
+- A slot is free, pending, or leased. `Ring.hand_out` leaves two slots unleased, so a job for the next batch can always
+  be submitted.
+
+Each wait, and what ends it. `Engine.wait`: the end of the job, an error, `close`, Ctrl-C (within 50 ms), or the
+deadline. `Engine.cancel` and `Engine.close`: the end of the parts that are being copied, or their timeout.
+"""
+
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import numpy as np
+
+from penstock.base._errors import DeadlineError, PenstockError, SourceError
+from penstock.base._tree import Tree
+from penstock.lower._batches import ParallelProgram
+from penstock.lower._copies import Copy, CopyPlan
+from penstock.lower._program import Position
+from penstock.memory._ring import Ring
+from penstock.native import CopyError, Engine, Source, conversion
+from penstock.report._lanes import Lane
+from penstock.run._consumer import DeliveryBase
+from penstock.sources.npy import StridedFile
+
+BLOCK_ROWS: Final = 1 << 14
+"""Rows whose indices are computed at once. That spreads the cost of NumPy's calls, and still fits into the cache."""
+BLOCK_NBYTES: Final = 64 << 20
+"""Bytes of the batches of a block, at most, because the reads of a whole block are announced at once."""
+
+
+@final
+class CopyDelivery(DeliveryBase):
+    """Fills the slots of a ring by a copy engine, and delivers batches in order.
+
+    Args:
+        program: What the batches are of.
+        copies: The copies that fill them.
+        slot_count: Slots in the ring.
+        spare_count: Slots that a hand-out must leave unleased.
+        thread_count: Threads that copy.
+    """
+
+    def __init__(
+        self, program: ParallelProgram, copies: CopyPlan, *, slot_count: int, spare_count: int, thread_count: int
+    ) -> None:
+        super().__init__()
+        self._program = program
+        self._copies = copies
+        self._pending: deque[tuple[Position, int, int]] = deque()
+        """Position, slot and job of the batches that were submitted, in order."""
+        self._ahead: deque[tuple[Position, int, list[Copy]]] = deque()
+        """Position, row count and copies of the batches that follow."""
+        self._row_counts = [-1] * slot_count
+        """The row count that each slot holds; -1 before the first batch."""
+        self._job = 0
+        self._delivered_count = 0
+        self._views: dict[tuple[int, int, int], Any] = {}
+        """The leaves of slots as rows of an array: by slot, array and leaf."""
+        self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
+        self._engine = Engine(thread_count)
+        try:
+            files = {array.path: array for array in copies.arrays if isinstance(array, StridedFile)}
+            self._files = tuple(files.values())
+            self._sources = [_opened(self._engine, *numbered) for numbered in enumerate(copies.arrays)]
+        except BaseException:
+            self._engine.close(0.0)
+            raise
+
+    @property
+    def stop_workers(self) -> Callable[[], object]:
+        """For a finalizer: ends the threads."""
+        return functools.partial(self._engine.close, 0.0)
+
+    # The consumer's side.
+
+    def seek(self, position: Position, consumed: int = -1) -> None:
+        """Makes this the next batch. Work under way is kept if it leads there."""
+        self.require_open()
+        if not self._pending or self._pending[0][0] != position:
+            self._start(position)
+
+    def take(self, position: Position, timeout_s: float) -> Tree:
+        """Waits for a batch and hands it out; see `Delivery.take`. The caller has called `require_open`."""
+        if self.ring.interrupts:
+            self.pass_on_interrupt()
+        pending = self._pending
+        if pending and pending[0][0] == position:
+            self._issue()
+        else:
+            self._start(position)
+        _, slot, job = pending[0]
+        try:
+            while not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
+                self._require_progress(position, job, timeout_s)
+        except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
+            self.require_open()
+            self._start((-1, -1))
+            return self.take(position, timeout_s)
+        except CopyError as error:
+            pending.popleft()
+            self.ring.give_back(slot)
+            raise self._error(error, position) from error
+        pending.popleft()
+        self._delivered_count += 1
+        return self.ring.hand_out(slot)
+
+    def _start(self, position: Position) -> None:
+        """Begins again at a position."""
+        while not self._engine.cancel(self._job, 1.0):
+            self.require_open()
+        self._pending.clear()
+        self._ahead.clear()
+        self.ring.reclaim(set())
+        if position[1] >= 0:
+            self._compute(position)
+            self._issue()
+
+    def _issue(self) -> None:
+        """Submits a job for each slot that is free."""
+        free, views = self.ring.free, self._views
+        while free:
+            if not self._ahead:
+                self._compute(self._program.next_position(*self._pending[-1][0]))
+            position, row_count, copies = self._ahead[0]
+            for file in self._files:
+                try:
+                    status = os.stat(file.path)
+                except OSError as error:
+                    raise _in_batch(file.is_gone(int(copies[0][2][0]), error), position) from error
+                if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
+                    raise _in_batch(file.is_replaced(int(copies[0][2][0]), status.st_ino), position)
+            slot = free.pop()
+            parts = []
+            for array, leaf, rows, places, first in copies:
+                view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
+                parts.append((self._sources[array], rows, view[first:] if first else view, places, code))
+            if row_count != self._row_counts[slot]:
+                self.ring.rows(slot).set_extents(row_count)
+                self._row_counts[slot] = row_count
+            self._job += 1
+            self._engine.submit(self._job, parts)
+            self._pending.append((position, slot, self._job))
+            self._ahead.popleft()
+
+    def _compute(self, position: Position) -> None:
+        """Computes the copies of the next batches of an epoch, and announces their reads."""
+        epoch, index = position
+        program = self._program
+        rows = max(1, program.rows_per_batch)
+        count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
+        if program.batch_count is not None:
+            count = min(count, program.batch_count - index)
+        batches = self._copies.block(epoch, index, count)
+        full, last = self._row_count(position), self._row_count((epoch, index + count - 1))
+        counts = [full] * (count - 1) + [last]  # the last batch of an epoch alone may be shorter
+        positions = [(epoch, index + number) for number in range(count)]
+        self._ahead = deque(zip(positions, counts, batches, strict=True))
+        for number, array in enumerate(self._copies.arrays if self._files else ()):
+            if isinstance(array, StridedFile):
+                rows_of = [copy[2] for copies in batches for copy in copies if copy[0] == number]
+                if rows_of:
+                    self._engine.advise(self._sources[number], np.concatenate(rows_of))
+
+    def _view(self, slot: int, array: int, leaf: int) -> Any:
+        """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
+        source, place = self._copies.arrays[array], self.ring.rows(slot).arrays[leaf]
+        view = place.reshape(-1, *source.shape[1:])
+        code = None if source.dtype == view.dtype else conversion(source.dtype, view.dtype)
+        self._views[slot, array, leaf] = view, code
+        return view, code
+
+    def _row_count(self, position: Position) -> int:
+        first, last = self._program.shard_rows(self._program.row_count(*position) or 0)
+        return last - first
+
+    # Errors.
+
+    def _error(self, error: CopyError, position: Position) -> PenstockError:
+        """The error of an element, as users read it."""
+        file = self._copies.arrays[error.source] if isinstance(error.source, int) else None
+        if not isinstance(file, StridedFile):
+            found: PenstockError = SourceError(str(error))
+        elif error.errno:
+            found = file.is_unreadable(error.element, error)
+        else:
+            found = file.is_shorter(error.element, os.stat(file.path).st_size)
+        return _in_batch(found, position)
+
+    def _require_progress(self, position: Position, job: int, timeout_s: float) -> None:
+        """Waits for a job in quarters of the deadline, and gives up after four in which no byte was copied."""
+        before, silent_count = self._engine.stats()["nbytes"], 1
+        while not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
+            now = self._engine.stats()["nbytes"]
+            silent_count = silent_count + 1 if now == before else 0
+            before = now
+            if silent_count >= 4:
+                try:
+                    raise DeadlineError(
+                        f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch "
+                        f"{position[1]} of epoch {position[0]}. It is read from "
+                        f"{', '.join(file.path for file in self._files) or 'memory'}. If the disk is that slow, raise "
+                        "timeout_s. The loader is closed; a thread that never returns from a read stays behind."
+                    )
+                finally:
+                    self.request_stop()
+
+    # The loader's questions.
+
+    def lanes(self) -> list[Lane]:
+        """What the threads did so far."""
+        return []
+
+    # The end.
+
+    def request_stop(self) -> None:
+        """Makes everything stop soon. Takes no lock, so a finalizer may call it."""
+        if self._pid == os.getpid():
+            self._closed = True
+            self._engine.close(0.0)
+
+    def close(self, timeout_s: float) -> bool:
+        """Stops, waits for the threads, and frees the memory. Returns whether all threads ended."""
+        if self._pid != os.getpid():  # a child of fork() has no threads
+            return True
+        self._closed = True
+        ended = self._engine.close(timeout_s)
+        if ended:
+            self._program.sources.close()
+            self._views.clear()
+            self._sources.clear()
+            self.ring.release()
+        return ended
+
+
+def _in_batch(error: PenstockError, position: Position) -> PenstockError:
+    error.add_note(f"This was in batch {position[1]} of epoch {position[0]}.")
+    return error
+
+
+def _opened(engine: Engine, number: int, array: Any) -> Source:
+    """The engine's source of an array, named by its number."""
+    if isinstance(array, np.ndarray):
+        return engine.memory(array, name=number)
+    run_nbytes, _ = array.runs
+    inner = None
+    if run_nbytes != array.row_nbytes:
+        inner = (array.dtype.itemsize, array.row_shape, array.strides[1:])
+    return engine.file(
+        array.path, array.offset, array.shape[0], array.row_nbytes, array.strides[0], inner=inner, name=number
+    )
