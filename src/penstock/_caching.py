@@ -7,7 +7,7 @@ from typing import Any, Final
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.plan._batch import Bundle
-from penstock.plan._cache import Cache, Whole
+from penstock.plan._cache import Cache, CompleteCache, Whole
 from penstock.plan._map import Map
 from penstock.plan._node import Node, walk
 from penstock.report._progress import Progress
@@ -21,7 +21,7 @@ _BATCH_NBYTES: Final = 4 << 20
 _BATCH_COUNT: Final = 256
 
 
-def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str = "cache") -> Cache:
+def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str = "cache") -> Cache | CompleteCache:
     """Makes the step that keeps what a plan gives.
 
     Raises:
@@ -45,7 +45,8 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
     name = os.path.basename(os.path.normpath(directory))
     store = CacheDirectory(node, os.path.abspath(directory), limit, key)
     whole = store.complete() if node.access == "stream" else None
-    return Cache(node, store, name if limit is None else f"{name}, limit={limit}", whole)
+    text = name if limit is None else f"{name}, limit={limit}"
+    return Cache(node, store, text) if whole is None else CompleteCache(store, text, whole, node)
 
 
 def _image_cure(node: Node) -> str:
@@ -66,7 +67,7 @@ def _require_one_epoch(node: Node, verb: str) -> None:
                 f"{verb}() keeps the elements of epoch 0, but {each.label} at {each.where} makes others in each epoch. "
                 f"Put {verb}() before random_map(), so that what is before is kept and randomness stays."
             )
-        if each.changes_order and not any(below.changes_order for below in each.inputs):
+        if each.randomness.reorders and not any(below.randomness.reorders for below in each.inputs):
             raise ArgumentError(
                 f"{verb}() keeps the elements of epoch 0, and {each.label} before it would give their order to every "
                 f"epoch. Put {each.verb}() after {verb}(): it has random access. Or use shuffle(reshuffle=False)."
@@ -74,7 +75,9 @@ def _require_one_epoch(node: Node, verb: str) -> None:
             )
 
 
-def materialized(node: Node, path: Any, key: str | None, progress: Told | None, options: dict[str, Any]) -> Cache:
+def materialized(
+    node: Node, path: Any, key: str | None, progress: Told | None, options: dict[str, Any]
+) -> CompleteCache:
     """Keeps all that a plan gives, now.
 
     Raises:
@@ -84,7 +87,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Told | None, 
     if path is None:
         raise ArgumentTypeError("materialize() needs the path of a directory, got None. cache() keeps in memory.")
     step = cached(node, path, None, key, "materialize")
-    if step.all:
+    if isinstance(step, CompleteCache):
         return step
     assert isinstance(step.store, CacheDirectory)
     _fill(step, progress, options)
@@ -104,7 +107,7 @@ def materialized(node: Node, path: Any, key: str | None, progress: Told | None, 
             )
     if whole is None:
         raise SourceError(f"materialize() could not keep all elements in {path}: see the log for why.")
-    return Cache(node, step.store, step.text, whole)
+    return CompleteCache(step.store, step.text, whole, node)
 
 
 def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:

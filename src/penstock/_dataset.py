@@ -23,18 +23,19 @@ from penstock._show import show as draw_elements
 from penstock.base import _tree
 from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
 from penstock.base._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
-from penstock.base._random import permute, seeded_globals
+from penstock.base._random import permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Select, as_range, sliced
 from penstock.plan._map import Map, function_name
-from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, makers
+from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, history, walk
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
-from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._reader import Reader
 from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock.plan._source import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
@@ -164,7 +165,7 @@ class Dataset(NoArray):
 
     def _of_sources(self, name: str) -> Any:
         """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
-        sources = {id(node.data): node.data for node in makers(self._node) if isinstance(node, SourceNode)}
+        sources = {id(node.data): node.data for node in walk(self._node, history) if isinstance(node, SourceNode)}
         asked = [getattr(source, name, NotImplemented) for source in sources.values()]
         known = [value for value in asked if value is not NotImplemented]
         if not known:
@@ -240,7 +241,7 @@ class Dataset(NoArray):
     def __iter__(self) -> Iterator[Tree]:
         """Iterates over epoch 0, each element in memory of its own."""
         if self._node.access == "stream":
-            reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
+            reader = reader_of(self._node)
             for leaves in reader.sequence(0):  # without elements, the spec is not needed
                 yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
             return
@@ -256,7 +257,7 @@ class Dataset(NoArray):
         try:
             reader = self._idle_readers.pop()
         except IndexError:
-            reader = Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
+            reader = reader_of(self._node)
         try:
             return reader.element(0, index)
         finally:
@@ -558,7 +559,7 @@ class Dataset(NoArray):
         self._require_finite("split", "Use take(n) first.")
         parts = tuple(part if (number := as_int(part)) is None else number for part in parts)
         node, count = self._node, len(self)
-        if node.changes_order:
+        if node.randomness.reorders:
             raise ArgumentError(
                 "split() after a shuffle that changes every epoch would let elements wander between the parts. "
                 "Split first and shuffle each part, or use shuffle(seed, reshuffle=False)."
@@ -595,7 +596,7 @@ class Dataset(NoArray):
                 f"split() after {scattering.verb}() of overlapping windows would make parts that share data. Put "
                 f"split() before {scattering.verb}(){groups_cure}."
             )
-        if node.overlaps and (seed is not None or stratify is not None):
+        if node.overlap != "none" and (seed is not None or stratify is not None):
             dealt_by = "stratify" if seed is None else "seed"
             raise ArgumentError(
                 f"split({dealt_by}=...) would deal overlapping windows to different parts, which would then share "

@@ -22,9 +22,10 @@ from penstock.base._errors import (
     no_path,
 )
 from penstock.base._tree import Tree
-from penstock.lower._guards import OnError, tolerant
+from penstock.lower._guards import OnError, with_guards
 from penstock.lower._program import Position
-from penstock.lower._prune import keeping, settled
+from penstock.lower._prune import prune_cached, with_cache_limit
+from penstock.lower._rewrite import with_parts
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
 from penstock.plan._batch import Batch
@@ -194,16 +195,16 @@ class Loader(NoArray):
         _require_elements(node)
         self._peak = Peak()
         self._identity = identity(node)
-        plan = tolerant(node, options.on_error)
+        plan = with_parts(with_guards(node, options.on_error))
         self._has_random_access = node.access == "random"
         # What `cache` holds needs no worker processes for the functions before it.
-        self._node = plan = settled(plan) if options.executor == "auto" else plan
+        self._node = plan = prune_cached(plan) if options.executor == "auto" else plan
         self._options = options
         self._same_epoch = same_epoch
         self._quarantine = quarantine or options.make_quarantine(node, plan)
         self._stage = self._make_stage(plan)
         share = self._stage.budget.source_share(options.memory_limit, self._stage.process_count)
-        if share < 1 and (less := keeping(plan, share)) is not plan:
+        if share < 1 and (less := with_cache_limit(plan, share)) is not plan:
             self._stage.close()
             self._node = plan = less
             self._stage = self._make_stage(plan)
@@ -457,7 +458,7 @@ class Loader(NoArray):
             note="\n".join(filter(None, (self._past, self._stage.remarks))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.executor == "threads" and any(each.may_hold_gil for each in walk(self._node)),
+            may_hold_gil=busiest.executor == "threads" and any(each.traits.may_hold_gil for each in walk(self._node)),
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
@@ -516,7 +517,7 @@ class Loader(NoArray):
         old = self._stage
         if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
             return
-        plan = settled(self._node)
+        plan = prune_cached(self._node)
         if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):
             return
         stage, pipeline = self._make_stage(plan), self._pipeline

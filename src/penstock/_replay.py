@@ -9,11 +9,11 @@ from typing import Any, final
 
 from penstock._dataset import Dataset
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
-from penstock.base._random import seeded_globals
 from penstock.base._tree import Tree
-from penstock.lower._guards import tolerant
+from penstock.lower._guards import with_guards
+from penstock.lower._rewrite import reader_of
 from penstock.plan._node import Node, walk
-from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._reader import Reader
 from penstock.plan._text import difference, identity
 from penstock.plan._tolerate import FailureFilter
 
@@ -99,11 +99,11 @@ def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
 
 
 def _reader(node: Node, on_error: Any, number: int) -> Reader:
-    guards = {each.number: each for each in walk(tolerant(node, on_error)) if isinstance(each, FailureFilter)}
-    source = guards[number].guarded
+    guards = {each.number: each for each in walk(with_guards(node, on_error)) if isinstance(each, FailureFilter)}
+    source = guards[number].source
     if source.access == "stream":
         raise ArgumentError(
             f"The failed element came from a stream, {source.label}, which gives an element only after all before it. "
             "Iterate the dataset again."
         )
-    return Reader(source, OpenSources(source), isolation=seeded_globals)
+    return reader_of(source)

@@ -123,7 +123,7 @@ def _axes_by_plan(node: Node) -> tuple[bool | None, bool]:
     is_batch, is_kept = node.batch_size != 1 or None, True
     while node.verb not in ("windows", "unbatch"):
         # A function or a zip may make anything of windows.
-        is_function = node.verb in ("map", "random_map") and not node.is_hidden
+        is_function = node.verb in ("map", "random_map") and not node.traits.is_hidden
         is_kept = is_kept and len(node.inputs) == 1 and not is_function
         if not node.inputs:
             return is_batch, False

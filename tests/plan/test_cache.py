@@ -91,7 +91,7 @@ def test_a_cache_on_disk_at_the_end_of_any_plan_changes_nothing(
     plan: Plan, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = plan.dataset._node
-    if node.random_depth or node.changes_order:
+    if node.randomness.depth or node.randomness.reorders:
         return
     kept = plan.dataset.cache(tmp_path_factory.mktemp("plan"))
     for index in data.draw(st.lists(st.integers(0, len(plan) - 1), max_size=3)):

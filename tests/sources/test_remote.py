@@ -283,7 +283,7 @@ def test_zarr_array_in_memory_stays_on_threads():
     array = zarr.create_array("memory://arrays/a", shape=(4, 2), dtype="f4", overwrite=True)
     array[:] = 1
     ds = ps.from_arrays(array)
-    assert ds._node.is_remote
+    assert ds._node.traits.is_remote
     with ds.map(lambda row: -row).batch(4).loader() as loader:
         assert loader.report().executor == "threads"
         np.testing.assert_array_equal(next(iter(loader)), -np.ones((4, 2)))

@@ -34,14 +34,14 @@ from penstock.base._errors import (
     SpecError,
     TravelError,
 )
-from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec, cure_of_fields
 from penstock.base._tree import Tree, flatten_like, paths
+from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private
 from penstock.plan._cache import Cache
 from penstock.plan._node import Node, finite_length, walk
-from penstock.plan._reader import Gather, OpenSources, Reader
+from penstock.plan._reader import Gather, Reader
 from penstock.plan._text import length_text
 from penstock.run.pool._payload import pack, unpack
 
@@ -251,7 +251,7 @@ class MapDataset(TorchDataset):
             self._pid, self._readers = os.getpid(), []
         with contextlib.suppress(IndexError):
             return self._readers.pop()
-        return Reader(self._node, OpenSources(self._node), isolation=seeded_globals)
+        return reader_of(self._node)
 
     def __reduce__(self) -> Any:
         parcel = pack(self._node, self._node)

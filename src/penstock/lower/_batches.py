@@ -18,14 +18,14 @@ from penstock.base._errors import ArgumentError, ElementError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._program import Position, Program, Unit, UnitReader
+from penstock.lower._rewrite import closed
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
-from penstock.plan._cache import Cache
+from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._source import Openable
-from penstock.plan._stream import closed
 from penstock.plan._text import origins
 
 ANNOUNCED_BATCHES: Final = 16
@@ -229,7 +229,7 @@ class ParallelProgram(BatchProgram[Reader]):
     @cached_property
     def computes(self) -> bool:  # type: ignore[override]
         """Whether units call functions, and do not only read."""
-        return any(node.computes for node in walk(self.node))
+        return any(node.traits.is_cpu_bound for node in walk(self.node))
 
     @cached_property
     def is_remote(self) -> bool:
@@ -239,7 +239,7 @@ class ParallelProgram(BatchProgram[Reader]):
     @cached_property
     def keeps(self) -> bool:  # type: ignore[override]
         """Whether results of functions are cached, so that they do not run each time."""
-        return any(isinstance(node, Cache) for node in walk(self.node))
+        return any(isinstance(node, (Cache, CompleteCache)) for node in walk(self.node))
 
     @cached_property
     def is_in_memory(self) -> bool:
@@ -440,4 +440,4 @@ class ParallelProgram(BatchProgram[Reader]):
 
 def is_remote(node: Node) -> bool:
     """Returns whether a source of a plan waits for a server."""
-    return any(each.is_remote for each in walk(node))
+    return any(each.traits.is_remote for each in walk(node))

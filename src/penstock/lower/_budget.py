@@ -33,9 +33,9 @@ def budget(
     """
     nodes = list(walk(node))
     if sequence is not None:
-        scratch = sum(each.held_nbytes for each in walk(sequence))
+        scratch = sum(each.memory.sequence_nbytes for each in walk(sequence))
     else:
-        scratch = sum(each.scratch_nbytes for each in nodes)
+        scratch = sum(each.memory.scratch_nbytes for each in nodes)
     if spec is not node.spec and node.part_count(0, 0) is None:
         scratch += node.spec.nbytes  # what has no parts is made whole, for a shard to take its part of
     shuffles = any(isinstance(each, Shuffle) for each in nodes)
@@ -45,7 +45,7 @@ def budget(
         scratch_nbytes=scratch * max(1, worker_count),
         order_nbytes=BLOCK_CACHE_NBYTES if shuffles else 0,
         shared_nbytes=shared_nbytes,
-        kept_nbytes=sum({key_of(each.opens): each.kept_nbytes for each in nodes}.values()),
+        kept_nbytes=sum({key_of(each.opens): each.memory.kept_nbytes for each in nodes}.values()),
         source_nbytes=source_nbytes,
         spans_nbytes=spans_nbytes,
         last_step=node.label,

@@ -15,13 +15,12 @@ from typing import Any, final
 import numpy as np
 
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, compose
+from penstock.memory._rows import Indices, compose, places_of
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._index import Slice
 from penstock.plan._node import Node, Reorder
-from penstock.plan._reader import _places
 from penstock.plan._source import SourceNode
 from penstock.plan._windows import Windows
 
@@ -230,7 +229,7 @@ def _require_moves(node: Node) -> None:
         raise _NotCopiesError
     if isinstance(node, Unbatch) and node.inputs == (node.source,) and node.source.part_count(0, 0) is None:
         raise _NotCopiesError  # its parts cannot be read alone
-    if isinstance(node, Reorder) and any(_places(each.spec) != _places(node.spec) for each in node.inputs):
+    if isinstance(node, Reorder) and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
         raise _NotCopiesError
 
 

@@ -1,12 +1,12 @@
-"""Where the steps that `on_error` puts into a plan stand; what they do is in `_tolerate.py`."""
+"""Adds the guards of `on_error` to a plan. The guards themselves are in `plan/_tolerate.py`."""
 
 import itertools
-from dataclasses import replace
 from typing import Final, Literal, final
 
 from penstock.base._errors import ArgumentError
+from penstock.lower._rewrite import over
 from penstock.plan._batch import Batch, Unbatch
-from penstock.plan._cache import Cache
+from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._filter import Filter, FlatMap
@@ -22,30 +22,24 @@ from penstock.plan._windows import Windows
 OnError = Literal["raise", "skip", "replace"]
 
 
-def tolerant(plan: Node, on_error: OnError) -> Node:
-    """Puts guarding steps into a plan.
+def with_guards(plan: Node, on_error: OnError) -> Node:
+    """A plan that goes on after elements that fail.
 
     Raises:
-        ArgumentError: Elements cannot be left out, or replaced, where that would have to be.
+        ArgumentError: The plan cannot leave out or replace elements at a place where that would be needed.
     """
-    if on_error == "raise":
-        return plan
-    for node in walk(plan):
-        if isinstance(node, Map):
-            node.traits.tolerates = True
-    return _Rewriting(on_error).guarded(plan, 0)
+    return plan if on_error == "raise" else _Guarding(on_error).guarded(plan, 0)
 
 
 @final
-class _Rewriting:
-    """Where the guards go: along the one way from the end of a plan to where it branches, or begins.
+class _Guarding:
+    """Adds guards along the one path from the end of a plan to where it branches, or begins.
 
-    `size` is the size of the batches that elements go into, 0 if they go to the consumer, and None where others may
-    stand between: there, another element of the same batch is not at hand, and an element that fails is left out.
+    `size` is the size of the batches that elements go into; 0 if they go to the consumer; and None if other elements
+    may stand between. Then no other element of the same batch is at hand, and an element that fails is left out.
 
-    With random access one guard sees to all below it. In a stream a guard stands over the steps that workers run side
-    by side, from a batch, or a step that has to see elements in order, down to the next; there over those below it,
-    again.
+    With random access one guard covers all steps below it. In a stream a guard covers the steps that workers run side
+    by side, from a batch or from a step that must see elements in order, down to the next such step.
     """
 
     def __init__(self, on_error: OnError) -> None:
@@ -53,7 +47,7 @@ class _Rewriting:
         self._numbers = itertools.count()
 
     def guarded(self, node: Node, size: int | None) -> Node:
-        """A step with a guard over it; in a stream, over what workers run side by side."""
+        """A step with a guard over it; in a stream, over the steps that workers run."""
         node = self._within(node)
         return self._guard(node, size) if node.access == "random" else self._over_functions(node, size)
 
@@ -61,13 +55,16 @@ class _Rewriting:
         if not _can_fail(node):
             return node
         if self._on_error == "skip" or size is None:
-            return Filter(CheckedElement(node, next(self._numbers)))
+            return Filter(self._checked(node))
         if size == 0 and node.access == "stream":
             raise ArgumentError(
                 f"on_error='replace' puts another element of the same batch in the place of one that fails, but "
                 f"{node.label} gives single elements of a stream. Put batch() last, or use on_error='skip'."
             )
         return Replace(node, next(self._numbers), size)
+
+    def _checked(self, node: Node) -> CheckedElement:
+        return CheckedElement(node, next(self._numbers))
 
     def _over_functions(self, node: Node, size: int | None) -> Node:
         """A stream with a guard over the steps at its end that workers run, if a function is among them."""
@@ -79,53 +76,51 @@ class _Rewriting:
             )
         if _is_border(node):
             return node
-        if node.is_parallel:
+        if node.traits.is_parallel:
             below = self._below(node)
             return self._guard(below, size) if _runs_function(node) else below
         (source,) = node.inputs
         if isinstance(node, Windows) and _runs_function(source):
-            whole = _over(node, self._below(source))
-            pairs = replace(whole, source=CheckedElement(whole.inputs[0], next(self._numbers)))  # type: ignore[type-var]
-            return Filter(CheckedGroup(pairs, whole, (len(pairs.spec.leaves) - 1,)))
-        return _over(node, self._over_functions(source, None))
+            whole = _onto(node, self._below(source))
+            return Filter(CheckedGroup(over(whole, (self._checked(whole.inputs[0]),)), whole))
+        return _onto(node, self._over_functions(source, None))
 
     def _below(self, node: Node) -> Node:
-        """The same steps that workers run, over what is before a step that has to see elements in order."""
+        """The same steps that workers run, over guarded inputs of a step that must see elements in order."""
         if _is_border(node):
             return node
-        if not node.is_parallel:
+        if not node.traits.is_parallel:
             return self._over_functions(node, None)
-        return _over(node, self._below(node.inputs[0]))
+        return _onto(node, self._below(node.inputs[0]))
 
     def _zipped(self, node: Zip) -> Node:
-        """What is put together, and left out together."""
-        sources, verdicts, place = [], [], 0
-        for each in node.sources:
-            can_fail = _can_fail(each) if each.access == "random" else _runs_function(each)
-            sources.append(CheckedElement(each, next(self._numbers)) if can_fail else each)
-            place += len(sources[-1].spec.leaves)
-            if can_fail:
-                verdicts.append(place - 1)
-        return Filter(CheckedGroup(replace(node, sources=tuple(sources)), node, tuple(verdicts))) if verdicts else node
+        """Inputs that are combined are left out together."""
+        can_fail = [_can_fail(each) if each.access == "random" else _runs_function(each) for each in node.sources]
+        if not any(can_fail):
+            return node
+        pairs = zip(node.sources, can_fail, strict=True)
+        return Filter(
+            CheckedGroup(over(node, tuple(self._checked(each) if may else each for each, may in pairs)), node)
+        )
 
     def _within(self, node: Node) -> Node:
-        """The same step, over steps that have the guards which they need."""
-        if isinstance(node, Cache):
-            return node  # what stands in for another is not to be kept: what fails has failed before it
+        """The same step, over steps with their guards."""
+        if isinstance(node, (Cache, CompleteCache)):
+            return node  # a replacement must not be kept, so elements fail below the cache
         if isinstance(node, (Batch, PaddedBatch)):
-            return _over(node, self.guarded(node.source, node.size))
+            return _onto(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
-            return _over(replace(node, is_tolerated=True), self.guarded(node.source, None))
+            return over(node, (self.guarded(node.source, None),), is_tolerated=True)
         if isinstance(node, (Filter, BucketByLength)):
             (verdicts,) = node.inputs
             (source,) = verdicts.inputs
-            judge = CheckedElement(_over(verdicts, self._below(self._within(source))), next(self._numbers))
-            return _over(node, judge if isinstance(node, Filter) else Filter(judge))
+            checked = self._checked(_onto(verdicts, self._below(self._within(source))))
+            return _onto(node, checked if isinstance(node, Filter) else Filter(checked))
         if isinstance(node, Zip) and node.access == "stream":
             return self._zipped(node)
         if isinstance(node, (Concatenate, Interleave, Mix)) and node.access == "stream":
-            return replace(node, sources=tuple(self.guarded(each, None) for each in node.sources))
-        return _over(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
+            return over(node, tuple(self.guarded(each, None) for each in node.sources))
+        return _onto(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
 
 
 _BORDERS: Final = (Cache, Batch, PaddedBatch, Filter, FlatMap, BucketByLength)
@@ -133,13 +128,13 @@ _NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
 
 
 def _is_border(node: Node) -> bool:
-    """Whether guards below a step have been seen to, or it is no step of a stream that has one input."""
+    """Whether the steps below have their guards; or the node is not a step of a stream with one input."""
     return isinstance(node, _BORDERS) or node.access == "random" or len(node.inputs) != 1
 
 
 def _runs_function(node: Node) -> bool:
     """Whether a function is among the steps at the end of a stream that workers run side by side."""
-    while node.is_parallel and not _is_border(node):
+    while node.traits.is_parallel and not _is_border(node):
         if isinstance(node, Map):
             return True
         (node,) = node.inputs
@@ -147,17 +142,21 @@ def _runs_function(node: Node) -> bool:
 
 
 def _can_fail(node: Node) -> bool:
-    """Whether there is anything without a guard, down to where there is one."""
-    if isinstance(node, (FailureFilter, Filter)):
-        return False
-    return node.computes or not node.inputs or any(map(_can_fail, node.inputs))
+    """Whether a source or a computation is not covered by a guard."""
+    unguarded = walk(node, lambda each: () if isinstance(each, (FailureFilter, Filter)) else each.inputs)
+    return any(
+        (each.traits.is_cpu_bound or not each.inputs) and not isinstance(each, (FailureFilter, Filter))
+        for each in unguarded
+    )
 
 
-def _over(node: Node, source: Node) -> Node:
-    """The same step over another input."""
+def _onto(node: Node, source: Node) -> Node:
+    """The same step over another input, which may have become a stream.
+
+    Raises:
+        ArgumentError: The input became a stream, and the step needs random access.
+    """
     (before,) = node.inputs
-    if source is before:
-        return node
     if before.access == "random" and source.access == "stream":
         windowed = isinstance(node, Shuffle) and node.window is not None
         backwards = isinstance(node, Slice) and node.step < 0
@@ -166,5 +165,4 @@ def _over(node: Node, source: Node) -> Node:
                 f"on_error='skip' leaves out elements before {before.label}, after which nobody knows where one is, "
                 f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
             )
-    clone: Node = replace(node, source=source)  # type: ignore[type-var]  # every concrete node is a dataclass
-    return clone
+    return over(node, (source,))

@@ -90,7 +90,7 @@ class FeedProgram(Program[Cursor]):
         node: That part of the plan.
         size: Elements in a span.
         slot_count: Spans.
-        stages: Parts of it whose elements workers make ahead, by the numbers of their nodes.
+        stages: Parts of it whose elements workers make ahead, by their places in the order of `uses`.
     """
 
     def __init__(self, node: Node, size: int, slot_count: int, stages: Mapping[int, ElementSequence]) -> None:
@@ -108,9 +108,9 @@ class FeedProgram(Program[Cursor]):
     ) -> Cursor:
         """Makes the cursor of the worker. It has no window, because it fills the spans."""
         reader = Reader(self.node, OpenSources(self.node), isolation=isolation, trace=status)
-        for each in _all_readers(reader):
-            if each.number in self.stages:
-                each.stage = self.stages[each.number].sequence
+        for place, each in enumerate(_uses(reader)):
+            if place in self.stages:
+                each.stage = self.stages[place].sequence
         return Cursor(reader)
 
     def close(self, reader: Cursor) -> None:
@@ -158,10 +158,12 @@ class FeedProgram(Program[Cursor]):
         return f"elements from {first} on of {self.node.label}, in epoch {unit.epoch}"
 
 
-def _all_readers(reader: Reader) -> Iterator[Reader]:
+def _uses(reader: Reader) -> Iterator[Reader]:
+    """Yields the readers of the nodes of `uses`, in the same order."""
     yield reader
-    for each in reader.inputs:
-        yield from _all_readers(each)
+    if reader.is_stream:
+        for each in reader.inputs:
+            yield from _uses(each)
 
 
 @final

@@ -254,6 +254,11 @@ def chunk_nbytes(spec: Spec) -> int:
     return chunk_count(spec) * spec.nbytes
 
 
+def places_of(spec: Spec) -> list[tuple[tuple[int, ...] | None, bool]]:
+    """The shape of the place of each leaf, and whether its first axis varies."""
+    return [(leaf.max_shape, leaf.varies) for leaf in spec.leaves]
+
+
 def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
     if leaf.max_shape is None:
         return np.empty(count, object)

@@ -11,7 +11,8 @@ not belong together.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from penstock.base._errors import PenstockError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
-from penstock.plan._node import Demand, Length, Node
+from penstock.plan._node import Demand, Length, Memory, Node
 from penstock.plan._reader import Gather
 from penstock.plan._source import Openable
 
@@ -45,6 +46,10 @@ class OpenCache(Openable, ABC):
     @abstractmethod
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Says of each element whether it is `ABSENT`, `SUSPECT` or `HELD`."""
+
+    def missing(self, indices: Indices) -> Indices:
+        """The elements that are not there; announces nothing."""
+        return indices[:0] if self.is_full else indices[self.look(indices) == ABSENT]
 
     @abstractmethod
     def read(self, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> None:
@@ -101,17 +106,17 @@ class CacheHandle(Openable, ABC):
         """Returns the form that reads and writes."""
 
     @abstractmethod
-    def scratch_nbytes(self, spec: Spec, length: Length) -> int:
-        """Bytes that each process keeps to know which elements are there."""
-
-    @abstractmethod
-    def kept_nbytes(self, spec: Spec, length: Length) -> int:
-        """Bytes of memory that all processes share."""
+    def memory(self, spec: Spec, length: Length) -> Memory:
+        """The memory in each process, to know which elements are there, and the memory that all processes share."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
         """What the elements depend on."""
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The elements that it has."""
+        return {"what is kept": self.fingerprint}
 
     @abstractmethod
     def complete(self, asked: Asked = None) -> "Whole | None":
@@ -123,7 +128,7 @@ class CacheHandle(Openable, ABC):
 
 
 class Whole:
-    """Facts about a cache that has all that is asked for, so that its input is not needed."""
+    """Facts about a complete cache: one that has all elements that a plan reads, so its input is not needed."""
 
     def __init__(self, spec: Spec, length: int) -> None:
         self.spec = spec
@@ -135,13 +140,10 @@ class Whole:
 class Cache(Node):
     """Element `i` is the input's element `i` of epoch 0, made once."""
 
-    before: Node | None
-    """The input; None where this travels without it."""
+    source: Node
     store: CacheHandle
     text: str
     """The user's arguments: `'frames', limit=4096`."""
-    all: Whole | None = None
-    """Of a cache that had all that is asked for when this step was made: it reads nothing else, and is like a file."""
 
     @property
     def verb(self) -> str:
@@ -153,120 +155,60 @@ class Cache(Node):
         """As the user wrote it."""
         return f"cache({self.text})"
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The input, where it is needed."""
-        return () if self.all or self.before is None else (self.before,)
-
-    @property
-    def made_by(self) -> tuple[Node, ...]:
-        """The input, needed or not."""
-        return () if self.before is None else (self.before,)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # What is complete travels without the functions that made it, which may not travel.
-        return Cache, (None if self.all else self.before, self.store, self.text, self.all)
-
     def settings(self) -> dict[str, Any]:
-        """None: where it is kept changes nothing."""
+        """None: the place of a cache does not change elements."""
         return {}
-
-    def fingerprint_parts(self) -> dict[str, Any]:
-        """Those of what was made; a step that keeps it changes nothing."""
-        return {"what is kept": self.store.fingerprint} if self.all else {}
 
     @property
     def opens(self) -> CacheHandle:
-        """Where elements are kept."""
+        """The cache."""
         return self.store
 
-    def _find_length(self) -> Length:
-        return self.all.length if self.all else self.inputs[0].length
+    @cached_property
+    def length(self) -> Length:
+        """The input's."""
+        return self.source.length
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's."""
+        return self.source.spec
 
     @property
-    def known_spec(self) -> Spec | None:
-        """That of the input."""
-        return self.all.spec if self.all else self.inputs[0].known_spec
-
-    def _find_spec(self) -> Spec:
-        return self.all.spec if self.all else self.inputs[0].spec
-
-    @property
-    def random_depth(self) -> int:
-        """None: it has no random steps before it."""
-        return 0
-
-    @property
-    def overlaps(self) -> bool:
-        """As the input."""
-        return any(node.overlaps for node in self.made_by)
-
-    def clear_after(self, index: int) -> int:
-        """As the input."""
-        return max((node.clear_after(index) for node in self.made_by), default=index + 1)
-
-    @property
-    def scratch_nbytes(self) -> int:
-        """What is known of each element, and some of them where a stream is read or written."""
-        return self.store.scratch_nbytes(self.spec, self.length)
-
-    @property
-    def kept_nbytes(self) -> int:
-        """The memory that elements are kept in."""
-        return self.store.kept_nbytes(self.spec, self.length)
+    def memory(self) -> Memory:
+        """As the cache says."""
+        return self.store.memory(self.spec, self.length)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of epoch 0."""
-        return [Demand(number, 0, indices) for number in range(len(self.inputs))]
-
-    def announced(self, reader: "Reader", epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Those that are not kept yet; the cache announces the others itself."""
-        if not self.inputs or reader.source.is_full:
-            return ()
-        missing = indices[reader.source.look(indices) == ABSENT]
-        return self.demand(0, missing) if len(missing) else ()
+        return [Demand(0, 0, indices)]
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads what is kept; has the input make the rest now, and keeps it."""
+        """Reads elements that are kept; the input makes the others now, and they are kept."""
         store: OpenCache = reader.source
-        if store.is_full:
-            store.read(reader, indices, out, gather)
-            return
-        state = store.look(indices)
-        if state.min(initial=HELD) == HELD:
-            store.read(reader, indices, out, gather)
-            return
-        held = (state == HELD).nonzero()[0]
-        if len(held):
-            store.read(reader, indices[held], out.take(held), gather)
-        suspect = (state == SUSPECT).nonzero()[0]
-        if len(suspect):
-            state[suspect[~store.check(indices[suspect], out.take(suspect))]] = ABSENT
-        absent = (state == ABSENT).nonzero()[0]
+        absent = _read_held(store, reader, indices, out, gather)
         if not len(absent):
             return
-        if not self.inputs:
-            raise store.damaged(int(indices[absent[0]]))
         missing, rows, reads = indices[absent], out.take(absent), Gather()
         reader.inputs[0].fill(0, missing, rows, reads)
         reads.run()  # before they are written
         store.write(missing, rows)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Gives the epoch that is kept; or the input's, and writes that down."""
+        """Yields the epoch that is kept; or the input's, and writes it."""
         store: OpenCache = reader.source
         whole = store.whole()
         if whole is not None:
-            yield from self._kept(reader, whole)
+            yield from _kept(self.spec, reader, whole)
             return
-        # An epoch from which elements that fail are left out, as where a function is tried, is not to be kept.
+        # If elements that fail are left out, to find a spec, the epoch is not to be kept.
         recorder = None if reader.trace.takes_any else store.recorder()
         try:
             for number, leaves in enumerate(reader.inputs[0].sequence(0), 1):
                 if recorder is not None:
                     recorder.put(leaves)
                 if recorder is not None and number == self.length:
-                    recorder.finish()  # now, for whoever knows how many there are asks for no more
+                    recorder.finish()  # now: a caller that knows the length requests no more
                     recorder.close()
                     recorder = None
                 yield leaves
@@ -276,16 +218,94 @@ class Cache(Node):
             if recorder is not None:
                 recorder.close()
 
-    def _kept(self, reader: "Reader", whole: OpenCache) -> Generator[Leaves, None, None]:
-        box, stop = Rows.allocate(self.spec, min(chunk_count(self.spec), whole.length)), 0
-        while stop < whole.length:
-            start, stop = stop, whole.stretch(stop, min(stop + len(box.arrays[0]), whole.length))
-            indices, gather = np.arange(start, stop), Gather()
-            rows = box.take(slice(0, stop - start))
-            if (whole.look(indices) == HELD).all():
-                whole.read(reader, indices, rows, gather)
-                gather.run()
-            elif not (right := whole.check(indices, rows)).all():
-                raise whole.damaged(int(indices[~right][0]))
-            for row in range(stop - start):
-                yield box.leaf_values(row)
+
+@final
+@dataclass(frozen=True, eq=False)
+class CompleteCache(Node):
+    """A complete cache: it is like a file, and reads no input."""
+
+    store: CacheHandle
+    text: str = field(repr=False)
+    """The user's arguments: `'frames', limit=4096`."""
+    whole: Whole = field(repr=False)
+    origin: Node | None = field(repr=False)
+    """The plan that the elements were made by; None in a worker, because its functions may not travel."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompleteCache, (self.store, self.text, self.whole, None)
+
+    @property
+    def verb(self) -> str:
+        """`cache`."""
+        return "cache"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"cache({self.text})"
+
+    def settings(self) -> dict[str, Any]:
+        """None: the place of a cache does not change elements."""
+        return {}
+
+    @property
+    def opens(self) -> CacheHandle:
+        """The cache."""
+        return self.store
+
+    @property
+    def length(self) -> int:
+        """The number of elements."""
+        return self.whole.length
+
+    @property
+    def spec(self) -> Spec:
+        """As recorded."""
+        return self.whole.spec
+
+    @property
+    def memory(self) -> Memory:
+        """As the cache says."""
+        return self.store.memory(self.spec, self.length)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Nothing: there are no inputs."""
+        return ()
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads elements from the cache."""
+        store: OpenCache = reader.source
+        absent = _read_held(store, reader, indices, out, gather)
+        if len(absent):
+            raise store.damaged(int(indices[absent[0]]))
+
+
+def _read_held(store: OpenCache, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> Indices:
+    """Reads elements that a cache has; returns the positions of the others."""
+    state = None if store.is_full else store.look(indices)
+    if state is None or state.min(initial=HELD) == HELD:
+        store.read(reader, indices, out, gather)
+        return indices[:0]
+    held = (state == HELD).nonzero()[0]
+    if len(held):
+        store.read(reader, indices[held], out.take(held), gather)
+    suspect = (state == SUSPECT).nonzero()[0]
+    if len(suspect):
+        state[suspect[~store.check(indices[suspect], out.take(suspect))]] = ABSENT
+    absent: Indices = (state == ABSENT).nonzero()[0]
+    return absent
+
+
+def _kept(spec: Spec, reader: "Reader", whole: OpenCache) -> Generator[Leaves, None, None]:
+    box, stop = Rows.allocate(spec, min(chunk_count(spec), whole.length)), 0
+    while stop < whole.length:
+        start, stop = stop, whole.stretch(stop, min(stop + len(box.arrays[0]), whole.length))
+        indices, gather = np.arange(start, stop), Gather()
+        rows = box.take(slice(0, stop - start))
+        if (whole.look(indices) == HELD).all():
+            whole.read(reader, indices, rows, gather)
+            gather.run()
+        elif not (right := whole.check(indices, rows)).all():
+            raise whole.damaged(int(indices[~right][0]))
+        for row in range(stop - start):
+            yield box.leaf_values(row)

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -10,7 +11,7 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, chunk_count, chunk_nbytes, pieces
-from penstock.plan._node import Node, OneToOne
+from penstock.plan._node import Memory, Node, OneToOne, Traits
 from penstock.plan._reader import Gather
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Cast(OneToOne):
     dtypes: tuple[np.dtype[Any] | None, ...]
     """A dtype for each leaf, None for one to keep; or a single one for all."""
     structure: Structure | None
-    """How the dtypes were given, which must be how elements are; None for a single one."""
+    """The structure of the dtypes, which must equal that of elements; None for a single dtype."""
 
     @property
     def verb(self) -> str:
@@ -49,11 +50,19 @@ class Cast(OneToOne):
         return {"dtypes": self._text}
 
     @property
-    def scratch_nbytes(self) -> int:
-        """Input elements, read some at a time."""
-        return chunk_nbytes(self.source.spec)
+    def traits(self) -> Traits:
+        """Each element by itself."""
+        return Traits(is_parallel=True)
 
-    def _find_spec(self) -> Spec:
+    @property
+    def memory(self) -> Memory:
+        """Input elements, read some at a time."""
+        nbytes = chunk_nbytes(self.source.spec)
+        return Memory(nbytes, nbytes)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's, with other dtypes."""
         spec = self.source.spec
         dtypes = self.dtypes
         if self.structure is None:
@@ -73,7 +82,7 @@ class Cast(OneToOne):
         return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Reads into scratch memory that stays in the core's cache, and assigns from there."""
+        """Reads into scratch memory that stays in the core's cache, and converts from there."""
         source = reader.inputs[0]
         for start, stop in pieces(len(indices), chunk_count(source.spec)):
             box, reads = source.scratch(stop - start), Gather()
@@ -97,11 +106,6 @@ class Cast(OneToOne):
             "NumPy converts, with map() before cast()."
         )
 
-    @property
-    def is_parallel(self) -> bool:
-        """Element by element."""
-        return True
-
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Converts each element of a stream."""
         dtypes = [leaf.dtype for leaf in self.spec.leaves]
@@ -112,7 +116,7 @@ class Cast(OneToOne):
                 raise self._refusal(error) from error
 
     def part_count(self, epoch: int, index: int) -> int | None:
-        """As the input: a batch is cast in parts."""
+        """That of the input: a batch is cast in parts."""
         return self.source.part_count(epoch, index)
 
     def fill_parts(

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, as_slice
-from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Reorder, clear_within, total
+from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Overlap, Reorder, clear_within, total
 
 if TYPE_CHECKING:
     from penstock.memory._rows import Rows
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, eq=False)
 class Zip(OneToOne):
-    """Element `i` is the tree of the inputs' elements `i`. Lengths were compared where it was written."""
+    """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
 
     sources: tuple[Node, ...]
     structure: _tree.Structure
@@ -34,14 +34,16 @@ class Zip(OneToOne):
 
     @property
     def label(self) -> str:
-        """Without the tree: `repr` shows the inputs below it."""
+        """`repr` shows the inputs below it."""
         return "zip"
 
     def settings(self) -> dict[str, Any]:
-        """The structure that the inputs are put into."""
+        """The structure of the inputs."""
         return {"structure": str(self.structure)}
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The common length of those that end."""
         lengths = [node.length for node in self.sources]
         if None in lengths:
             return None
@@ -49,11 +51,13 @@ class Zip(OneToOne):
         return known[0] if known else math.inf
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """As long as all inputs have an element left."""
+        """Ends with the first input that ends."""
         for parts in zip(*(each.sequence(epoch) for each in reader.inputs), strict=False):
             yield [leaf for leaves in parts for leaf in leaves]
 
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """The inputs' specs as one tree."""
         specs = [node.spec for node in self.sources]
         leaves = tuple(leaf for spec in specs for leaf in spec.leaves)
         return Spec(leaves, _tree.nest([spec.structure for spec in specs], self.structure))
@@ -65,14 +69,14 @@ class Zip(OneToOne):
 
     @cached_property
     def _leaves(self) -> list[tuple[int, int]]:
-        """Which leaves are those of each input."""
+        """The range of leaves of each input."""
         return list(
             itertools.pairwise(itertools.accumulate((len(node.spec.leaves) for node in self.sources), initial=0))
         )
 
     def part_count(self, epoch: int, index: int) -> int | None:
-        """That of the inputs, where all agree."""
-        counts = {node.part_count(epoch, index) for node in self.sources}
+        """That of the inputs, if all agree."""
+        counts = {node.part_count(epoch, index) for node in dict.fromkeys(self.sources)}
         return counts.pop() if len(counts) == 1 else None
 
     def fill_parts(
@@ -95,12 +99,14 @@ class Concatenate(Reorder):
         """`concatenate`."""
         return "concatenate"
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The sum."""
         return total([node.length for node in self.sources])
 
     @cached_property
     def _starts(self) -> Indices:
-        # All inputs but the last are finite: that was checked where it was written.
+        # All inputs but the last are finite: `concatenate` checked it.
         lengths = [node.length for node in self.sources[:-1]]
         return np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
 
@@ -115,7 +121,7 @@ class Concatenate(Reorder):
             yield from each.sequence(epoch)
 
     def clear_after(self, index: int) -> int:
-        """As the input that the element is of, and no later than its end: inputs are taken to share nothing."""
+        """That of the element's input, at most its end: inputs count as disjoint."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         source, start = self.sources[number], int(self._starts[number])
         return start + clear_within(source, index - start)
@@ -124,18 +130,18 @@ class Concatenate(Reorder):
 @final
 @dataclass(frozen=True, eq=False)
 class Interleave(Reorder):
-    """Some elements of each input in turn; an input that has ended is passed over.
+    """Some elements of each input in turn; an input that has ended is skipped.
 
-    With a cycle, so many inputs take part at a time, and the next takes the place of one that has ended.
+    With a cycle, that many inputs take part at a time. The next one replaces an input that has ended.
     """
 
     sources: tuple[Node, ...]
     cycle: int | None = None
-    """How many inputs take part at a time; None for all."""
+    """The number of inputs that take part at a time; None for all."""
     block: int = 1
-    """How many elements an input gives in its turn."""
+    """The number of elements that an input gives in its turn."""
     reads_ahead: bool = False
-    """Whether inputs that are streams are each read in a place of its own, at the same time."""
+    """Inputs that are streams are read at the same time, each by its own worker."""
 
     @property
     def verb(self) -> str:
@@ -144,7 +150,7 @@ class Interleave(Reorder):
 
     @property
     def label(self) -> str:
-        """As the user wrote it, without what was left at its default."""
+        """As the user wrote it, without defaults."""
         if self.reads_ahead:
             return f"{self.sources[0].label}, shards={len(self.sources)}"
         cycle = "" if self.cycle is None else f"cycle_length={self.cycle}"
@@ -152,7 +158,7 @@ class Interleave(Reorder):
         return f"interleave({', '.join(filter(None, (cycle, block)))})"
 
     def _unlike(self, number: int, difference: str) -> str:
-        """Of the shards of a generator the user knows one function, and no datasets."""
+        """For shards, the user wrote one function and no datasets."""
         if not self.reads_ahead:
             return super()._unlike(number, difference)
         return (
@@ -160,22 +166,27 @@ class Interleave(Reorder):
             f"those of the shards before it: {difference}. An axis that differs is None in element_spec=."
         )
 
-    @property
+    @cached_property
     def access(self) -> Access:
-        """Where an element is can be computed for the plain deal; with cycles or blocks it depends on every length."""
-        return "stream" if self.scatters else super().access
+        """With a cycle or blocks, the position of an element depends on every length, so access is lost."""
+        return super().access if self._is_plain else "stream"
 
     @property
-    def scatters(self) -> bool:
-        """With cycles or blocks the place of an element depends on every length."""
-        return self.cycle is not None or self.block != 1
+    def _is_plain(self) -> bool:
+        return self.cycle is None and self.block == 1
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """With a cycle or blocks, elements that share data may be anywhere."""
+        overlap = super().overlap
+        return overlap if self._is_plain or overlap == "none" else "anywhere"
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Deals from the inputs that take part, each of which has a place; as tf.data does."""
+        """Deals from the inputs that take part, each of which has a place, as tf.data does."""
         waiting = iter(reader.inputs)
         places: list[Generator[Leaves, None, None] | None] = [
             each.sequence(epoch)
-            for each in itertools.islice(waiting, self.cycle)  # begun at once, if made elsewhere
+            for each in itertools.islice(waiting, self.cycle)  # they start at once, if workers make them
         ]
         empty_count = 0
         for number in itertools.cycle(range(len(places))):
@@ -191,14 +202,16 @@ class Interleave(Reorder):
             if empty_count == len(places):
                 return
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The sum."""
         return total([node.length for node in self.sources])
 
     @cached_property
     def _stages(self) -> tuple[Indices, Indices, list[Indices]]:
-        """Between two ends of inputs, the same ones are dealt from: a stage.
+        """The stages: between the ends of two inputs, the same inputs take part.
 
-        Returns the first position of each stage, the first round of each, and the inputs alive in each.
+        Returns the first position of each stage, the first round of each, and the inputs that take part in each.
         """
         lengths = [node.length for node in self.sources]
         ends = sorted({length for length in lengths if length is not None and length > 0})
@@ -212,7 +225,7 @@ class Interleave(Reorder):
         return np.array(positions, np.int64), np.array(rounds, np.int64), alive
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Arithmetic within the stage that a position falls into."""
+        """Arithmetic within the stage of a position."""
         positions, rounds, alive = self._stages
         stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
         which, theirs = np.empty_like(indices), np.empty_like(indices)
@@ -224,9 +237,9 @@ class Interleave(Reorder):
         return shares(epoch, which, theirs)
 
     def clear_after(self, index: int) -> int:
-        """Behind the last element of any input that shares data with what that input has dealt so far."""
+        """After the last element of any input that shares data with elements dealt so far."""
         clear = index + 1
-        dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # holds the last of every input
+        dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # the last of every input is among these
         for need in self.demand(0, dealt):
             source = self.sources[need.input]
             last = clear_within(source, int(need.indices[-1])) - 1
@@ -234,7 +247,7 @@ class Interleave(Reorder):
         return clear
 
     def _position(self, number: int, index: int) -> int:
-        """Where element `index` of an input is dealt: after what each input dealt before it."""
+        """The position at which element `index` of an input is dealt."""
         turns = (index + (other < number) for other in range(len(self.sources)))
         return sum(
             min(node.length, turn) if isinstance(node.length, int) else turn
@@ -243,7 +256,7 @@ class Interleave(Reorder):
 
 
 def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
-    """Splits positions by the input they fall to; even spacing stays a slice, which costs nothing to write."""
+    """Splits positions by input. Evenly spaced positions become a slice, which costs nothing to write."""
     order = np.argsort(which, kind="stable")
     inputs = which[order]
     bounds = [0, *((inputs[1:] != inputs[:-1]).nonzero()[0] + 1).tolist(), len(order)]

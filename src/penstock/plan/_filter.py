@@ -1,7 +1,7 @@
-"""Steps after which nobody knows how many elements there are: `filter` and `flat_map`."""
+"""Steps after which the number of elements is unknown: `filter` and `flat_map`."""
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,7 +11,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Demand, Length, Node
+from penstock.plan._node import Access, Demand, Length, Node, Overlap
 from penstock.plan._reader import OpenSources, Reader
 
 if TYPE_CHECKING:
@@ -27,23 +27,25 @@ _UNTOLERATED = (
 
 
 def judged(pair: Spec) -> Spec:
-    """What elements look like, of which there are pairs of an element and what was said of it."""
+    """The spec of an element, given that of a pair of the element and a verdict."""
     return Spec(pair.leaves[:-1], pair.structure.children()[0])
 
 
 class Sequential(Node):
-    """A step whose elements can only be had one after the other."""
+    """A step whose elements are only available one after the other."""
 
     @property
     def access(self) -> Access:
-        """Where an element is depends on all before it."""
+        """The position of an element depends on all before it."""
         return "stream"
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """Unknown."""
         return None if self.inputs[0].length != 0 else 0
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nobody knows."""
+        """Unknown."""
         return ()
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
@@ -54,7 +56,7 @@ class Sequential(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Filter(Sequential):
-    """The elements of which a function says True. The input gives pairs of an element and the verdict."""
+    """The elements for which a function returns True. The input yields pairs of an element and the verdict."""
 
     source: Node
 
@@ -72,16 +74,13 @@ class Filter(Sequential):
         """None: the input has them."""
         return {}
 
-    @property
-    def known_spec(self) -> Spec | None:
+    @cached_property
+    def spec(self) -> Spec:
         """That of the elements before it."""
-        return self.spec if self.source.known_spec else None
-
-    def _find_spec(self) -> Spec:
         return judged(self.source.spec)
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
-        """Leaves out the others. Over random access, it can begin where it was."""
+        """Leaves out the others. Over random access, it can start where it was."""
         if self.source.access == "stream":
             yield from (leaves[:-1] for leaves in reader.inputs[0].sequence(epoch) if leaves[-1])
             return
@@ -100,11 +99,11 @@ class FlatMap(Sequential):
     source: Node
     function: Callable[[Any], Iterable[Any]]
     declared: Spec | None
-    """What the user said that elements look like; None to find out from the first."""
-    where: str
+    """The spec that the user gave; None to find it from the first element."""
+    where: str = field(repr=False)
     """The user's line: `train.py:41`."""
-    is_tolerated: bool = False
-    """Whether the loader goes on after elements that fail: not after one that fails here, which is to be said."""
+    is_tolerated: bool = field(default=False, repr=False)
+    """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
 
     @property
     def verb(self) -> str:
@@ -122,28 +121,17 @@ class FlatMap(Sequential):
 
     @property
     def known_spec(self) -> Spec | None:
-        """What was declared or found; None before."""
-        return self.declared or self.__dict__.get("spec")
-
-    def _find_spec(self) -> Spec:
-        return self._probed if self.declared is None else self.declared
-
-    @property
-    def batch_size(self) -> int:
-        """What a function makes are elements."""
-        return 1
-
-    @property
-    def scatters(self) -> bool:
-        """A function makes as many elements as it likes."""
-        return True
+        """The declared spec, or the one found; None before."""
+        return self.spec if self.declared is not None or "spec" in vars(self) else None
 
     @cached_property
-    def _probed(self) -> Spec:
+    def spec(self) -> Spec:
+        """The declared spec, or that of the first element. Runs the function to find it."""
+        if self.declared is not None:
+            return self.declared
         sources = OpenSources(self.source)
         try:
-            reader = Reader(self.source, sources, isolation=seeded_globals)
-            for index, value in self._values(reader, 0):
+            for index, value in self._values(Reader(self.source, sources, isolation=seeded_globals), 0):
                 try:
                     return observed(value)
                 except MisfitError as found:
@@ -155,8 +143,18 @@ class FlatMap(Sequential):
             "element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
         )
 
+    @property
+    def batch_size(self) -> int:
+        """A function makes elements."""
+        return 1
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """A function makes any number of elements, so those that share data may be anywhere."""
+        return "none" if self.source.overlap == "none" else "anywhere"
+
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
-        """Runs the function on each element, and looks at everything that it gives."""
+        """Runs the function on each element, and checks each result."""
         reader.trace.words[0], reader.trace.words[1] = reader.number + 1, epoch
         for index, value in self._values(reader.inputs[0], epoch, reader):
             try:
@@ -168,7 +166,7 @@ class FlatMap(Sequential):
     def _values(
         self, source: Reader, epoch: int, reader: Reader | None = None
     ) -> Generator[tuple[int, Any], None, None]:
-        """What the function gives, with the number of the element that it was made of."""
+        """The results of the function, each with the number of its element."""
         structure = source.spec.structure
         for index, leaves in enumerate(source.sequence(epoch)):
             if reader is not None:

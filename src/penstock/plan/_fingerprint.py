@@ -1,4 +1,4 @@
-"""What a plan is made of, as a table of fingerprints: what a cache is bound to, and what says why it is another."""
+"""A plan as a table of fingerprints. A cache belongs to it; a comparison says why a cache does not fit."""
 
 import hashlib
 import json
@@ -6,44 +6,53 @@ from typing import NamedTuple
 
 from penstock.base._errors import ArgumentTypeError
 from penstock.base._fingerprint import NoFingerprintError, fingerprints
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node, arguments
 
 _NAMES = {"data": "the data", "declared": "the argument `element_spec`", "function": "the function"}
 
 
 class Step(NamedTuple):
-    """A step of a plan, by what tells it from another."""
+    """A step of a plan, with the parts that distinguish it."""
 
     label: str
-    """As the user wrote it; for messages alone."""
+    """As the user wrote it; for messages only."""
     input_count: int
     parts: dict[str, str]
-    """The fingerprint of each part, by what the user calls it."""
+    """The fingerprint of each part, by the user's name for it."""
 
 
 def table(plan: Node, skipped: list[str] | None = None) -> list[Step]:
-    """Returns the steps of a plan, from the data to the end; but those that keep what others give, and change nothing.
+    """Returns the steps of a plan, from the data to the end, without caches.
 
     Args:
         plan: The plan.
-        skipped: Where it is given, contents of large arrays are left out, and what was left out is added to it.
+        skipped: If given, contents of large arrays are left out, and a description of each is added to it.
 
     Raises:
         ArgumentTypeError: Something has none; names the step, the variable and the cure.
     """
-    nodes = list(walk(plan))
-    known: dict[int, Step] = {}
-    for node in nodes:
-        if id(node) not in known:
-            known[id(node)] = _step(node, skipped)
-    return [known[id(node)] for node in reversed(nodes) if not (node.verb == "cache" and node.inputs)]
+    places: dict[int, int] = {}
+    steps: list[Step] = []
+
+    def visit(node: Node) -> None:
+        while node.verb == "cache" and node.inputs:
+            (node,) = node.inputs
+        if id(node) in places and node.inputs:  # its inputs are in the table
+            parts = {"the step that is used again": str(places[id(node)])}
+            steps.append(Step(node.label, 0, parts))
+            return
+        places[id(node)] = len(steps)
+        steps.append(_step(node, skipped))
+        for each in node.inputs:
+            visit(each)
+
+    visit(plan)
+    return steps[::-1]
 
 
 def _step(node: Node, skipped: list[str] | None) -> Step:
     parts = {"the kind of step": type(node).__name__}
-    for field, value in node.fingerprint_parts().items():
-        if field in ("source", "sources"):
-            continue  # steps of their own
+    for field, value in arguments(node).items():
         name = _NAMES.get(field, f"the argument `{field}`")
         try:
             parts |= fingerprints(value, name, skipped)
@@ -64,7 +73,7 @@ def fingerprint_of(steps: list[Step]) -> str:
 
 
 def change(before: list[Step], now: list[Step]) -> str:
-    """Says in words where two plans part."""
+    """Describes the first difference of two plans."""
     for number, (old, new) in enumerate(zip(before, now, strict=False), 1):
         for name in [*old.parts, *new.parts]:
             if old.parts.get(name) == new.parts.get(name):

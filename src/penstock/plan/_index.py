@@ -1,15 +1,16 @@
-"""Steps that choose elements by position: slices of every kind, and a given list of them."""
+"""Steps that choose elements by position: slices of every kind, and a given list of positions."""
 
 import math
 import operator
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from penstock.memory._rows import Indices, Leaves
-from penstock.plan._node import POSITION_LIMIT, Demand, Length, Node, Reorder, finite_length
+from penstock.plan._node import POSITION_LIMIT, Demand, Length, Node, Reorder, Traits, finite_length
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Reader
@@ -40,28 +41,29 @@ class Slice(Reorder):
         return f"{self.name}({self.text})"
 
     def settings(self) -> dict[str, Any]:
-        """Where it starts, its step and its length."""
+        """Start, step and count, whichever verb made them."""
         return {"start": self.start, "step": self.step, "count": self.count}
 
-    def _find_length(self) -> Length:
-        """No more than there are: the input may be a stream that ends earlier than was thought."""
-        there = self.source.length
-        if there is None or self.step < 0:
-            return None if there is None else self.count
-        most = math.inf if there == math.inf else _count(self.start, int(there), self.step)
+    @cached_property
+    def length(self) -> Length:
+        """At most the count: the input may be a stream that ends earlier."""
+        available = self.source.length
+        if available is None or self.step < 0:
+            return None if available is None else self.count
+        most = math.inf if available == math.inf else _count(self.start, int(available), self.step)
         return most if self.count is None or self.count > most else self.count
 
     @property
-    def is_parallel(self) -> bool:
-        """Positions are enough, where elements follow each other."""
-        return self.step == 1
+    def traits(self) -> Traits:
+        """Positions are enough, if elements are neighbours."""
+        return Traits(is_parallel=self.step == 1)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Those that were chosen, of a stream from its start."""
+        """The chosen elements of a stream, which is read from its start."""
         if self.count == 0:
             return
         last = None if self.count in (None, math.inf) else self.start + (int(self.count or 0) - 1) * self.step
@@ -72,7 +74,7 @@ class Slice(Reorder):
                 return
 
     def clear_after(self, index: int) -> int:
-        """As the input, seen through the slice; a slice that runs backwards is looked at from its other end."""
+        """That of the input, in positions of the slice. A backward slice is searched from its other end."""
         here = self.start + index * self.step
         if self.step > 0:
             return max(index + 1, -((self.start - self.source.clear_after(here)) // self.step))
@@ -85,7 +87,7 @@ class Slice(Reorder):
 @final
 @dataclass(frozen=True, eq=False)
 class Select(Reorder):
-    """The elements of an ascending list of positions. Holds the list: 8 bytes an element."""
+    """The elements at an ascending list of positions. The list takes 8 bytes an element."""
 
     source: Node
     name: str
@@ -105,10 +107,12 @@ class Select(Reorder):
         return f"{self.name}({self.text})"
 
     def settings(self) -> dict[str, Any]:
-        """How many were chosen."""
+        """The number of positions."""
         return {"count": len(self.positions)}
 
-    def _find_length(self) -> int:
+    @cached_property
+    def length(self) -> int:
+        """The number of positions."""
         return len(self.positions)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
@@ -116,7 +120,7 @@ class Select(Reorder):
         return [Demand(0, epoch, self.positions[indices])]
 
     def clear_after(self, index: int) -> int:
-        """The first that is chosen behind where the input is clear; the list ascends."""
+        """The first chosen position where the input is clear; the list ascends."""
         clear = self.source.clear_after(int(self.positions[index]))
         return max(index + 1, int(np.searchsorted(self.positions, clear)))
 
@@ -129,7 +133,7 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
     """
     length = source.length
     if step is not None:
-        step = max(-POSITION_LIMIT, min(operator.index(step), POSITION_LIMIT))  # beyond it is one element, too
+        step = max(-POSITION_LIMIT, min(operator.index(step), POSITION_LIMIT))  # a larger step gives one element, too
     if source.access == "stream" and step is not None and step < 0:
         raise ValueError("a stream cannot be read backwards")
     if isinstance(length, int):
@@ -144,7 +148,7 @@ def sliced(source: Node, name: str, text: str, start: int | None, stop: int | No
 
 
 def _count(first: int, stop: int, step: int) -> int:
-    """How many numbers a range has; `len` knows no more than 2**63 of them."""
+    """The length of a range. `len` fails above 2**63."""
     return max(0, -((first - stop) // step))
 
 

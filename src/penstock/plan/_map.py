@@ -1,7 +1,7 @@
 """Functions of the user: `map` and `random_map`.
 
-A function gets an element that is writable and its own, and returns a tree of arrays, which is copied once:
-into the slot of the batch. Everything that can go wrong in it is told with the element and the step.
+A function gets an element that is writable and its own. It returns a tree of arrays, which is copied once, into the
+slot of the batch. Each error names the element and the step.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from penstock.base._random import ElementRng, seeded_globals, watched_torch
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Node, OneToOne, walk
+from penstock.plan._node import Memory, Node, OneToOne, Randomness, Traits, upwards, walk
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
@@ -29,33 +29,65 @@ if TYPE_CHECKING:
 
 
 PROBE_COUNT = 64
-"""So many elements are looked at for what a function returns, where elements may fail."""
+"""The number of elements that are tried to find a function's spec, if elements may fail."""
 
 
-def find_specs(plan: Node, trace: WorkerStatus) -> dict[int, tuple[Spec, bool, bool]]:
-    """Runs the functions whose spec is unknown on element 0, from the data upwards.
+class Learned(NamedTuple):
+    """Facts about a function, found by running it."""
+
+    spec: Spec | None = None
+    """The spec of what it returns; None before it ran."""
+    uses_globals: bool = False
+    """It draws from `np.random` or `random`, which belong to the whole process."""
+    uses_torch: bool = False
+    """It draws from torch's global generator, or seeds it."""
+
+
+@final
+class Memo:
+    """Holds what was learnt about a function.
+
+    This is the one part of a plan that changes: a later value knows more. It has to be shared: a function runs once to
+    find its spec, in a worker if there is one, and the dataset, all datasets made from it and all plans that `lower`
+    makes of them then know it. The facts describe the function and its input, which no rewrite of a plan changes. They
+    travel to workers with the step.
+    """
+
+    __slots__ = ("learned",)
+
+    def __init__(self) -> None:
+        self.learned = Learned()
+
+
+def learn(plan: Node, trace: WorkerStatus, *, takes_any: bool) -> dict[int, Learned]:
+    """Runs the functions of a plan whose spec is unknown, from the data upwards.
+
+    Args:
+        plan: The plan.
+        trace: Where the function that runs is noted.
+        takes_any: Elements may fail: then the first element that does not fail shows the spec.
 
     Returns:
-        For each by its number in the order of `walk`: the spec, whether it draws from global generators, and whether
-        from that of torch.
+        What was learnt, by the step's number in the order of `walk`.
     """
+    numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
-    for number, node in reversed(list(enumerate(walk(plan)))):
+    for node in upwards(plan):
         if isinstance(node, Map) and node.known_spec is None:
-            trace.words[0] = number + 1
-            found[number] = (node.spec, node.traits.uses_globals, node.traits.uses_torch)
+            trace.words[0] = numbers[id(node)] + 1
+            found[numbers[id(node)]] = node.learn(takes_any=takes_any)
     return found
 
 
-def adopt_specs(plan: Node, found: dict[int, tuple[Spec, bool, bool]]) -> None:
-    """Makes what `find_specs` found elsewhere known here."""
+def adopt(plan: Node, found: dict[int, Learned]) -> None:
+    """Notes in a plan what `learn` found in another process."""
     for number, node in enumerate(walk(plan)):
         if isinstance(node, Map) and number in found:
-            node.__dict__["_probed"], node.traits.uses_globals, node.traits.uses_torch = found[number]
+            node.memo.learned = found[number]
 
 
 def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
-    """A function of a batch returns a shorter one for a short batch: an axis that was the batch's varies."""
+    """Marks the batch axis as varying: a function of a short batch returns a short one."""
     if not spec.shape or spec.shape[0] not in short:
         return spec
     rest = spec.shape[1:]
@@ -63,7 +95,7 @@ def _varying(spec: ArraySpec, short: dict[int, int]) -> ArraySpec:
 
 
 def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
-    """The cure for a function that takes other arguments than it gets; nothing for what went wrong inside of it."""
+    """The remedy for a function that takes other arguments than it gets; empty for errors inside it."""
     if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return ""
     element, text = arguments[0], str(error)
@@ -84,7 +116,7 @@ def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
 
 
 def _as_loose(leaf: ArraySpec, given: ArraySpec) -> ArraySpec:
-    """A leaf of what a function returns, which says of itself that it keeps shapes: it varies where its input does."""
+    """A leaf of a function that declares `keeps_shapes`: an axis varies if it varies in the input."""
     if None not in given.shape or len(given.shape) != len(leaf.shape) or leaf.varies:
         return leaf
     return ArraySpec(
@@ -93,25 +125,10 @@ def _as_loose(leaf: ArraySpec, given: ArraySpec) -> ArraySpec:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """What a user calls a function."""
-    # A partial or a callable object has no name of its own; that of what it wraps says most.
+    """The name of a function, for people."""
+    # A partial or a callable object has no name; the name of the wrapped function says most.
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
-
-
-@final
-class Traits:
-    """What was learnt about a function by running it. It is the one thing about a plan that may change."""
-
-    __slots__ = ("tolerates", "uses_globals", "uses_torch")
-
-    def __init__(self) -> None:
-        self.uses_globals = False
-        """It draws from `np.random` or `random`, which belong to the whole process."""
-        self.uses_torch = False
-        """It draws from torch's global generator, or sets it."""
-        self.tolerates = False
-        """Some elements may fail: if the first does, what is returned is found out from one of the next."""
 
 
 @final
@@ -122,18 +139,18 @@ class Map(OneToOne):
     source: Node
     function: Callable[..., Any]
     declared: Spec | None
-    """What the user said that elements look like; None to find out by running element 0."""
+    """The spec that the user gave; None to find it by running element 0."""
     seed: int | None
     """For `random_map`; None for `map`, whose function gets no random numbers."""
-    where: str
+    where: str = field(repr=False)
     """The user's line: `train.py:41`."""
     verdict: str | None = None
-    """The dtype of what the function says of an element, if the step gives pairs of the element and that; else None."""
-    traits: Traits = field(default_factory=Traits, repr=False)
+    """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def verb(self) -> str:
-        """`map` or `random_map`; or that of the step which asks for verdicts."""
+        """`map` or `random_map`; or that of the step that uses the verdicts."""
         if self.verdict is not None:
             return "filter" if self.verdict == "bool" else "bucket_by_length"
         return "map" if self.seed is None else "random_map"
@@ -150,42 +167,33 @@ class Map(OneToOne):
         return f"{self.verb}({self.function_name}{seed})"
 
     def settings(self) -> dict[str, Any]:
-        """A function is known by its name alone: mending a bug in it must not lose the run."""
+        """A function is identified by its name: a fix in it must not invalidate checkpoints."""
         return {"function": self.function_name, "seed": self.seed}
 
-    @property
-    def random_depth(self) -> int:
-        """One more than below for `random_map`, so that two steps in a row draw other numbers."""
-        return self.source.random_depth + (self.seed is not None)
-
-    @property
-    def is_hidden(self) -> bool:
-        """The step that asks for verdicts shows it."""
-        return self.verdict is not None
-
-    @property
-    def is_parallel(self) -> bool:
-        """A function is what workers are for."""
-        return True
-
-    @property
-    def may_hold_gil(self) -> bool:
-        """Unless its function says that it does not."""
-        return not self.releases_gil
-
-    @property
-    def computes(self) -> bool:
-        """It does."""
-        return True
+    @cached_property
+    def randomness(self) -> Randomness:
+        """`random_map` is one deeper than its input, so two of them in a row draw different numbers."""
+        below = self.source.randomness
+        return Randomness(below.depth + (self.seed is not None), below.reorders)
 
     @property
     def releases_gil(self) -> bool:
-        """Whether the function says, by an attribute of this name, that threads can run it side by side."""
+        """Whether the function has an attribute of this name, so threads can run it side by side."""
         return getattr(self.function, "releases_gil", False) is True
 
     @property
+    def traits(self) -> Traits:
+        """Workers run functions. A step that asks for verdicts is shown in its place."""
+        return Traits(
+            is_parallel=True,
+            is_cpu_bound=True,
+            may_hold_gil=not self.releases_gil,
+            is_hidden=self.verdict is not None,
+        )
+
+    @property
     def batch_size(self) -> int | None:
-        """That of the batches it is given, if what it makes of them is as long."""
+        """That of the batches it gets, if what it makes of them is as long."""
         size = self.source.batch_size
         if size == 1 or self.verdict is not None:
             return size
@@ -193,62 +201,67 @@ class Map(OneToOne):
         return size if {(leaf.max_shape or (0,))[0] for leaf in leaves} == {size} else None
 
     @property
-    def known_spec(self) -> Spec | None:
-        """What was declared or found; None before."""
-        if self.verdict is not None:
-            return self.spec if self.source.known_spec else None
-        return self.declared or self.__dict__.get("spec")
+    def memory(self) -> Memory:
+        """Input elements, read some at a time."""
+        nbytes = chunk_nbytes(self.source.spec)
+        return Memory(nbytes, nbytes)
 
     @property
-    def scratch_nbytes(self) -> int:
-        """Input elements, read some at a time."""
-        return chunk_nbytes(self.source.spec)
+    def known_spec(self) -> Spec | None:
+        """The declared or found spec; None before."""
+        if self.verdict is not None:
+            return self.spec if self.source.known_spec else None
+        return self.spec if self.declared or self.memo.learned.spec else None
 
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """The declared or found spec. Runs the function on element 0, if nothing has."""
         if self.verdict is not None:
             return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(self.verdict))))
         if self.declared is not None:
             return self.declared
-        if self.length == 0:
-            raise SpecError(
-                f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
-                "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
-            )
-        return self._probed
+        spec = self.learn().spec
+        assert spec is not None
+        return spec
 
-    def uses_globals(self) -> bool:
-        """Whether the function draws from `np.random` or `random`; runs it on element 0, if nothing has yet."""
-        if self.length != 0:
-            # A spec that was declared says nothing of that. What fails here fails again in its place.
-            with contextlib.suppress(Exception):
-                self._probed  # noqa: B018  # asked for what it does, once
-        return self.traits.uses_globals
+    def learn(self, *, takes_any: bool = False) -> Learned:
+        """Runs the function on element 0, if nothing has, and returns what was learnt.
 
-    @cached_property
-    def _probed(self) -> Spec:
-        """The spec of what the function returns for element 0."""
-        sources = OpenSources(self.source)
-        try:
-            reader = Reader(self.source, sources, isolation=seeded_globals)
-            reader.trace.takes_any = self.traits.tolerates
-            return self._spec_from_first(reader)
-        finally:
-            sources.close()
+        Args:
+            takes_any: Elements may fail: then the first element that does not fail is taken.
 
-    def _spec_from_first(self, reader: Reader) -> Spec:
-        """That of element 0, or, where elements may fail, of the first one that does not."""
-        if not self.traits.tolerates:
-            return self._spec_of(reader.element(0, 0), 0)
+        Raises:
+            ElementError: The function failed.
+            SpecError: It returned something else than arrays, or there is no element.
+        """
+        if self.memo.learned.spec is None:
+            if self.length == 0:
+                raise SpecError(
+                    f"{self.label} at {self.where} has no element to run, so what it returns is unknown. "
+                    "Say it: element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
+                )
+            sources = OpenSources(self.source)
+            try:
+                reader = Reader(self.source, sources, isolation=seeded_globals)
+                reader.trace.takes_any = takes_any
+                learned = self._first_of(reader) if takes_any else self._learn_from(reader.element(0, 0), 0)
+            finally:
+                sources.close()
+            self.memo.learned = learned
+        return self.memo.learned
+
+    def _first_of(self, reader: Reader) -> Learned:
+        """Learns from the first element that does not fail."""
         first: Exception | None = None
         for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
             try:
-                return self._spec_of(read(), index)
+                return self._learn_from(read(), index)
             except Exception as error:
                 if isinstance(error, MemoryError):
                     raise
                 first = first or error
         if first is None:
-            self.source.spec  # noqa: B018  # which is an error that says why, if all elements failed before this step
+            self.source.spec  # noqa: B018  # raises the cause, if all elements failed before this step
             raise SpecError(f"{self.label} at {self.where} has no element to run, so what it returns is unknown.")
         if index:
             first.add_note(
@@ -258,7 +271,7 @@ class Map(OneToOne):
         raise first
 
     def _reads(self, reader: Reader) -> Iterator[Callable[[], "Tree"]]:
-        """What reads the first elements, one after the other; of a stream, which is begun once, those that are well."""
+        """Functions that read the first elements. A stream is read once, and gives those that do not fail."""
         if self.source.access == "random":
             for index in range(int(min(self.source.length or 0, PROBE_COUNT))):
                 yield functools.partial(reader.element, 0, index)
@@ -267,10 +280,10 @@ class Map(OneToOne):
             element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
             yield lambda element=element: element  # type: ignore[misc]
 
-    def _spec_of(self, element: "Tree", index: int) -> Spec:
+    def _learn_from(self, element: "Tree", index: int) -> Learned:
         short = self._short_axes(element)
         with seeded_globals() as globals_, watched_torch() as used_torch:
-            globals_.seed(0, self.random_depth, 0, index)
+            globals_.seed(0, self.randomness.depth, 0, index)
             rng = self._new_rng()
             arguments = (element,) if rng is None else (element, rng.at(0, index))
             try:
@@ -279,8 +292,7 @@ class Map(OneToOne):
                 if is_untouched(error):
                     raise
                 raise self._failure(error, arguments, 0, index) from error
-            self.traits.uses_globals |= globals_.used()
-            self.traits.uses_torch |= used_torch()
+            drew, drew_torch = globals_.used(), used_torch()
         try:
             spec = observed(value)
         except MisfitError as found:
@@ -288,10 +300,11 @@ class Map(OneToOne):
         leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
         if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(self.source.spec.leaves):
             leaves = tuple(map(_as_loose, leaves, self.source.spec.leaves))
-        return Spec(leaves, spec.structure)
+        before = self.memo.learned
+        return Learned(Spec(leaves, spec.structure), drew or before.uses_globals, drew_torch or before.uses_torch)
 
     def _short_axes(self, element: "Tree") -> dict[int, int]:
-        """For each first axis that varies, its size in this element and the largest that it can have."""
+        """For each first axis that varies: its size in this element, and the largest that it can have."""
         leaves = zip(_tree.flatten(element)[0], self.source.spec.leaves, strict=True)
         return {len(leaf): spec.max_shape[0] for leaf, spec in leaves if spec.varies and spec.max_shape}
 
@@ -306,9 +319,9 @@ class Map(OneToOne):
                 continue
             with reader.isolation() as globals_:
                 self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
-                if not self.traits.uses_globals and globals_.used():
-                    # Found out in the act: what it drew depends on who drew before. Again, seeded.
-                    self.traits.uses_globals = True
+                if not self.memo.learned.uses_globals and globals_.used():
+                    # Its numbers depend on earlier draws of this worker. Run it again, seeded.
+                    self.memo.learned = self.memo.learned._replace(uses_globals=True)
                     self._fill_chunk(reader, rng, globals_, epoch, chunk, rows)
 
     def _fill_chunk(
@@ -322,7 +335,7 @@ class Map(OneToOne):
     ) -> None:
         source, count = reader.inputs[0], len(chunk)
         box = source.scratch(count)
-        reader.trace.words[0] = 0  # until it is read, nobody is at an element of it
+        reader.trace.words[0] = 0  # while its input is read, no element of it runs
         gather = Gather()
         source.fill(epoch, chunk, box, gather)
         gather.run()
@@ -347,13 +360,13 @@ class Map(OneToOne):
             else:
                 out.put(row, leaves)
             place += 1  # noqa: SIM113  # cheaper than `enumerate` around `zip`
-            del element, leaves  # or the scratch memory looks as if the function had kept it
+            del element, leaves  # or it looks as if the function had kept the scratch memory
         if times is not None:
             times.note_calls(reader.number, count, clock() - started, timed, call_s, put_s)
 
     def _new_rng(self) -> ElementRng | None:
-        """What `random_map`'s function draws from."""
-        return None if self.seed is None else ElementRng(self.seed, self.random_depth)
+        """The generator for the function of `random_map`."""
+        return None if self.seed is None else ElementRng(self.seed, self.randomness.depth)
 
     def _failure(self, error: BaseException, arguments: tuple[Any, ...], epoch: int, index: int) -> ElementError:
         return ElementError(
@@ -396,9 +409,9 @@ class Map(OneToOne):
             try:
                 with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
                     value = run(leaves, globals_, index)
-                    if globals_ is not None and not self.traits.uses_globals and globals_.used():
-                        self.traits.uses_globals = True
-                        value = run(leaves, globals_, index)  # of a copy of its own, for it may have changed the first
+                    if globals_ is not None and not self.memo.learned.uses_globals and globals_.used():
+                        self.memo.learned = self.memo.learned._replace(uses_globals=True)
+                        value = run(leaves, globals_, index)  # on another copy: it may have changed the first
             except Exception as error:
                 if not reader.trace.takes_any or isinstance(error, MemoryError):
                     raise
@@ -409,8 +422,8 @@ class Map(OneToOne):
         self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
     ) -> Leaves:
         """Runs the function on one element and returns the leaves of what it returned."""
-        if globals_ is not None and self.traits.uses_globals:
-            globals_.seed(0, self.random_depth, epoch, index)
+        if globals_ is not None and self.memo.learned.uses_globals:
+            globals_.seed(0, self.randomness.depth, epoch, index)
         arguments = (element,) if rng is None else (element, rng.at(epoch, index))
         try:
             value = self.function(*arguments)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from penstock.plan._reader import Reader
 
 BLOCK_LENGTH = 1024
-"""Within so many elements, each input has its share exactly (by largest remainder)."""
+"""The number of elements in which each input has exactly its share (by largest remainder)."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Mix(Reorder):
-    """Elements of the inputs, dealt in an order made of the seed; ends where an input that is exhausted has its turn.
+    """Elements of the inputs, in an order that the seed defines. Ends where an exhausted input has its turn.
 
-    The deal is the same in every epoch, and so is the length.
+    The order and the length are the same in every epoch.
     """
 
     sources: tuple[Node, ...]
@@ -48,7 +48,7 @@ class Mix(Reorder):
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """How many elements of a block are of each input: by largest remainder, the first of equals first."""
+        """The number of elements of each input in a block: by largest remainder, the first of equals first."""
         total = math.fsum(self.weights)
         exact = [weight / total * BLOCK_LENGTH for weight in self.weights]
         counts = [int(share) for share in exact]
@@ -57,7 +57,9 @@ class Mix(Reorder):
             counts[number] += 1
         return tuple(counts)
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The position at which an exhausted input has its turn."""
         lengths = [node.length for node in self.sources]
         ends = [
             self._position(number, int(length)) if length != math.inf else math.inf
@@ -67,13 +69,13 @@ class Mix(Reorder):
         return None if None in lengths else min(ends)
 
     def _position(self, number: int, index: int) -> int:
-        """Where element `index` of an input is dealt, or would be if there were one."""
+        """The position at which element `index` of an input is dealt, or would be if it existed."""
         block, given = divmod(index, self._counts[number])
         dealt, _ = _deal(self._counts, self.seed, block)
         return block * BLOCK_LENGTH + int(np.flatnonzero(dealt == number)[given])
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Looks up in the block of each position which input it is of, and how many of that came before."""
+        """Looks up each position in its block: the input, and the number of elements of it before."""
         which, theirs = np.empty_like(indices), np.empty_like(indices)
         blocks = indices // BLOCK_LENGTH
         counts = np.array(self._counts, np.int64)
@@ -86,7 +88,7 @@ class Mix(Reorder):
         return shares(epoch, which, theirs)
 
     def clear_after(self, index: int) -> int:
-        """Behind the last element of any input that shares data with what that input has dealt so far."""
+        """After the last element of any input that shares data with elements dealt so far."""
         block, place = divmod(index, BLOCK_LENGTH)
         dealt, _ = _deal(self._counts, self.seed, block)
         counts = np.bincount(dealt[: place + 1], minlength=len(self.sources)) + block * np.array(self._counts, np.int64)
@@ -111,7 +113,7 @@ class Mix(Reorder):
 
 @lru_cache(64)
 def _deal(counts: tuple[int, ...], seed: int, block: int) -> tuple[Indices, Indices]:
-    """For each place of a block: which input it is of, and how many places of the block before it are."""
+    """For each place of a block: its input, and the number of places of that input before it in the block."""
     order = permute(np.arange(BLOCK_LENGTH), BLOCK_LENGTH, seed=seed + ((block + 1) << 64), epoch=0)
     dealt = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[order]
     before = np.empty_like(dealt)

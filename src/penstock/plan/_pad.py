@@ -1,9 +1,9 @@
-"""Batches of elements whose sizes differ: padded, and gathered by length."""
+"""Batches of elements whose sizes differ: padded, and grouped by length."""
 
 import operator
 from bisect import bisect_right
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,7 +17,7 @@ from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._batch import Batch, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Length, Node
+from penstock.plan._node import Length, Memory, Node, Overlap, Traits, walk
 from penstock.plan._reader import Gather
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Padding:
-    """How elements are brought to one size: a size for each axis of each leaf, and what fills the rest."""
+    """How elements are padded to one size: a size for each axis of each leaf, and the value that fills the rest."""
 
     shapes: tuple[tuple[int | None, ...] | None, ...] | None
-    """For each leaf: its padded shape, where None is the largest of the batch; None for a leaf whose own varying
-    axes are padded to that. None altogether: for all leaves."""
+    """For each leaf its padded shape, in which None is the largest size of the batch; or None, to pad the leaf's own
+    varying axes. None instead of the tuple does so for all leaves."""
     values: tuple[Any, ...]
-    """For each leaf what fills it; or a single one for all. None is 0, and of text nothing."""
+    """The value that fills each leaf, or a single one for all. None is 0, or empty text."""
     structure: Structure | None
-    """How shapes were given, which must be how elements are."""
+    """The structure of the shapes, which must equal that of elements."""
     value_structure: Structure
-    """How values were given, if there are several; the same is asked of it."""
+    """The structure of the values, which must equal that of elements, or be a leaf."""
 
     def target(self, label: str, spec: Spec) -> list[tuple[int | None, ...]]:
         """The padded shape of each leaf of an element.
@@ -84,7 +84,7 @@ class Padding:
         return self.value_structure.is_leaf()
 
     def value(self, number: int) -> Any:
-        """What fills a leaf."""
+        """The value that fills a leaf."""
         return self.values[0 if self._is_one_value else number]
 
     def stack(self, label: str, spec: Spec, columns: "Iterable[Sequence[Any]]", first: int) -> Leaves:
@@ -92,12 +92,12 @@ class Padding:
 
         Args:
             label: The step, for messages.
-            spec: What elements look like.
-            columns: For each leaf that of every element.
+            spec: The spec of elements.
+            columns: For each leaf, its values in all elements.
             first: The number of the first element, for messages.
 
         Raises:
-            ElementError: An element is larger than it is to become.
+            ElementError: An element is larger than its padded shape.
             SpecError: Text or bytes end in a zero; see `text_array`.
         """
         shapes = self.target(label, spec)
@@ -120,7 +120,7 @@ class Padding:
             if any(have != size for have in found):
                 fill = self.value(number)
                 place[...] = np.zeros((), leaf.dtype) if fill is None else fill
-            if len(size) == 1:  # a sequence, of which most are: to make a tuple of slices takes longer than to copy it
+            if len(size) == 1:  # the usual case: making a tuple of slices takes longer than the copy
                 for row, value in enumerate(values):
                     place[row, : len(value)] = value
             else:
@@ -131,7 +131,7 @@ class Padding:
         return stacked
 
     def spec(self, label: str, spec: Spec, size: int, *, is_exact: bool) -> Spec:
-        """What batches of up to `size` elements look like, or of exactly so many."""
+        """The spec of batches of up to `size` elements, or of exactly that many."""
         leaves = []
         for leaf, shape in zip(spec.leaves, self.target(label, spec), strict=True):
             largest = None if None in shape else (size, *shape)
@@ -140,7 +140,7 @@ class Padding:
 
 
 def _holds(dtype: np.dtype[Any], value: Any) -> bool:
-    """Whether a value can be one of a dtype; among integers and bools, without becoming another."""
+    """Whether a dtype can hold a value; integers and bools must hold it exactly."""
     if value is None:
         return True
     held = np.empty((), dtype)
@@ -161,6 +161,8 @@ class PaddedBatch(Node):
     size: int
     drop_remainder: bool
     padding: Padding
+    exact: bool | None = field(default=None, repr=False)
+    """As of `Batch`."""
 
     @property
     def verb(self) -> str:
@@ -175,40 +177,44 @@ class PaddedBatch(Node):
     @cached_property
     def _plain(self) -> Batch:
         """The batch without padding, whose numbers are the same."""
-        return Batch(self.source, self.size, self.drop_remainder)
+        return Batch(self.source, self.size, self.drop_remainder, self.exact)
 
     @property
-    def is_parallel(self) -> bool:
-        """A batch is elements that follow each other."""
-        return True
+    def is_exact(self) -> bool:
+        """Whether all batches have the size."""
+        return self._plain.is_exact
 
     def settings(self) -> dict[str, Any]:
         """The arguments."""
         padding = (self.padding.shapes, ["0" if value is None else str(value) for value in self.padding.values])
         return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The number of batches."""
         return self._plain.length
 
-    @property
-    def known_spec(self) -> Spec | None:
-        """Known with the input's."""
-        return self.spec if self.source.known_spec else None
-
-    def _find_spec(self) -> Spec:
-        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self._plain.is_exact)
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's, padded and stacked."""
+        return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self.is_exact)
 
     @property
     def batch_size(self) -> int:
         """The size."""
         return self.size
 
+    @property
+    def traits(self) -> Traits:
+        """A batch is neighbouring elements."""
+        return Traits(is_parallel=True)
+
     def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
         """The elements of each batch, in order."""
         return self._plain.demand(epoch, indices)
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Reads the elements of one batch after the other, and pads them into it."""
+        """Reads the elements of one batch after the other, and pads them."""
         source = reader.inputs[0]
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             count = self._plain.part_count(epoch, index)
@@ -238,19 +244,20 @@ class PaddedBatch(Node):
 
     @property
     def element_nbytes(self) -> int:
-        """An element is no larger, for it would not fit; 0 where batches are padded to their own largest."""
+        """The largest size of an element; 0 if batches are padded to their own largest element."""
         return self.spec.nbytes // self.size
 
     @property
-    def scratch_nbytes(self) -> int:
-        """The elements of one batch, none larger than it is padded to, and the batch; of unknown size, nothing."""
-        return max(self.size * self.source.spec.nbytes, self.spec.nbytes) + self.spec.nbytes
+    def memory(self) -> Memory:
+        """The elements of one batch, none larger than it is padded to, and the batch; 0 if the size is unknown."""
+        nbytes = max(self.size * self.source.spec.nbytes, self.spec.nbytes) + self.spec.nbytes
+        return Memory(nbytes, nbytes)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class BucketByLength(Sequential):
-    """Batches of elements of similar length. The input gives pairs of an element and its length."""
+    """Batches of elements of similar length. The input yields pairs of an element and its length."""
 
     source: Node
     boundaries: tuple[int, ...]
@@ -266,40 +273,35 @@ class BucketByLength(Sequential):
     @property
     def label(self) -> str:
         """As the user wrote it: `bucket_by_length(len, [10, 20])`."""
-        node = self.source
-        while not isinstance(node, Map):  # the loader may have put steps between
-            (node,) = node.inputs
-        return f"bucket_by_length({node.function_name}, {list(self.boundaries)})"
+        function = next(each for each in walk(self.source) if isinstance(each, Map))  # below a guard, perhaps
+        return f"bucket_by_length({function.function_name}, {list(self.boundaries)})"
 
     @property
     def _element_spec(self) -> Spec:
         return judged(self.source.spec)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments; the input knows the function."""
+        """The arguments; the input has the function."""
         return {"boundaries": self.boundaries, "sizes": self.sizes, "drop_remainder": self.drop_remainder}
 
-    @property
-    def known_spec(self) -> Spec | None:
-        """Known with that of the elements before it."""
-        return self.spec if self.source.known_spec else None
-
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """A batch, padded."""
         is_exact = self.drop_remainder and len(set(self.sizes)) == 1
         return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
 
-    @property
-    def scatters(self) -> bool:
-        """Elements that follow each other go to different buckets."""
-        return True
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Neighbours go to different buckets."""
+        return "none" if self.source.overlap == "none" else "anywhere"
 
     @property
     def batch_size(self) -> int | None:
-        """That of all buckets; how often each of them is full is not known ahead."""
+        """That of all buckets; None if they differ, because it is unknown how often each is full."""
         return self.sizes[0] if len(set(self.sizes)) == 1 else None
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """A batch of a bucket when it is full; at the end what is left, shortest first."""
+        """A batch when its bucket is full; at the end the rest, shortest first."""
         spec = self._element_spec
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
@@ -314,7 +316,8 @@ class BucketByLength(Sequential):
             yield from (self.padding.stack(self.label, spec, zip(*bucket, strict=True), 0) for bucket in left)
 
     @property
-    def scratch_nbytes(self) -> int:
-        """Buckets, and a batch of the largest, as large as they are padded to; of unknown size, nothing."""
+    def memory(self) -> Memory:
+        """Buckets and a batch of the largest, with elements as large as they are padded to; 0 if that is unknown."""
         element_nbytes = max(self._element_spec.nbytes, self.spec.nbytes // max(self.sizes))
-        return (sum(self.sizes) + max(self.sizes)) * element_nbytes
+        nbytes = (sum(self.sizes) + max(self.sizes)) * element_nbytes
+        return Memory(nbytes, nbytes)

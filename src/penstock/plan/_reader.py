@@ -1,16 +1,19 @@
-"""How a plan is read: one `Reader` a node and worker, and the places that elements are written into.
+"""How a plan is read: one `Reader` for each node and worker.
 
-A plan is shared by everybody and never changes. What changes while it is read is here: scratch memory, the
-generator of random numbers, the note of which element is being worked on. One worker (a thread, a process,
-or whoever calls `ds[i]`) has readers of its own, so nothing in this file takes a lock. `OpenSources` alone
-is shared by the workers of one process; it is filled before they start and only looked up after.
+A plan is shared and never changes. What changes while it is read is here: scratch memory, the random generator, and the
+element that a worker is at. One worker (a thread, a process, or the caller of `ds[i]`) has its own readers, so nothing
+in this file takes a lock. `OpenSources` alone is shared by the workers of one process; it is filled before they start
+and is read-only afterwards.
+
+This file and `_node.py` import each other for types: a node is read by a reader, and a reader reads a node. A protocol
+between them would repeat the members of `Reader` and have one implementation.
 """
 
 import itertools
 import sys
 import time
 from array import array
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -20,7 +23,7 @@ from penstock.base._errors import PenstockError, SpecError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, Rows, Window, copied
+from penstock.memory._rows import Indices, Leaves, Rows, Window, copied, places_of
 from penstock.memory._times import SHORT_UNIT_S, Times
 from penstock.plan._node import Node, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
@@ -31,16 +34,23 @@ T = TypeVar("T")
 
 @final
 class Gather:
-    """Reads that are wanted, collected over a plan so that each source sees all of its own at once."""
+    """Reads collected over a plan, so each source gets all of its reads in one call."""
 
     __slots__ = ("_wanted",)
 
     def __init__(self) -> None:
         self._wanted: dict[int, tuple[Source, list[tuple[Read, Reader]]]] = {}
-        """The reads, and who wants each, by source: by its id, for a user's own may have no hash."""
+        """The reads and their readers, by the source's id: a user's source may have no hash."""
 
     def add(self, reader: "Reader", indices: Indices, out: Rows, source: Source | None = None) -> None:
-        """Notes that the elements `indices` of the open source of a reader, or of another, belong into `out`."""
+        """Notes that elements `indices` of a source belong into `out`.
+
+        Args:
+            reader: The reader that wants them.
+            indices: The elements.
+            out: The rows.
+            source: The open source; by default that of the reader.
+        """
         source = reader.source if source is None else source
         assert source is not None
         self._wanted.setdefault(id(source), (source, []))[1].append((Read(indices, out.arrays, out.rows), reader))
@@ -57,16 +67,16 @@ class Gather:
                 reader.trace.words[0] = reader.number + 1  # for the guard that notes it
                 if isinstance(error, PenstockError):
                     raise
-                # A user's own source, whose error does not say what was asked of it.
+                # The error of a user's own source does not say which elements were requested.
                 indices = np.concatenate([read.indices for read in reads])
                 first = source.describe(int(indices[0])) if len(indices) else "none"
                 plural = "" if len(indices) == 1 else "s"
                 error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
                 raise
-            if (times := wanted[0][1].trace.times) is None:  # that of the worker, of which all readers are
+            if (times := wanted[0][1].trace.times) is None:  # all readers are of one worker
                 continue
             seconds = time.perf_counter() - began
-            # A step that reads several sources, as a cache does for each leaf, has its elements counted with the first.
+            # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
             for read, reader in wanted:
                 if reader not in counted:
                     times.count(reader.number, len(read.indices))
@@ -77,7 +87,7 @@ class Gather:
 
 
 def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float) -> None:
-    """Notes how long a source took, shared among the steps that read it by their elements."""
+    """Divides the time of a source among the steps that read it, by their elements."""
     total = sum(len(read.indices) for read, _ in wanted)
     for read, reader in wanted:
         times.note(reader.number, 0, seconds * len(read.indices) / total if total else 0.0)
@@ -97,23 +107,23 @@ class OpenSources:
         return self._opened[key_of(source)][1]
 
     def close(self) -> None:
-        """Closes what `open` opened, once; a source that is its own open form stays as it is."""
+        """Closes what `open` returned, once. A source that is its own open form stays as it is."""
         opened, self._opened = self._opened, {}
         for source, opened_source in opened.values():
             if opened_source is not source:
                 opened_source.close()
 
     def __del__(self) -> None:
-        # A loader that was dropped, or a dataset that was looked into.
+        # A loader or a dataset was dropped without a call to close().
         self.close()
 
 
 @final
 class WorkerStatus:
-    """Which element of which step a worker is at. Written by the worker, read by whoever asks why it waits.
+    """The step and element that a worker is at. The worker writes it; a waiting consumer reads it.
 
-    Three integers, for they may lie in memory that another process looks at. And what goes between the guards of a plan
-    and the one who runs a unit: see `_tolerate.py`.
+    It is three integers because it may lie in memory of another process. The other attributes pass facts between the
+    guards of a plan and the code that runs a unit; see `_tolerate.py`.
     """
 
     __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
@@ -122,33 +132,37 @@ class WorkerStatus:
         self.words: memoryview[int] = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
         self.failures: list[Any] = []
-        """What failed in this unit and was set aside: `Failure`s."""
+        """The `Failure`s that were set aside in this unit."""
         self.is_condemned: bool = False
-        """Whether the one element of this unit is not to be tried: workers died of it."""
+        """Workers died of the one element of this unit, so it is not tried again."""
         self.takes_any: bool = False
-        """Whether who reads a stream wants to see some elements, and may be given others for those that fail."""
+        """The caller needs some elements of a stream, so those that fail are skipped."""
         self.times: Times | None = None
-        """What the worker notes of its time, if somebody wants to know."""
+        """The worker's times; None if nobody reports them."""
 
     def read(self) -> tuple[int, int, int]:
-        """The words, of one moment or of two: the worker may move on meanwhile."""
+        """The words. The worker may move on meanwhile, so they may be of two moments."""
         step, epoch, index = self.words
         return step, epoch, index
 
 
 def place_of(words: tuple[int, int, int], plan: Node) -> str:
-    """What a trace says: `map(decode) at train.py:41 on element 7 of epoch 0, made of row 96 of ds.npy`."""
+    """The meaning of a status: `map(decode) at train.py:41 on element 7 of epoch 0, made of row 96 of ds.npy`."""
     step, epoch, index = words
     if not step:
         return "nothing yet"
-    node = list(walk(plan))[step - 1]
+    node = next(itertools.islice(walk(plan), step - 1, None))
     where = f" at {node.where}" if hasattr(node, "where") else ""
     return f"{node.label}{where} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
 
 
 @final
 class Reader:
-    """A node being read by one worker: the node, the readers of its inputs, and scratch memory."""
+    """A node being read by one worker: the node, the readers of its inputs, and scratch memory.
+
+    A node with random access that is used several times in a plan has one reader: each call ends before the next
+    begins. A stream has a reader for each use, because each use reads it at its own position.
+    """
 
     __slots__ = (
         "_as_ours",
@@ -173,37 +187,64 @@ class Reader:
         *,
         isolation: type[seeded_globals] | None,
         trace: WorkerStatus | None = None,
-        window: "Window | None" = None,
-        numbers: Iterator[int] | None = None,
+        window: Window | None = None,
+        numbers: dict[int, int] | None = None,
+        shared: "dict[int, Reader] | None" = None,
     ) -> None:
+        """Makes a reader, and those of all nodes below.
+
+        Args:
+            node: The node.
+            sources: The open sources of the plan.
+            isolation: How global generators are seeded, if one element runs at a time in this process; else None.
+            trace: The worker's status.
+            window: Where an `Inlet` reads.
+            numbers: The places of all nodes in the order of `walk`, by id; None to find them.
+            shared: Readers of nodes with random access that were made for this use of a stream, by id.
+        """
+        numbers = numbers or {id(each): number for number, each in enumerate(walk(node))}
+        shared = {} if shared is None or node.access == "stream" else shared
         self.trace: WorkerStatus = trace or WorkerStatus()
         self.window: Window | None = window
-        """Where an `Inlet` reads."""
-        numbers = numbers or itertools.count()
-        self.number: int = next(numbers)
-        """The node's place in the order of `walk`."""
+        self.number: int = numbers[id(node)]
         self.isolation: type[seeded_globals] | None = isolation
-        """How global generators are seeded, where one element runs at a time in this process; None elsewhere."""
         self._node = node
         self._as_ours: Spec | None = None
-        """The spec that `fill_place` was last asked for and whose places are those of the node's own."""
-        self._sources = sources  # which close themselves when nobody reads any more
-        self.inputs: list[Reader] = [
-            Reader(each, sources, isolation=isolation, trace=self.trace, window=window, numbers=numbers)
-            for each in node.inputs
-        ]
+        """The spec that `fill_place` was last called with and whose places equal those of the node's own."""
+        self._sources = sources  # they close themselves when no reader holds them
+        self.inputs: list[Reader] = []
+        for each in node.inputs:
+            reader = shared.get(id(each))
+            if reader is None:
+                reader = Reader(
+                    each,
+                    sources,
+                    isolation=isolation,
+                    trace=self.trace,
+                    window=window,
+                    numbers=numbers,
+                    shared=shared,
+                )
+                if node.access == "random":
+                    shared[id(each)] = reader
+            self.inputs.append(reader)
         self.source: Any = None if node.opens is None else sources[node.opens]
         self.stage: Callable[[int, int], Generator[Leaves, None, None]] | None = None
-        """Gives the elements of an epoch from one on, where others make them in parallel."""
+        """Yields the elements of an epoch from one on, if workers make them in parallel."""
         self.consumed: int = -1
-        """Of a sequence that can begin in the middle: how far its input was read for the last element."""
+        """For a sequence that can start in the middle: how far its input was read for the last element."""
         self.origin: tuple[int, int] = (0, 0)
-        """An element, and what `consumed` was before it: where such a sequence is to begin."""
+        """An element, and what `consumed` was before it: where such a sequence starts."""
         self._memo: dict[str, Any] = {}
 
     def over(self, node: Node) -> "Reader":
         """A reader of another plan, by the same worker."""
         return Reader(node, self._sources, isolation=self.isolation, trace=self.trace, window=self.window)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether elements are only available one after the other."""
+        return self._node.access == "stream"
 
     @property
     def spec(self) -> Spec:
@@ -217,28 +258,25 @@ class Reader:
     def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
         if spec is not self._as_ours:
-            if _places(spec) != _places(self.spec):
-                self._fill_other(epoch, indices, out)
+            if places_of(spec) != places_of(self.spec):
+                box, reads = self.scratch(len(indices)), Gather()
+                self.fill(epoch, indices, box, reads)
+                reads.run()
+                out.copy_from(box, len(indices))
                 return
             self._as_ours = spec
         self.fill(epoch, indices, out, gather)
-
-    def _fill_other(self, epoch: int, indices: Indices, out: Rows) -> None:
-        box, reads = self.scratch(len(indices)), Gather()
-        self.fill(epoch, indices, box, reads)
-        reads.run()
-        out.copy_from(box, len(indices))
 
     def fill_parts(self, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """See `Node.fill_parts`."""
         self._node.fill_parts(self, epoch, index, parts, out, gather)
 
     def sequence(self, epoch: int, start: int = 0) -> Generator[Leaves, None, None]:
-        """Gives the elements of an epoch one after the other; see `Node.sequence`.
+        """Yields the elements of an epoch one after the other; see `Node.sequence`.
 
         Args:
             epoch: The epoch.
-            start: Which element to begin with, where there is random access.
+            start: The first element, if there is random access.
         """
         if self.stage is not None:
             return self.stage(epoch, start)
@@ -256,7 +294,7 @@ class Reader:
             index += 1
 
     def element(self, epoch: int, index: int) -> Tree:
-        """Reads one element into memory of its own; of a stream, from its beginning."""
+        """Reads one element into memory of its own; an element of a stream, from its beginning."""
         if self._node.access == "stream":
             for leaves in itertools.islice(self.sequence(epoch), index, None):
                 return self.spec.structure.unflatten([copied(leaf) for leaf in leaves])
@@ -271,7 +309,7 @@ class Reader:
         return self.spec.structure.unflatten(box.leaf_values(0))
 
     def advise(self, epoch: int, indices: Indices) -> None:
-        """Announces to the sources that these elements will be read; each source hears of all at once."""
+        """Announces to the sources that these elements will be read, in one call for each source."""
         wanted: dict[int, tuple[Openable, list[Indices]]] = {}  # by id, as in `Gather`
         self._collect(epoch, indices, wanted)
         for source, parts in wanted.values():
@@ -280,20 +318,22 @@ class Reader:
     def _collect(self, epoch: int, indices: Indices, wanted: dict[int, tuple[Openable, list[Indices]]]) -> None:
         if self.source is not None:
             wanted.setdefault(id(self.source), (self.source, []))[1].append(indices)
-        for need in self._node.announced(self, epoch, indices):
+            if not self.inputs or not len(indices := self.source.missing(indices)):
+                return
+        for need in self._node.demand(epoch, indices):
             self.inputs[need.input]._collect(need.epoch, need.indices, wanted)
 
     def memo(self, name: str, make: Callable[[], T]) -> T:
-        """Returns what this node's reader keeps under a name, made when first asked for."""
+        """Returns the value that this reader keeps under a name, made at the first call."""
         if name not in self._memo:
             self._memo[name] = make()
         return self._memo[name]  # type: ignore[no-any-return]
 
     def scratch(self, count: int) -> Rows:
-        """Memory for `count` elements of this node, the same at each call as long as nobody else holds it.
+        """Memory for `count` elements of this node, the same at each call unless other code holds it.
 
-        A function may keep what it was given. So before the memory is given out again, its reference
-        counts are looked at: if anybody still has a view of it, it is theirs, and new memory is made.
+        A function may keep what it was given. So this looks at the reference counts before it gives the memory out
+        again. If a view of the memory is left, the memory belongs to its holder, and new memory is made.
         """
         return self._reusable("scratch", self.spec, count)
 
@@ -302,12 +342,13 @@ class Reader:
         return self._reusable("part_scratch", self.spec.unstacked(), count)
 
     def kept(self, epoch: int, index: int) -> Rows:
-        """One element of this node's first input, read now or still there from the call before."""
+        """One element of this node's first input: read now, or left from the call before."""
         if self._memo.get("kept_at") != (epoch, index):
-            self._memo.pop("kept_at", None)  # if reading fails, what is in the memory is neither
-            self._memo.pop("kept", None)  # before `scratch`, for its `leaves` hold the memory, too
+            self._memo.pop("kept_at", None)  # if reading fails, the memory holds neither element
+            self._memo.pop("kept", None)  # its `leaves` hold the memory
             source, gather = self.inputs[0], Gather()
-            self._memo["kept"] = box = source.scratch(1)
+            # Not the input's scratch memory, which another step that reads it would overwrite.
+            self._memo["kept"] = box = self._reusable("kept_scratch", source.spec, 1)
             source.fill(epoch, np.array([index], np.int64), box, gather)
             gather.run()
             self._memo["kept_at"] = (epoch, index)
@@ -320,13 +361,9 @@ class Reader:
         return box.take(slice(0, count))
 
 
-def _places(spec: Spec) -> list[tuple[tuple[int, ...] | None, bool]]:
-    return [(leaf.max_shape, leaf.varies) for leaf in spec.leaves]
-
-
 def _holders(arrays: Sequence[npt.NDArray[Any]]) -> int:
     return max((sys.getrefcount(array) for array in arrays), default=0)
 
 
-# What `_holders` says of arrays that nobody else holds. Measured, for interpreters differ in what they count.
+# `_holders` of arrays without another holder. Measured, because interpreters count differently.
 _UNSHARED = _holders([np.empty(1)])

@@ -4,13 +4,25 @@ import itertools
 import math
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from penstock.base._random import local_permute, permute
 from penstock.memory._rows import Indices, Leaves, copied
-from penstock.plan._node import Demand, Length, Node, Reorder, finite_length, makers
+from penstock.plan._node import (
+    Demand,
+    Length,
+    Memory,
+    Node,
+    Overlap,
+    Randomness,
+    Reorder,
+    finite_length,
+    history,
+    walk,
+)
 
 if TYPE_CHECKING:
     from penstock.plan._reader import Reader
@@ -19,7 +31,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, eq=False)
 class Shuffle(Reorder):
-    """Each element once, in an order made of (seed, epoch); within windows only, if a window is given."""
+    """Each element once, in an order that (seed, epoch) define; with a window, only within windows."""
 
     source: Node
     seed: int
@@ -33,22 +45,25 @@ class Shuffle(Reorder):
 
     @property
     def label(self) -> str:
-        """As the user wrote it, without what was left at its default."""
+        """As the user wrote it, without defaults."""
         window = "" if self.window is None else f", window={self.window}"
         return f"shuffle(seed={self.seed}{window}{'' if self.reshuffle else ', reshuffle=False'})"
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The input's."""
         return self.source.length
 
-    @property
-    def changes_order(self) -> bool:
-        """Unless it was told to keep one order."""
-        return self.reshuffle or self.source.changes_order
+    @cached_property
+    def randomness(self) -> Randomness:
+        """The order differs from epoch to epoch, unless it is not reshuffled."""
+        below = self.source.randomness
+        return Randomness(below.depth, self.reshuffle or below.reorders)
 
-    @property
-    def scatters(self) -> bool:
-        """That is what it is for."""
-        return True
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Elements that share data may end up anywhere."""
+        return "none" if self.source.overlap == "none" else "anywhere"
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The image of the positions under the epoch's bijection."""
@@ -60,9 +75,9 @@ class Shuffle(Reorder):
         return [Demand(0, epoch, images)]
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Keeps a window of a stream, gives it in an order of its own, and goes on to the next.
+        """Collects a window of a stream, yields it in a new order, and goes on to the next.
 
-        The first window is shorter by chance, so that its ends are elsewhere in another epoch.
+        The first window is shorter, by a number that (seed, epoch) define, so windows end elsewhere in each epoch.
         """
         assert self.window is not None
         source, order = reader.inputs[0].sequence(epoch), epoch if self.reshuffle else 0
@@ -71,7 +86,7 @@ class Shuffle(Reorder):
             size = self.window if number else self.window - shift
             window = [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, size)]
             if window:
-                # A window's order has a seed of its own, far from those that a user gives.
+                # Each window's order has its own seed, far from seeds that a user gives.
                 seed = self.seed + ((number + 1) << 64)
                 places = permute(np.arange(len(window), dtype=np.int64), len(window), seed=seed, epoch=order)
                 yield from (window[place] for place in places.tolist())
@@ -80,23 +95,24 @@ class Shuffle(Reorder):
             del window  # before the next one is there too
 
     @property
-    def scratch_nbytes(self) -> int:
-        """The window of a stream; positions alone need none."""
-        return self.window * self.spec.nbytes if self.window and self.access == "stream" else 0
+    def memory(self) -> Memory:
+        """The window of a stream; positions need none."""
+        nbytes = self.window * self.spec.nbytes if self.window and self.access == "stream" else 0
+        return Memory(nbytes, nbytes)
 
     def clear_after(self, index: int) -> int:
-        """The next, or none where elements share data: those that do may be anywhere."""
-        return finite_length(self.source) if self.source.overlaps else index + 1
+        """The next index; the end if elements share data, because those that do may be anywhere."""
+        return index + 1 if self.source.overlap == "none" else finite_length(self.source)
 
 
 ENDLESS_ROUND_COUNT = 1 << 32
-"""An endless repeat in a plan that ends has epochs too; each is given so many rounds of its own."""
+"""The rounds of one epoch of an endless repeat: in a plan that ends, such a repeat has epochs too."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Repeat(Reorder):
-    """The input several times, each round an epoch of its own: reshuffled and augmented afresh."""
+    """The input several times. Each round is an epoch of the input: reshuffled and augmented anew."""
 
     source: Node
     count: int | None
@@ -106,7 +122,9 @@ class Repeat(Reorder):
         """`repeat`."""
         return "repeat"
 
-    def _find_length(self) -> Length:
+    @cached_property
+    def length(self) -> Length:
+        """The input's times the count."""
         if self.count is None:
             return math.inf if self.source.length != 0 else 0
         return None if self.source.length is None else self.source.length * self.count
@@ -126,7 +144,7 @@ class Repeat(Reorder):
         return needs
 
     def demand_one(self, epoch: int, index: int) -> tuple[int, int, int]:
-        """The same of one, which is asked for with each unit of a batch."""
+        """`demand` of one element, without arrays: each unit of a batch calls this."""
         number, index = divmod(index, finite_length(self.source))
         return 0, epoch * (self.count or ENDLESS_ROUND_COUNT) + number, index
 
@@ -139,20 +157,21 @@ class Repeat(Reorder):
                 is_empty = False
                 yield leaves
             if is_empty and self.count is None:
-                return  # or it would look for an element for ever
+                return  # or it would search for an element forever
 
     def clear_after(self, index: int) -> int:
-        """As the input, within a round; that the next round is of the same data is not looked at."""
+        """That of the input, within a round. That rounds share data is ignored."""
         count = finite_length(self.source)
         number, here = divmod(index, count)
         return number * count + min(self.source.clear_after(here), count)
 
 
 def repeats(node: Node) -> bool:
-    """Whether the same element comes several times in an epoch, by a repeat."""
-    return any(isinstance(each, Repeat) and each.count != 1 for each in makers(node))
+    """Whether a `repeat` gives the same element several times in an epoch."""
+    return any(isinstance(each, Repeat) and each.count != 1 for each in walk(node, history))
 
 
 def scatters_overlaps(node: Node) -> Node | None:
-    """The step after which elements that share data may be anywhere, so that no cut comes between them; if any."""
-    return next((each for each in makers(node) if each.scatters and any(one.overlaps for one in each.made_by)), None)
+    """The step that moves elements that share data anywhere, so no cut can separate them; None if there is none."""
+    scattered = (each for each in walk(node, history) if each.overlap == "anywhere")
+    return next((each for each in scattered if all(one.overlap != "anywhere" for one in history(each))), None)

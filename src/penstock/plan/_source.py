@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -12,11 +13,10 @@ from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices
-from penstock.plan._node import Demand, Node
+from penstock.memory._rows import Indices, Rows
+from penstock.plan._node import Demand, Node, Traits
 
 if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
     from penstock.plan._reader import Gather, Reader
 
 
@@ -241,61 +241,53 @@ def key_of(openable: Openable | None) -> Hashable:
 @final
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
-    """The elements of a source: the first step of a plan."""
+    """The step at the bottom of a plan: elements of a source."""
 
     data: Source
-    name: str
+    name: str = field(repr=False)
     """The user's verb: `from_npy`."""
 
     @property
     def verb(self) -> str:
+        """The constructor that the user called."""
         return self.name
 
-    def _find_length(self) -> int:
+    @property
+    def label(self) -> str:
+        """The verb, and the source's own text."""
+        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
+
+    def settings(self) -> dict[str, Any]:
+        """Data are identified by their spec and number: a file may move."""
+        return {"length": self.length, "spec": str(self.spec)}
+
+    @cached_property
+    def length(self) -> int:
+        """The source's."""
         return len(self.data)
 
-    @property
-    def may_hold_gil(self) -> bool:
-        return self.data.may_hold_gil
-
-    @property
-    def computes(self) -> bool:
-        return self.data.is_cpu_bound
-
-    @property
-    def is_remote(self) -> bool:
-        return self.data.is_remote
-
-    @property
-    def known_spec(self) -> Spec:
-        return self.spec
-
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """The source's. A source does not report how much of a place it used, so leaves that vary are ragged."""
         spec = Spec.of(self.data.element_spec)
-        # A source does not report the used extent, so a varying leaf is ragged even if its maximum is known.
         leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
         return Spec(tuple(leaves), spec.structure)
 
     @property
     def opens(self) -> Source:
+        """The source."""
         return self.data
 
-    def fingerprint_parts(self) -> dict[str, Any]:
-        """Only the source: the constructor does not matter."""
-        return {"data": self.data}
-
     @property
-    def label(self) -> str:
-        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
-
-    def settings(self) -> dict[str, Any]:
-        """Length and spec, not names, because files may move."""
-        return {"length": self.length, "spec": str(self.spec)}
+    def traits(self) -> Traits:
+        """Those of the source."""
+        data = self.data
+        return Traits(is_cpu_bound=data.is_cpu_bound, may_hold_gil=data.may_hold_gil, is_remote=data.is_remote)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """A source has no inputs."""
+        """Nothing: there are no inputs."""
         return ()
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Queues the read. The source executes all of its reads at once."""
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+        """Notes the read; the source does all of its reads at once."""
         gather.add(reader, indices, out)

@@ -129,7 +129,7 @@ def require_apart(node: Node, parts: Sequence[Indices], count: int) -> None:
     Raises:
         ArgumentError: Names two such elements.
     """
-    if not node.overlaps:
+    if node.overlap == "none":
         return
     part_of = np.full(count, -1)
     for number, positions in enumerate(parts):

@@ -1,24 +1,23 @@
-"""Streams: elements that come one after the other, and cannot be had by index.
+"""Streams: elements that come one after the other, without random access.
 
-`Generate` is where a stream begins. `Inlet` is where a program that workers run side by side takes over from what is
-read in one place (`run/_feed.py`): to the steps above it, it looks like a source with random access, of which a
-window is there.
+`Generate` is the start of a stream. `Inlet` is the border between steps that workers run side by side, above it, and
+steps that one worker runs, below it (`run/_feed.py`). To the steps above it looks like a source with random access, of
+which a window is available.
 """
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
-
-import numpy as np
 
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Demand, Length, Node, OneToOne
+from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Randomness
 
 if TYPE_CHECKING:
     from penstock.memory._rows import Rows
@@ -82,7 +81,7 @@ class Generate(Node):
     data: StreamSource
     name: str
     """The user's verb: `from_generator`."""
-    where: str
+    where: str = field(repr=False)
     """The user's line: `train.py:41`."""
 
     @property
@@ -100,18 +99,22 @@ class Generate(Node):
         """Elements come one after the other."""
         return "stream"
 
-    def _find_length(self) -> Length:
+    @property
+    def length(self) -> Length:
+        """As the source says."""
         return self.data.length
 
     @property
     def known_spec(self) -> Spec | None:
-        """What was declared, or found."""
-        return self.spec if self.data.is_declared else self.__dict__.get("spec")
+        """The declared or found spec."""
+        return self.spec if self.data.is_declared or "spec" in vars(self) else None
 
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """As the source says. May begin an epoch and read its first element, once."""
         try:
             return Spec.of(self.data.element_spec)
-        except BaseException as error:  # of the user's function, which is begun to look at its first element
+        except BaseException as error:  # of the user's function, of which this reads the first element
             if is_untouched(error):
                 raise
             raise ElementError(
@@ -181,11 +184,11 @@ class Generate(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Promised(OneToOne):
-    """A stream of which the user said how long it is; another length is an error."""
+    """A stream with a length that the user gave; another length is an error."""
 
     source: Node
     count: int | float
-    where: str
+    where: str = field(repr=False)
     """The user's line: `train.py:41`."""
 
     @property
@@ -195,28 +198,22 @@ class Promised(OneToOne):
 
     @property
     def label(self) -> str:
-        """That of the stream, and what was said."""
+        """That of the stream, and the length."""
         return f"{self.source.label}, length={self.count}"
 
-    @property
-    def is_parallel(self) -> bool:
-        """It counts."""
-        return False
-
     def settings(self) -> dict[str, Any]:
-        """What was said."""
+        """The length."""
         return {"length": self.count}
 
-    def _find_length(self) -> Length:
+    @property
+    def length(self) -> Length:
+        """The given one."""
         return self.count
 
-    def _find_spec(self) -> Spec:
-        return self.source.spec
-
     @property
-    def known_spec(self) -> Spec | None:
+    def spec(self) -> Spec:
         """That of the stream."""
-        return self.source.known_spec
+        return self.source.spec
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Streams are not read by index."""
@@ -245,60 +242,55 @@ class Promised(OneToOne):
 @final
 @dataclass(frozen=True, eq=False)
 class Inlet(Node):
-    """Stands for a stream step whose elements are made elsewhere, and lie in a window that workers see."""
+    """Stands for a step of a stream that runs elsewhere. Its elements lie in a window that workers see.
+
+    It holds facts about that step instead of the step, because it travels to workers and the step may not.
+    """
 
     stands_for: str
     """The label of that step."""
     known: Spec
-    """What elements look like."""
+    """Its spec."""
     count: Length
-    """How many there are: infinity until the end has been seen."""
-    depth: int
-    """The step's `random_depth`."""
-    differs: bool
-    """Whether its elements may be others in another epoch, or in another order."""
+    """Its number of elements: infinity until its end has been seen."""
+    differs: Randomness
+    """Its `randomness`."""
     size: int | None
-    """The step's `batch_size`."""
+    """Its `batch_size`."""
 
     @property
     def verb(self) -> str:
-        """That of the step that it stands for."""
+        """That of the step."""
         return self.stands_for.partition("(")[0]
 
     @property
     def label(self) -> str:
-        """The step that it stands for."""
+        """That of the step."""
         return self.stands_for
 
-    def _find_length(self) -> Length:
+    @property
+    def length(self) -> Length:
+        """That of the step."""
         return self.count
 
-    def _find_spec(self) -> Spec:
-        return self.known
-
     @property
-    def known_spec(self) -> Spec:
-        """Found before."""
+    def spec(self) -> Spec:
+        """That of the step."""
         return self.known
-
-    @property
-    def random_depth(self) -> int:
-        """As in the plan that this is a part of."""
-        return self.depth
 
     @property
     def batch_size(self) -> int | None:
-        """As in the plan that this is a part of."""
+        """That of the step."""
         return self.size
 
     @property
-    def changes_order(self) -> bool:
-        """As far as one can tell: what is left of other elements stands in other places, too."""
+    def randomness(self) -> Randomness:
+        """That of the step."""
         return self.differs
 
     @property
     def data(self) -> "Inlet":
-        """Itself, which describes an element for messages."""
+        """Itself: it describes elements for messages."""
         return self
 
     def describe(self, index: int) -> str:
@@ -313,43 +305,3 @@ class Inlet(Node):
         """Copies from the window."""
         assert reader.window is not None
         reader.window.read(indices, out)
-
-
-def cut(node: Node, count: Length) -> tuple[Node, Node]:
-    """Cuts a stream into what workers run side by side, and what runs in one place.
-
-    Args:
-        node: The last step of a stream.
-        count: The length of the part that runs in one place; infinity while that is not known.
-
-    Returns:
-        The steps from the end, over an `Inlet`; and the step that it stands for.
-    """
-    if not (node.is_parallel and node.access == "stream"):
-        differs = node.changes_order or node.random_depth > 0
-        return Inlet(node.label, node.spec, count, node.random_depth, differs, node.batch_size), node
-    (source,) = node.inputs
-    above, below = cut(source, count)
-    clone = replace(node, source=above)  # type: ignore[type-var]  # every concrete node is a dataclass
-    clone.__dict__["spec"] = node.spec  # whose places are what batches lie in, however long the stream turns out
-    return clone, below
-
-
-def closed(node: Node, length: int) -> Node:
-    """The steps over an inlet, for an epoch that turned out to have so many elements."""
-    if isinstance(node, Inlet):
-        return replace(node, count=length)
-    (source,) = node.inputs
-    clone = replace(node, source=closed(source, length))  # type: ignore[type-var]
-    clone.__dict__["spec"] = node.spec
-    return clone
-
-
-def needed(node: Node, index: int) -> tuple[int, int]:
-    """Which elements `[first, stop)` of the inlet below a step one of its elements needs."""
-    indices = np.array([index], np.int64)
-    while node.inputs:
-        (need,) = node.demand(0, indices)
-        (node,) = node.inputs
-        indices = need.indices
-    return (int(indices[0]), int(indices[-1]) + 1) if len(indices) else (0, 0)

@@ -1,4 +1,4 @@
-"""A plan in words: as a tree for people, as a line for checkpoints, and where an element came from."""
+"""A plan as text: a tree for people, a line for checkpoints, and the origin of an element."""
 
 import hashlib
 import math
@@ -9,30 +9,30 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import SpecError
-from penstock.plan._node import OneToOne
+from penstock.plan._node import Length, Node, OneToOne, history, walk
 
 if TYPE_CHECKING:
     from penstock.base._spec import Spec
-    from penstock.plan._node import Length, Node
 
 _MAX_LEAVES = 12
-"""So many leaves of an element are printed; `element_spec` has them all."""
+"""The number of leaves of an element that are printed; `element_spec` has them all."""
 _ALL = slice(None)
 _MAX_INPUTS = 16
-"""So many datasets that one step puts together are printed."""
+"""The number of inputs of one step that are printed."""
+_FOLDED_LENGTH = 1 << 20
 IDENTITY_NBYTES = 320
-"""A plan's line in a checkpoint is at most this long; what is longer is folded."""
+"""The limit of a plan's line in a checkpoint; a longer line is folded."""
 
 
-def describe(node: "Node") -> str:
+def describe(node: Node) -> str:
     """Returns the plan as a tree, one step a line: length, spec, access. Reads nothing and runs nothing."""
-    return "\n".join(_lines(node, "", ""))
+    return "\n".join(_lines(node, "", "", set()))
 
 
-def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
-    if node.is_hidden:
-        (source,) = node.shown
-        yield from _lines(source, first, rest)
+def _lines(node: Node, first: str, rest: str, seen: set[int]) -> Iterator[str]:
+    below = node.inputs
+    if node.traits.is_hidden:
+        yield from _lines(below[0], first, rest, seen)
         return
     try:
         spec = node.known_spec
@@ -42,23 +42,25 @@ def _lines(node: "Node", first: str, rest: str) -> Iterator[str]:
         )
     except SpecError as error:
         facts = f"is wrong: {error}"
-    yield f"{first}{node.label}: {facts}"
-    if getattr(node, "reads_ahead", False):
-        return  # its inputs are alike
-    hidden = range(_MAX_INPUTS - 1, len(node.shown) - 1) if len(node.shown) > _MAX_INPUTS else range(0)
-    for number, source in enumerate(node.shown):
-        last = number == len(node.shown) - 1
+    is_repeated = id(node) in seen and bool(below)
+    yield f"{first}{node.label}: {facts}{' (as above)' if is_repeated else ''}"
+    if is_repeated or getattr(node, "reads_ahead", False):
+        return  # the inputs were printed; or they are alike
+    seen.add(id(node))
+    hidden = range(_MAX_INPUTS - 1, len(below) - 1) if len(below) > _MAX_INPUTS else range(0)
+    for number, source in enumerate(below):
+        last = number == len(below) - 1
         if number in hidden:
             if number == hidden[0]:
                 yield f"{rest}├─ ... {len(hidden):,} more"
-        elif len(node.shown) == 1:
-            yield from _lines(source, rest, rest)
+        elif len(below) == 1:
+            yield from _lines(source, rest, rest, seen)
         else:
-            yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+            yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}", seen)
 
 
 def _spec_text(spec: "Spec") -> str:
-    """A spec in words; of a table with many columns the first ones."""
+    """A spec in words; for many columns, the first ones."""
     if len(spec.leaves) <= _MAX_LEAVES:
         return str(spec)
     places = _tree.paths(spec.structure)[:_MAX_LEAVES]
@@ -66,25 +68,25 @@ def _spec_text(spec: "Spec") -> str:
     return f"{first} and {len(spec.leaves) - _MAX_LEAVES:,} more leaves"
 
 
-def _waits_for_function(node: "Node") -> bool:
-    """Whether finding the length would run a user's function: `unbatch` asks it for the size of its elements."""
-    return (node.verb == "unbatch" and node.known_spec is None) or any(map(_waits_for_function, node.shown))
+def _waits_for_function(node: Node) -> bool:
+    """Whether finding the length would run a user's function: `unbatch` needs the size of its elements."""
+    return any(each.verb == "unbatch" and each.known_spec is None for each in walk(node, history))
 
 
-def length_text(length: "Length") -> str:
+def length_text(length: Length) -> str:
     """A length in words."""
     if length is None:
         return "unknown length"
     return "endless" if length == math.inf else f"{length:,} element{'' if length == 1 else 's'}"
 
 
-def length_words(length: "Length") -> str:
-    """A length as what a dataset is."""
+def length_words(length: Length) -> str:
+    """A length, for a sentence about a dataset."""
     return "of unknown length" if length is None else length_text(length)
 
 
-def uncounted(node: "Node") -> str:
-    """Returns which step makes the length of a dataset unknown, and what to do, as sentences."""
+def uncounted(node: Node) -> str:
+    """Returns the step that makes the length of a dataset unknown, and the remedy, as sentences."""
     while (below := next((each for each in node.inputs if each.length is None), None)) is not None:
         node = below
     cure = "materialize(path) after it counts them; or put what needs a number before it"
@@ -93,9 +95,9 @@ def uncounted(node: "Node") -> str:
     return f"How many elements {node.label} gives shows when it has run to its end. {cure}."
 
 
-def identity(node: "Node") -> str:
+def identity(node: Node) -> str:
     """Returns the line that a checkpoint keeps: a step and six hex digits each, from the data to the end."""
-    text = _identity(node)
+    text = _identity(node, {})
     if len(text.encode()) <= IDENTITY_NBYTES:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -111,25 +113,31 @@ def identity(node: "Node") -> str:
     return " > ".join([*head, f"...#{digest}", *reversed(tail)])
 
 
-def _identity(node: "Node") -> str:
-    if node.is_hidden:
-        (source,) = node.made_by
-        return _identity(source)
-    settings = node.settings()
-    for each in node.made_by:
-        if each.is_hidden:
-            settings |= each.settings()
-    digest = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=3).hexdigest()
-    step = f"{node.verb}#{digest}"
-    if not node.made_by:
-        return step
-    if len(node.made_by) == 1:
-        return f"{_identity(node.made_by[0])} > {step}"
-    return f"[{' | '.join(map(_identity, node.made_by))}] > {step}"
+def _identity(node: Node, known: dict[int, str]) -> str:
+    if id(node) not in known:
+        below = history(node)
+        if node.traits.is_hidden:
+            text = _identity(below[0], known)
+        else:
+            settings = node.settings()
+            for each in below:
+                if each.traits.is_hidden:
+                    settings |= each.settings()
+            digest = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=3).hexdigest()
+            text = f"{node.verb}#{digest}"
+            if len(below) == 1:
+                text = f"{_identity(below[0], known)} > {text}"
+            elif below:
+                text = f"[{' | '.join(_identity(each, known) for each in below)}] > {text}"
+        # A step that is used twice at each of many levels would double the text at each of them.
+        if len(text) > _FOLDED_LENGTH:
+            text = f"...#{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+        known[id(node)] = text
+    return known[id(node)]
 
 
 def difference(saved: str, ours: str) -> str:
-    """Says in words where two plans' lines part."""
+    """Describes the first difference of two plans' lines."""
     then, now = saved.split(" > "), ours.split(" > ")
     for number, (before, after) in enumerate(zip(then, now, strict=False), 1):
         if before != after:
@@ -140,23 +148,22 @@ def difference(saved: str, ours: str) -> str:
     return f"it had {len(then)} steps, this one has {len(now)} (saved {saved}, here {ours})"
 
 
-def origins(node: "Node", epoch: int, index: int, parts: slice = _ALL) -> str:
-    """Says from which elements of which sources an element is made, or some parts of it: `, made of ds.npy[777]`."""
+def origins(node: Node, epoch: int, index: int, parts: slice = _ALL) -> str:
+    """Names the elements of sources that an element, or some parts of it, is made of: `, made of ds.npy[777]`."""
     if not node.inputs and node.access == "stream":
-        return ""  # that has been said
+        return ""  # the message names the step
     itself = f"element {index} of {node.label}"
     found = [text for _, _, text in sources_of(node, epoch, index, parts) if text != itself]
     return f", made of {', '.join(found)}" if found else ""
 
 
-def sources_of(node: "Node", epoch: int, index: int, parts: slice = _ALL) -> list[tuple[str, int, str]]:
-    """From which elements of which sources an element is made, the first few.
+def sources_of(node: Node, epoch: int, index: int, parts: slice = _ALL) -> list[tuple[str, int, str]]:
+    """The elements of sources that an element is made of; the first few.
 
-    What nobody can look behind stands for a source: a cache that is read in place of what is before it, and a step of
-    a stream of which only reading it shows what an element is made of.
+    The search ends at a complete cache, and at a step of a stream whose elements have no known positions in its input.
 
     Returns:
-        For each the constructor, the element's index there, and that in the user's terms: `ds.npy[777]`.
+        For each the constructor, the element's index there, and its description: `ds.npy[777]`.
     """
     found: list[tuple[str, int, str]] = []
     stack = [(node, epoch, index, parts)]
@@ -166,7 +173,7 @@ def sources_of(node: "Node", epoch: int, index: int, parts: slice = _ALL) -> lis
         if data is not None:
             found.append((here.verb, place, data.describe(place)))
             continue
-        if not here.inputs or (here.access == "stream" and not (here.is_parallel or isinstance(here, OneToOne))):
+        if not here.inputs or (here.access == "stream" and not (here.traits.is_parallel or isinstance(here, OneToOne))):
             found.append((here.verb, place, f"element {place} of {here.label}"))
             continue
         needs = list(here.demand(era, np.array([place], np.int64)))

@@ -1,20 +1,22 @@
-"""Going on after an element that fails: the steps that `on_error` puts into a plan; where, is in `_guarding.py`.
+"""Guards: the steps that `on_error` adds to a plan, so that a loader goes on after elements that fail.
 
-They stand where a whole element is about to go into a batch. So what is replaced, or left out, is an image together
-with its label, whichever of its steps failed.
+`lower/_guards.py` adds them where a whole element is about to go into a batch. So an image is replaced, or left out,
+together with its label, whichever of its steps failed.
 
-- `Replace` gives another element of the same batch in the place of one that fails.
+- `Replace` gives another element of the same batch in place of one that fails.
 - `CheckedElement` gives pairs of an element and whether it is there; a `Filter` over it leaves out the others.
-- `CheckedGroup` is for what is made of several elements of a stream: it is there if all of them are.
+- `CheckedGroup` does the same for an element that is made of several elements of a stream.
 
-The first two read many elements at once, as if nothing could fail, and one by one when something did. What failed is
-noted in the worker's `WorkerStatus`, as data: a traceback that is kept would keep the rows that it was reading into.
+The first two read many elements at once, and one by one after a failure. Failures are noted in the worker's
+`WorkerStatus` as text: an exception that is kept would keep the rows that it was reading into.
 """
 
+import itertools
 import traceback
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,70 +26,65 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._filter import Sequential
 from penstock.plan._map import Map
-from penstock.plan._node import Node, OneToOne, walk
+from penstock.plan._node import Node, OneToOne, Traits, walk
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._stream import Inlet
 from penstock.plan._text import sources_of
 
 _NEIGHBOUR_COUNT: Final = 1024
-"""Where there are no batches, so many elements are tried in the place of one that failed."""
+"""Without batches, the number of elements that are tried in place of one that failed."""
 _MESSAGE_LENGTH: Final = 2_000
 _TRACEBACK_LENGTH: Final = 20_000
-"""Of what is longer, so many characters of its beginning and its end are kept: there may be many failures."""
+"""Longer texts keep their beginning and their end: there may be many failures."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An element that failed, as it is told: to the quarantine file, and to the report."""
+    """An element that failed, for the quarantine file and the report."""
 
     guard: int
-    """Which of a plan's guarding steps found it: `FailureFilter.number`."""
+    """The guard that found it: `FailureFilter.number`."""
     epoch: int
     index: int
     """The element, at that step."""
     step: str
-    """What failed: `map(decode)`, or where it was read."""
+    """The step that failed: `map(decode)`, or the source."""
     sources: tuple[tuple[str, int, str], ...]
-    """What it is made of: the constructor, the element's index there, and that in the user's terms."""
+    """Its origin: for each source the constructor, the element's index there, and its description."""
     exception: str
-    """The type of what was raised, by the user's code where it was that."""
+    """The type of the exception; that of the user's code, if it raised one."""
     message: str
     traceback: str
     recurs: bool = True
-    """Whether `sources` are the same in every epoch: not for what a stream gives in another order each time."""
+    """`sources` are the same in every epoch. False for a stream with another order in each epoch."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same for an element that fails in every epoch, wherever a shuffle puts it."""
+        """Equal for an element that fails in every epoch, at any position."""
         recurs = self.recurs and self.sources
         return (self.guard, self.sources) if recurs else (self.guard, self.epoch, self.index)
 
 
 class FailureFilter(OneToOne):
-    """A step that notes elements which fail, and goes on. The user does not see it."""
+    """A guard: notes elements that fail, and goes on. The user does not see it."""
 
     source: Node
     number: int
-    """Which guard of its plan it is."""
+    """Its number among the guards of its plan."""
 
     @property
-    def is_hidden(self) -> bool:
-        """It is an option of the loader's."""
-        return True
-
-    @property
-    def is_parallel(self) -> bool:
-        """What it guards is what workers do."""
-        return True
+    def traits(self) -> Traits:
+        """It is an option of the loader, not a step of the user's. Workers run what it guards, side by side."""
+        return Traits(is_parallel=True, is_hidden=True)
 
     @property
     def label(self) -> str:
-        """That of what it guards."""
+        """That of the guarded step."""
         return self.source.label
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Fills all rows at once; if that fails, one by one. An element that workers died of is not tried again."""
+        """Fills all rows at once; if that fails, one by one. An element that killed workers is not tried again."""
         is_condemned, reader.trace.is_condemned = reader.trace.is_condemned, False
         if is_condemned and len(indices) == 1:
             self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
@@ -122,7 +119,7 @@ class FailureFilter(OneToOne):
     def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
         step, reader.trace.words[0] = reader.trace.words[0] - reader.number - 1, 0  # counted from here
         nodes = list(walk(self))
-        if isinstance(error, WorkerError):  # where they died was seen elsewhere: most likely in a function
+        if isinstance(error, WorkerError):  # the parent knows where they died: most likely in a function
             step = next((number for number, node in enumerate(nodes) if isinstance(node, Map)), 0)
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
@@ -137,31 +134,26 @@ class FailureFilter(OneToOne):
                 exception=type(cause).__qualname__,
                 message=_short(str(error) if isinstance(error, PenstockError) else words_of(error), _MESSAGE_LENGTH),
                 traceback=_short(_traceback(error), _TRACEBACK_LENGTH),
-                recurs=not any(isinstance(each, Inlet) and each.changes_order for each in nodes),
+                recurs=not any(isinstance(each, Inlet) and each.randomness.reorders for each in nodes),
             )
         )
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
-        """Those that do not fail, for who wants to see some; workers read a stream that is guarded by `fill`."""
+        """Those that do not fail, to find a spec. Workers read a guarded stream by `fill`."""
         for leaves in reader.inputs[0].sequence(epoch):
             yield self._passed(leaves)
 
-    @property
-    def guarded(self) -> Node:
-        """Whose elements it goes on after: those that would go into a batch, were there no guard."""
-        return self.source
-
     @abstractmethod
     def _places(self, out: Rows) -> Rows:
-        """Where the input's elements belong."""
+        """The places of the input's elements."""
 
     @abstractmethod
     def _pass(self, out: Rows) -> None:
-        """Says of rows that they are there."""
+        """Marks rows as there."""
 
     @abstractmethod
     def _passed(self, leaves: Leaves) -> Leaves:
-        """Says of an element that it is there."""
+        """Marks an element as there."""
 
     @abstractmethod
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
@@ -171,25 +163,22 @@ class FailureFilter(OneToOne):
 @final
 @dataclass(frozen=True, eq=False)
 class Replace(FailureFilter):
-    """The input's elements; in the place of one that fails, the next of its batch that does not."""
+    """The input's elements; in place of one that fails, the next of its batch that does not."""
 
     source: Node
     number: int
     size: int
-    """Elements in a batch; 0 where there are none."""
+    """Elements in a batch; 0 without batches."""
 
     @property
     def verb(self) -> str:
-        """What it does."""
+        """`replace`."""
         return "replace"
 
-    def _find_spec(self) -> Spec:
-        return self.source.spec
-
     @property
-    def known_spec(self) -> Spec | None:
-        """That of the input."""
-        return self.source.known_spec
+    def spec(self) -> Spec:
+        """The input's."""
+        return self.source.spec
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""
@@ -205,7 +194,7 @@ class Replace(FailureFilter):
         return leaves
 
     def _neighbours(self, index: int) -> Iterator[int]:
-        """The elements after it, and then those before it, of its batch; of the dataset, if there are no batches."""
+        """The elements of its batch after it, then those before it; without batches, those of the dataset."""
         length = self.source.length
         first = index - index % self.size if self.size else 0
         stop = first + (self.size or _NEIGHBOUR_COUNT + index + 1)
@@ -229,29 +218,26 @@ class Replace(FailureFilter):
 @final
 @dataclass(frozen=True, eq=False)
 class CheckedElement(FailureFilter):
-    """Pairs of an element and whether it is there. Over the pairs of a `filter`, the verdict is changed to no."""
+    """Pairs of an element and whether it is there. Over the pairs of a `filter`, it changes the verdict to no."""
 
     source: Node
     number: int
 
     @property
     def verb(self) -> str:
-        """That of the step which asks for it."""
+        """`filter`, or `skip`."""
         return "filter" if self._is_over_verdicts else "skip"
 
     @property
     def _is_over_verdicts(self) -> bool:
         return isinstance(self.source, Map) and self.source.verdict == "bool"
 
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """Pairs."""
         if self._is_over_verdicts:
             return self.source.spec
         return Spec.of((self.source.spec.tree, ArraySpec((), np.dtype(bool))))
-
-    @property
-    def known_spec(self) -> Spec | None:
-        """Known with the input's."""
-        return self.spec if self.source.known_spec else None
 
     def _places(self, out: Rows) -> Rows:
         return out if self._is_over_verdicts else out.leaves(0, len(out.arrays) - 1)
@@ -271,46 +257,48 @@ class CheckedElement(FailureFilter):
 @final
 @dataclass(frozen=True, eq=False)
 class CheckedGroup(Sequential):
-    """Pairs of what is made of several elements of a stream, and whether all of them are there.
+    """Pairs of an element that is made of several elements of a stream, and whether all of these are there.
 
-    So a window that a broken element would be in is left out, and no window closes the gap; and what `zip` puts
-    together stays together.
+    A window with a broken element in it is left out, and no window closes the gap. Elements that `zip` puts together
+    stay together.
     """
 
     source: Node
-    """Made of pairs, of which `CheckedElement` gives some."""
+    """The step over inputs of which some are a `CheckedElement`."""
     whole: Node
-    """The same, made of elements: what a user wrote."""
-    verdicts: tuple[int, ...]
-    """Which leaves say whether an element is there."""
+    """The same step over elements, as the user wrote it."""
 
     @property
     def verb(self) -> str:
-        """That of what it is about."""
+        """That of the step."""
         return self.whole.verb
 
     @property
     def label(self) -> str:
-        """That of what it is about."""
+        """That of the step."""
         return self.whole.label
 
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """Pairs."""
         return Spec.of((self.whole.spec.tree, ArraySpec((), np.dtype(bool))))
 
-    @property
-    def known_spec(self) -> Spec | None:
-        """Known with that of what it is about."""
-        return self.spec if self.whole.known_spec else None
+    @cached_property
+    def _verdicts(self) -> tuple[int, ...]:
+        """The leaves that say whether an element is there: the last of each checked input."""
+        stops = itertools.accumulate(len(each.spec.leaves) for each in self.source.inputs)
+        pairs = zip(self.source.inputs, stops, strict=True)
+        return tuple(stop - 1 for each, stop in pairs if isinstance(each, CheckedElement))
 
     def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
-        """Looks at all verdicts."""
+        """Combines all verdicts."""
         for leaves in reader.inputs[0].sequence(epoch):
-            is_there = all(np.all(leaves[place]) for place in self.verdicts)
-            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self.verdicts), is_there]
+            is_there = all(np.all(leaves[place]) for place in self._verdicts)
+            yield [*(leaf for place, leaf in enumerate(leaves) if place not in self._verdicts), is_there]
 
 
 def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
-    """Leaves of an element that nobody will see."""
+    """Leaves of an element that is left out."""
     return [
         np.zeros([size or 0 for size in leaf.shape], leaf.dtype) if leaf.dtype.itemsize else _blank_text(leaf)
         for leaf in leaves
@@ -336,6 +324,6 @@ def _short(text: str, length: int) -> str:
 
 
 def _require_tolerable(error: Exception) -> None:
-    """Has no memory raised: that says nothing of the element."""
+    """Raises a lack of memory again: it is not a fault of the element."""
     if isinstance(error, MemoryError):
         raise error

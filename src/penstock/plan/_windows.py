@@ -1,8 +1,9 @@
-"""Windows of neighbouring elements, as an index view: time series, video, and whatever has an order."""
+"""Windows of neighbouring elements, as an index view: for time series, video and other ordered data."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._batch import require_one_shape, stacked
-from penstock.plan._node import Demand, Length, Node
+from penstock.plan._node import Demand, Length, Memory, Node, Overlap
 
 if TYPE_CHECKING:
     from penstock.memory._rows import Rows
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, eq=False)
 class Windows(Node):
-    """Element `i` is `size` elements of the input, `stride` apart, from where window `i` starts.
+    """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
 
-    Windows lie within groups: runs of elements that belong together. Without groups all is one.
+    Windows lie within groups: runs of elements that belong together. Without groups, all elements are one group.
     """
 
     source: Node
@@ -40,7 +41,7 @@ class Windows(Node):
 
     @property
     def label(self) -> str:
-        """As the user wrote it, without what was left at its default."""
+        """As the user wrote it, without defaults."""
         text = "".join(f", {name}={value}" for name, value in self._changed().items())
         return f"windows({self.size}{text}{', groups=...' if self.groups else ''})"
 
@@ -48,11 +49,13 @@ class Windows(Node):
         return {name: value for name, value in (("shift", self.shift), ("stride", self.stride)) if value != 1}
 
     def settings(self) -> dict[str, Any]:
-        """The arguments; of groups, their number."""
+        """The arguments, and the number of groups."""
         groups = None if self.groups is None else len(self.groups[0])
         return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups}
 
-    def _find_length(self) -> Length:
+    @property
+    def length(self) -> Length:
+        """The count."""
         return self.count
 
     @property
@@ -60,12 +63,9 @@ class Windows(Node):
         """The number of neighbouring elements from a window's first to its last."""
         return (self.size - 1) * self.stride + 1
 
-    @property
-    def known_spec(self) -> Spec | None:
-        """Known with the input's."""
-        return self.spec if self.source.known_spec else None
-
-    def _find_spec(self) -> Spec:
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's, stacked."""
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(self.size)
 
@@ -91,11 +91,11 @@ class Windows(Node):
         return [Demand(0, epoch, self._members(indices))]
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """The elements go straight to where they lie in their window."""
+        """Elements go straight to their places in their window."""
         reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(self.size), gather)
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Keeps as many elements of a stream as a window spans."""
+        """Keeps as many elements as a window spans."""
         kept: deque[Leaves] = deque(maxlen=self.span)
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch), 1):
             kept.append([copied(leaf) for leaf in leaves])
@@ -104,9 +104,10 @@ class Windows(Node):
                 yield stacked(self.source.spec, members)
 
     @property
-    def scratch_nbytes(self) -> int:
-        """What a window of a stream spans; positions alone need none."""
-        return (self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0
+    def memory(self) -> Memory:
+        """For a stream, the span of a window and the window; positions need none."""
+        nbytes = (self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0
+        return Memory(nbytes, nbytes)
 
     def part_count(self, epoch: int, index: int) -> int:
         """The number of elements in a window."""
@@ -119,13 +120,13 @@ class Windows(Node):
         start = int(self.starts(np.array([index], np.int64))[0])
         reader.inputs[0].fill(epoch, parts * self.stride + start, out, gather)
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether a window begins before the one before has ended."""
-        return self.shift < self.span or self.source.overlaps
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Windows share data if one begins before the last has ended."""
+        return "near" if self.source.overlap == "none" and self.shift < self.span else self.source.overlap
 
     def clear_after(self, index: int) -> int:
-        """The first window that starts where everything up to the end of this one is left behind."""
+        """The first window that starts after everything up to the end of this one."""
         end = self.source.clear_after(int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)
         later = index + 1
         limit = self.count if isinstance(self.count, int) else later + self.span
@@ -138,7 +139,7 @@ def group_bounds(labels: "np.ndarray[Any, Any]", span: int, shift: int) -> tuple
     """Finds the groups in a label an element: a group is a run of equal labels.
 
     Returns:
-        What `Windows.groups` holds, and the number of windows in all.
+        `Windows.groups`, and the number of all windows.
     """
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
     firsts = np.concatenate(([0], changes)).astype(np.int64)

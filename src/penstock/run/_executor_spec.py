@@ -13,10 +13,11 @@ from penstock.lower._batches import is_remote
 from penstock.lower._program import Program, Unit
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.plan._cache import Cache
-from penstock.plan._map import Map, adopt_specs
+from penstock.plan._map import Map, adopt, learn
 from penstock.plan._node import Node, walk
-from penstock.plan._reader import place_of
+from penstock.plan._reader import WorkerStatus, place_of
 from penstock.plan._stream import Generate, Inlet
+from penstock.plan._tolerate import FailureFilter
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 from penstock.run.executors._executor import Client, Executor, start_thread
@@ -93,7 +94,7 @@ class ExecutorSpec:
         tenant = self.join_pool()
         plan = tenant.open(parcel, None, self.timeout_s, answer)
         tenant.pool.post(lambda: plan.submit([Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)]))
-        adopt_specs(node, unpickled(answer.wait(pool_deadline_s(self.timeout_s))))
+        adopt(node, unpickled(answer.wait(pool_deadline_s(self.timeout_s))))
         tenant.close(plan)
 
     def pack(self, program: Program[Any]) -> None:
@@ -231,9 +232,11 @@ def choose(
         ArgumentError: The executor cannot run this plan, or takes no workers.
         TravelError: The plan cannot go to worker processes, which were asked for.
     """
+    takes_any = any(isinstance(each, FailureFilter) for each in walk(node))
     if executor == "inline":
         if workers not in ("auto", 1):
             raise ArgumentError(f"executor='inline' has no workers, but workers={workers} was asked for.")
+        learn(node, WorkerStatus(), takes_any=takes_any)
         return ExecutorSpec("inline", 0, timeout_s, "")
     if executor == "processes" and not HAS_PROCESSES:
         raise ArgumentError(
@@ -261,12 +264,16 @@ def choose(
     if executor not in ("auto", "threads"):
         reads_spans = any(isinstance(each, Inlet) for each in walk(node))
         if EXECUTORS[executor].reads_spans or not reads_spans:
+            learn(node, WorkerStatus(), takes_any=takes_any)
             return ExecutorSpec(executor, count, timeout_s, "")
-    culprit = next((each for each in functions if each.uses_globals()), None)
+    for each in functions:
+        with contextlib.suppress(Exception):  # an element that fails here fails again in its place
+            each.learn(takes_any=takes_any)  # a declared spec says nothing about generators
+    culprit = next((each for each in functions if each.memo.learned.uses_globals), None)
     if culprit is None:
         if workers == "auto" and is_remote(node):
             count = max(count, REMOTE_THREAD_COUNT)
-        drawing = next((each for each in functions if each.traits.uses_torch), None)
+        drawing = next((each for each in functions if each.memo.learned.uses_torch), None)
         if drawing is not None:
             warning = (
                 f"{drawing.label} at {drawing.where} draws from torch's global generator, which threads share with "

@@ -72,7 +72,7 @@ class Feed(Client):
 
     Args:
         program: What the feed reads.
-        stages: The parts of it that run on workers, by the numbers of their nodes.
+        stages: The parts of it that run on workers, by their places in the order of `uses`.
         make_executor: Makes the executor, of one worker.
         wake: Wakes the executor of the delivery. Takes no lock.
         shared: Where other processes that read the spans find text and ragged arrays; None if there are none.
@@ -267,7 +267,7 @@ class Feed(Client):
         """Returns what the worker did, and the workers of the stages; see `Delivery.lanes`."""
         node, times, executor = self._program.node, self.ring.total_times(), self._executor.name
         own = lane_of(node, times, 1, delivered, is_serial=True, executor=executor, first=first)
-        lanes = [lane for number, stage in self._stages.items() for lane in stage.lanes(delivered, first + number)]
+        lanes = [lane for stage in self._stages.values() for lane in stage.lanes(delivered, first)]
         # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
         waited_s = sum(stage.waited_s for stage in self._stages.values())
         return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]

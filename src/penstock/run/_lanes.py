@@ -1,5 +1,6 @@
 """From what workers noted of their time to what a report says of it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +42,9 @@ def lane_of(
     """
     noted = Noted.of(times)
     steps = tuple(
-        StepTime(each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each), each.may_hold_gil)
+        StepTime(
+            each.label, first + number, count, seconds, _element_nbytes(each), unit_of(each), each.traits.may_hold_gil
+        )
         for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
         if count
     )
@@ -69,46 +72,47 @@ def unit_of(node: Node) -> str:
     return "element" if node.batch_size == 1 else "batch"
 
 
-def steps_of(node: Node) -> PlanStep:
-    """The plan as a report shows it, from its last step on; reads nothing and runs nothing."""
-    _, numbers, node = _shown(node, 0)
-    return _step(node, numbers)
+def steps_of(plan: Node) -> PlanStep:
+    """The plan for a report, from its last step; reads nothing and runs nothing."""
+    numbers = {id(node): number for number, node in enumerate(walk(plan))}
+    seen: set[int] = set()
+
+    def step(node: Node, places: list[int]) -> PlanStep:
+        is_repeated = id(node) in seen
+        seen.add(id(node))
+        parts, inputs = [], []
+        for each in () if is_repeated else node.inputs:
+            hidden, below, shown = _shown(each, numbers)
+            parts += hidden
+            inputs.append(step(shown, below))
+        if getattr(node, "reads_ahead", False):
+            inputs = [_as_one(tuple(inputs))]
+        return PlanStep(
+            label=_label(node),
+            numbers=(*places, *parts),
+            inputs=tuple(inputs),
+            length=length_text(None if node.known_spec is None else node.length),
+            element_nbytes=_element_nbytes(node),
+        )
+
+    _, places, node = _shown(plan, numbers)
+    return step(node, places)
 
 
-def _step(node: Node, numbers: list[int]) -> PlanStep:
-    """A step and those that it reads, given its places in the whole plan, its own last."""
-    parts, inputs, place = [], [], numbers[-1] + 1
-    for each in node.inputs:
-        hidden, places, shown = _shown(each, place)
-        parts += hidden
-        inputs.append(_step(shown, places))
-        place += len(list(walk(each)))
-    if getattr(node, "reads_ahead", False):
-        inputs = [_as_one(tuple(inputs))]
-    return PlanStep(
-        label=_label(node),
-        numbers=(*numbers, *parts),
-        inputs=tuple(inputs),
-        length=length_text(None if node.known_spec is None else node.length),
-        element_nbytes=_element_nbytes(node),
-    )
-
-
-def _shown(node: Node, number: int) -> tuple[list[int], list[int], Node]:
-    """Goes down to a step that is shown, from the one whose place is `number`.
+def _shown(node: Node, numbers: Mapping[int, int]) -> tuple[list[int], list[int], Node]:
+    """Goes down to a step that the user wrote.
 
     Returns:
-        The places of functions that are parts of the step after it, and of what guards them; the places of what guards
-        the step itself, and its own; and the step.
+        The numbers of functions that are parts of the step above, and of their guards; the numbers of the guards of the
+        step itself, and its own; and the step.
     """
     parts: list[int] = []
-    places = [number]
-    while node.is_hidden:
+    places = [numbers[id(node)]]
+    while node.traits.is_hidden:
         if isinstance(node, Map):
             parts, places = [*parts, *places], []
         (node,) = node.inputs
-        number += 1
-        places.append(number)
+        places.append(numbers[id(node)])
     return parts, places, node
 
 
@@ -130,7 +134,7 @@ def _as_one(steps: tuple[PlanStep, ...]) -> PlanStep:
 
 def _element_nbytes(node: Node) -> int | None:
     """Bytes of each element, where all are of one size."""
-    spec = None if node.is_hidden else node.known_spec
+    spec = None if node.traits.is_hidden else node.known_spec
     if spec is None or not spec.is_bounded or any(leaf.varies for leaf in spec.leaves):
         return None
     return spec.nbytes

@@ -27,8 +27,8 @@ from typing import Any, Final, Literal, final
 
 from penstock.lower._batches import NO_BATCHES, BatchProgram
 from penstock.lower._program import Outcome, Position, Unit
+from penstock.lower._rewrite import needed
 from penstock.plan._node import Node
-from penstock.plan._stream import needed
 from penstock.run._span_schedule import Reading, SpanSchedule
 
 _NO_ORIGIN: Final = (-1, (0, 0))

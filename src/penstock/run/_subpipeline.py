@@ -13,7 +13,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Container, Generator, Hashable, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Literal, final
 
@@ -21,6 +21,7 @@ from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._budget import budget
 from penstock.lower._copies import CopyPlan
 from penstock.lower._program import Position
+from penstock.lower._rewrite import cut, needed, uses
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget
 from penstock.memory._rows import Leaves
@@ -28,11 +29,12 @@ from penstock.memory._shared import SharedFile
 from penstock.plan._batch import Batch, Bundle, is_object
 from penstock.plan._combine import Interleave
 from penstock.plan._filter import Filter, FlatMap
-from penstock.plan._map import Map
+from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, walk
 from penstock.plan._pad import PaddedBatch
+from penstock.plan._reader import WorkerStatus
 from penstock.plan._source import Source, key_of
-from penstock.plan._stream import Generate, Inlet, cut, needed
+from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
 from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
@@ -104,7 +106,8 @@ class SubPipeline:
             if node.access == "stream":
                 for each in _random_parts(node):  # their functions may crash, so that a worker is asked for the specs
                     self._probes.append(choose(each, executor, workers, timeout_s))
-                above, below = _cut(node)
+                learn(node, WorkerStatus(), takes_any=_has_guards(node))
+                above, below = cut(node)
                 self.gives_cursor = isinstance(below, Filter) and below.source.access == "random"
                 functions = [each for each in _until(node, below) if isinstance(each, Map)]
             inner = [] if below is None else list(_inner(below))
@@ -129,7 +132,13 @@ class SubPipeline:
                     if len(inner) > usable_cpu_count() and isinstance(each, Generate) and executor != "inline":
                         apart = "threads"  # shards, for which so many processes would be too many
                     self._stages[number] = _Parallel(
-                        each, apart, workers, timeout_s, same_epoch=same_epoch, quarantine=quarantine
+                        each,
+                        next(number for number, one in enumerate(walk(below)) if one is each),
+                        apart,
+                        workers,
+                        timeout_s,
+                        same_epoch=same_epoch,
+                        quarantine=quarantine,
                     )
                 self._below = _feed_program(above, below, self._stages)
                 self._feed_choice = choose_feed(
@@ -276,9 +285,8 @@ class SubPipeline:
         self.program.sources.close()
 
 
-def _cut(node: Node) -> tuple[Node, Node]:
-    above, below = cut(node, math.inf)
-    return cut(node, below.length) if isinstance(below.length, int) else (above, below)
+def _has_guards(node: Node) -> bool:
+    return any(isinstance(each, FailureFilter) for each in walk(node))
 
 
 def _is_serial(above: Node) -> bool:
@@ -318,26 +326,19 @@ def _feed_program(above: Node, below: Node, stages: "dict[int, _Parallel]") -> F
 def _held_nbytes(node: Node, staged: dict[int, int]) -> int:
     if id(node) in staged:
         return staged[id(node)]
-    return node.held_nbytes + node.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
+    memory = node.memory
+    return memory.sequence_nbytes + memory.kept_nbytes + sum(_held_nbytes(each, staged) for each in node.inputs)
 
 
 def _source_nbytes(node: Node, staged: Container[int] = ()) -> int:
     """What the sources of a plan keep in one process, but for those of its stages; equal ones are opened once."""
-    found: dict[Hashable, int] = {}
-
-    def look(node: Node) -> None:
-        if id(node) not in staged:
-            if isinstance(node.opens, Source):
-                found[key_of(node.opens)] = node.opens.kept_nbytes
-            for each in node.inputs:
-                look(each)
-
-    look(node)
-    return sum(found.values())
+    reached = walk(node, lambda each: () if id(each) in staged else each.inputs)
+    opened = [each.opens for each in reached if id(each) not in staged]
+    return sum({key_of(source): source.kept_nbytes for source in opened if isinstance(source, Source)}.values())
 
 
 def _inner(below: Node) -> Iterator[tuple[int, Node]]:
-    """The parts of a feed that workers make, for they take time; numbered in the order of `walk`.
+    """The parts of a feed that workers make, for they take time; by their places in the order of `uses`.
 
     Rows that are merely read, and guarded, are such a part where nothing else is in the feed that the user wrote: so
     they are read side by side as they are without `on_error`. Else they are read with the rest, as without it, too:
@@ -350,9 +351,11 @@ def _inner(below: Node) -> Iterator[tuple[int, Node]]:
 def _made_apart(node: Node, *, reads_apart: bool) -> Iterator[tuple[int, Node]]:
     number = 1
     for each in node.inputs:
-        count = len(list(walk(each)))
+        count = sum(1 for _ in uses(each))
         is_shard = isinstance(node, Interleave) and node.reads_ahead and each.access == "stream"
-        is_work = any(inner.computes or (reads_apart and isinstance(inner, FailureFilter)) for inner in walk(each))
+        is_work = any(
+            inner.traits.is_cpu_bound or (reads_apart and isinstance(inner, FailureFilter)) for inner in walk(each)
+        )
         if is_shard or (is_work and _is_topmost(each)):
             yield number, each
         else:
@@ -365,7 +368,7 @@ def _is_topmost(node: Node) -> bool:
     """Whether a function is to be run here, and not only somewhere below a step that has to see elements in order."""
     if node.access == "random":
         return True
-    while node.is_parallel and not isinstance(node, Map):
+    while node.traits.is_parallel and not isinstance(node, Map):
         (node,) = node.inputs
     return isinstance(node, Map)
 
@@ -377,6 +380,7 @@ class _Parallel:
     def __init__(
         self,
         node: Node,
+        number: int,
         executor: str,
         workers: int | Literal["auto"],
         timeout_s: float,
@@ -385,6 +389,7 @@ class _Parallel:
         quarantine: Quarantine | None,
     ) -> None:
         self.node = node
+        self._number = number
         leaves = node.spec.leaves
         has_objects = any(map(is_object, leaves))
         most = OBJECT_COUNT if has_objects else STAGE_COUNT
@@ -481,6 +486,7 @@ class _Parallel:
         """See `Pipeline.lanes`."""
         if self._pipeline is None:
             return []
+        first += self._number
         # The batches that it makes of its elements are no step of the plan.
         own, *others = self._pipeline.lanes(delivered, first - self._is_stacked)
         rows_each = 1 if self._is_stacked else self._stage.program.rows_per_batch

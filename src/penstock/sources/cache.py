@@ -14,7 +14,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, chunk_nbytes
 from penstock.plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
 from penstock.plan._fingerprint import Step, fingerprint_of, table
-from penstock.plan._node import Length, Node
+from penstock.plan._node import Length, Memory, Node
 from penstock.plan._reader import Gather, Reader
 from penstock.sources._cachefiles import (
     CacheFiles,
@@ -75,11 +75,12 @@ class _Store(CacheHandle):
             failed = error
         return _Arrived, (self._files, failed)
 
-    def scratch_nbytes(self, spec: Spec, length: Length) -> int:
+    def memory(self, spec: Spec, length: Length) -> Memory:
         state = (self._length() or 0) * (1 if mark_nbytes(spec) == 8 else 17)
-        return state + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
+        nbytes = state + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
+        return Memory(nbytes, nbytes, self._kept_nbytes(spec, length))
 
-    def kept_nbytes(self, spec: Spec, length: Length) -> int:
+    def _kept_nbytes(self, spec: Spec, length: Length) -> int:
         return 0
 
     def complete(self, asked: Asked = None) -> Whole | None:
@@ -158,7 +159,7 @@ class CacheMemory(_Store):
 
     def _make(self) -> CacheFiles:
         spec = self._before.spec
-        self.kept_nbytes(spec, self._before.length)
+        self._kept_nbytes(spec, self._before.length)
         self._memory = MemoryFiles(spec, self._length(), self._limit)
         return self._memory.files
 
@@ -166,7 +167,7 @@ class CacheMemory(_Store):
     def fingerprint(self) -> str:
         return fingerprint_of(table(self._before))
 
-    def kept_nbytes(self, spec: Spec, length: Length) -> int:
+    def _kept_nbytes(self, spec: Spec, length: Length) -> int:
         """Returns the limit, or the largest size of all elements.
 
         Raises:
@@ -198,11 +199,8 @@ class _Arrived(CacheHandle):
             raise self._failed
         return _Nothing() if self._files is None else OpenCacheFiles(self._files)
 
-    def scratch_nbytes(self, spec: Spec, length: Length) -> int:
-        return 0
-
-    def kept_nbytes(self, spec: Spec, length: Length) -> int:
-        return 0
+    def memory(self, spec: Spec, length: Length) -> Memory:
+        return Memory()
 
     def complete(self, asked: Asked = None) -> None:
         return None  # known before it travels

@@ -186,7 +186,7 @@ def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if p.depth or p.dataset._node.changes_order:
+    if p.depth or p.dataset._node.randomness.reorders:
         return None
     limit = draw(st.none() | st.integers(1, 1000))
     return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
@@ -251,7 +251,7 @@ def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     # Counts alone; fractions and overlapping windows have tests of their own.
     first = draw(st.integers(0, len(p)))
     seed, part = draw(st.none() | st.integers(0, 3)), draw(st.integers(0, 1))
-    if p.dataset._node.changes_order or p.dataset._node.overlaps or repeats(p.dataset._node):
+    if p.dataset._node.randomness.reorders or p.dataset._node.overlap != "none" or repeats(p.dataset._node):
         return None
 
     def elements(epoch: int) -> list[Tree]:

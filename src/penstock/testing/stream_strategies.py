@@ -195,7 +195,7 @@ def _filter(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if p.depth or p.dataset._node.changes_order or p.dataset.length == math.inf:
+    if p.depth or p.dataset._node.randomness.reorders or p.dataset.length == math.inf:
         return None
     limit = draw(st.sampled_from([100, 1 << 20]))
     return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
@@ -272,7 +272,7 @@ def _repeat_for_ever(draw: st.DrawFn, p: Plan) -> Plan | None:
     # Its rounds in the first epoch are the input's epochs; of another epoch the model does not know the rounds.
     if (
         "repeat()" in repr(p.dataset)
-        or p.dataset._node.changes_order
+        or p.dataset._node.randomness.reorders
         or p.depth
         or not all(p.elements(epoch) for epoch in range(12))
     ):

@@ -41,9 +41,10 @@ from penstock.memory._pickles import dumps
 from penstock.memory._ring import RingView
 from penstock.memory._shared import Place, map_private, read_bytes
 from penstock.memory._slot import RingLayout, own_header, ring_header
-from penstock.plan._map import Map, find_specs
+from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import WorkerStatus
+from penstock.plan._tolerate import FailureFilter
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
@@ -311,15 +312,17 @@ class _Plan:
     @property
     def uses_globals(self) -> bool:
         """Whether a function draws from global generators, which threads refuse."""
-        return any(isinstance(each, Map) and each.traits.uses_globals for each in walk(self._value.node))
+        return any(isinstance(each, Map) and each.memo.learned.uses_globals for each in walk(self._value.node))
 
     def run(self, unit: Unit, trace: WorkerStatus) -> tuple[str, Any]:
         """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
         self._go_there()
         if isinstance(self._value, Node):
             trace.times = None  # those would be another plan's
+            takes_any = any(isinstance(each, FailureFilter) for each in walk(self._value))
+            learned = learn(self._value, trace, takes_any=takes_any)
             # By value, for a named tuple may be the user's.
-            return "specs", cloudpickle.dumps(find_specs(self._value, trace))
+            return "specs", cloudpickle.dumps(learned)
         result = self._runner.run(unit)
         if result.error is not None:
             raise result.error

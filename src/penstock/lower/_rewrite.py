@@ -1,0 +1,140 @@
+"""Plans made of plans: the helper for all rewrites, the cut of a stream, and parts that sources read alone."""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.base._random import seeded_globals
+from penstock.plan._batch import Batch, Parts, Unbatch
+from penstock.plan._cast import Cast
+from penstock.plan._combine import Zip
+from penstock.plan._index import Slice
+from penstock.plan._node import Length, Node, Randomness, finite_length
+from penstock.plan._pad import PaddedBatch
+from penstock.plan._reader import OpenSources, Reader
+from penstock.plan._source import SourceNode
+from penstock.plan._stream import Inlet
+
+
+def rewritten(
+    plan: Node, change: Callable[[Node], Node] = lambda node: node, made: Mapping[int, Node] | None = None
+) -> Node:
+    """A plan with changed nodes, from the data upwards. A node that is used twice is changed once.
+
+    Args:
+        plan: The plan. It is returned if nothing changes.
+        change: Returns the replacement of a node whose inputs were changed already; or the node.
+        made: Replacements of nodes, by id, below which nothing is looked at.
+    """
+    done = dict(made or {})
+
+    def visit(node: Node) -> Node:
+        if id(node) not in done:
+            done[id(node)] = change(over(node, tuple(map(visit, node.inputs))))
+        return done[id(node)]
+
+    return visit(plan)
+
+
+def over(node: Node, inputs: tuple[Node, ...], **changes: Any) -> Node:
+    """The same step over other inputs; itself if nothing changes."""
+    if all(map(operator.is_, inputs, node.inputs)) and not changes:
+        return node
+    names = {field.name for field in fields(node)}  # type: ignore[arg-type]  # every concrete node is a dataclass
+    changes |= {"source": inputs[0]} if "source" in names else {"sources": inputs}
+    clone: Node = replace(node, **changes)  # type: ignore[type-var]
+    return clone
+
+
+def cut(node: Node) -> tuple[Node, Node]:
+    """Cuts a stream into steps that workers run side by side, and steps that one worker runs.
+
+    Args:
+        node: The last step of a stream.
+
+    Returns:
+        The steps from the end, over an `Inlet`; and the step that the inlet stands for.
+    """
+    if not (node.traits.is_parallel and node.access == "stream"):
+        below = node.randomness
+        differs = Randomness(below.depth, below.reorders or below.depth > 0)
+        count = node.length if isinstance(node.length, int) else math.inf
+        return Inlet(node.label, node.spec, count, differs, node.batch_size), node
+    above, below_cut = cut(node.inputs[0])
+    return _like(node, above), below_cut
+
+
+def closed(node: Node, length: Length) -> Node:
+    """The steps over an inlet, for an epoch that has this number of elements."""
+    if isinstance(node, Inlet):
+        return replace(node, count=length)
+    return _like(node, closed(node.inputs[0], length))
+
+
+def _like(node: Node, source: Node) -> Node:
+    """The same step over another input. Its batches keep their spec, however many elements the stream has."""
+    if isinstance(node, (Batch, PaddedBatch)):
+        return over(node, (source,), exact=node.is_exact)
+    return over(node, (source,))
+
+
+def uses(node: Node) -> Iterator[Node]:
+    """Yields the steps of a stream, and the parts with random access below it, once for each use.
+
+    A step that two others read is yielded twice, because each of them reads it at its own position.
+    """
+    yield node
+    if node.access == "stream":
+        for each in node.inputs:
+            yield from uses(each)
+
+
+def needed(node: Node, index: int) -> tuple[int, int]:
+    """The elements `[first, stop)` of the inlet that one element of a step above it needs."""
+    indices = np.array([index], np.int64)
+    while node.inputs:
+        (need,) = node.demand(0, indices)
+        (node,) = node.inputs
+        indices = need.indices
+    return (int(indices[0]), int(indices[-1]) + 1) if len(indices) else (0, 0)
+
+
+def reader_of(plan: Node) -> Reader:
+    """A reader for the calling thread, with sources of its own, which close when it is dropped."""
+    plan = with_parts(plan)
+    return Reader(plan, OpenSources(plan), isolation=seeded_globals)
+
+
+def with_parts(plan: Node) -> Node:
+    """A plan in which `unbatch` reads the parts of elements alone, where all sources below it can do so."""
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Unbatch):
+            return node
+        parts = _parts(node.source)
+        return node if parts is None else Parts(parts)
+
+    return rewritten(plan, change)
+
+
+def _parts(node: Node) -> Node | None:
+    """A plan whose elements are the parts of another plan's; None if the sources cannot read them alone."""
+    if isinstance(node, SourceNode):
+        data = node.data.unstacked()
+        return None if data is None else replace(node, data=data)
+    if isinstance(node, Parts):
+        return _parts(node.source)
+    if isinstance(node, Zip):
+        found = [each for each in map(_parts, node.sources) if each is not None]
+        is_whole = len(found) == len(node.sources) and len({each.length for each in found}) == 1
+        return over(node, tuple(found)) if is_whole else None
+    is_slice = isinstance(node, Slice) and node.step == 1 and isinstance(node.length, int) and node.length
+    parts = _parts(node.inputs[0]) if is_slice or isinstance(node, Cast) else None
+    if parts is None or not isinstance(node, Slice):
+        return None if parts is None else over(node, (parts,))
+    size = finite_length(parts) // finite_length(node.source)
+    return over(node, (parts,), start=node.start * size, count=finite_length(node) * size)
