@@ -108,17 +108,32 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-@pytest.fixture(scope="module")
-def workers_stay() -> Iterator[None]:
-    """Two worker processes that are there for any loader from now to the file's last test.
-
-    They take longer to start than most tests take to run. Not in a file whose tests kill workers. A loader that needs
-    more of them adds to these, which counts as left behind.
-    """
+@contextlib.contextmanager
+def _worker_processes(count: int) -> Iterator[None]:
+    """Keeps this number of worker processes, so that loaders start none of their own."""
     import penstock as ps
 
-    with ps.range(8).loader(executor="processes", workers=2) as loader:
+    with ps.range(8).loader(executor="processes", workers=count) as loader:
         next(iter(loader))
+        yield
+
+
+@pytest.fixture(scope="module")
+def workers_stay() -> Iterator[None]:
+    """Two worker processes that all loaders of a module share: they take longer to start than most tests to run.
+
+    Not for modules whose tests kill workers. A loader with more workers adds to them, which counts as left behind.
+    """
+    with _worker_processes(2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def auto_workers_stay() -> Iterator[None]:
+    """As `workers_stay`, with as many processes as `workers="auto"` starts."""
+    from penstock.run._cpus import usable_cpu_count
+
+    with _worker_processes(max(2, usable_cpu_count())):
         yield
 
 

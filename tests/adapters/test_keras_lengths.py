@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from tests.adapters.keras_models import arrays, assert_same, at, recording_model, watching
 
-pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("leaves_nothing_behind")]
+pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("auto_workers_stay", "leaves_nothing_behind")]
 
 COUNT = 22
 SEQUENCE = (ps.ArraySpec((None,), "int32"), ps.ArraySpec((), "float32"))
@@ -86,9 +86,12 @@ def test_evaluate_and_predict_see_epoch_0_the_short_batch_too(form):
     assert predicted.shape == (sum(len(x) for x, _ in expected), 1)
 
 
-# On JAX each new length is compiled, half a second each.
-@pytest.mark.parametrize("form", ["padded_batch", "bucket_by_length"])
-@pytest.mark.parametrize("says_length", [True, False], ids=["Input((None,))", "no Input"])
+# Two pairs of four: JAX compiles for each new length, half a second each.
+@pytest.mark.parametrize(
+    ("form", "says_length"),
+    [("padded_batch", True), ("bucket_by_length", False)],
+    ids=["padded_batch, Input((None,))", "bucket_by_length, no Input"],
+)
 def test_a_compiled_model_trains_on_it_as_it_does_batch_by_batch(form, says_length):
     import keras
 

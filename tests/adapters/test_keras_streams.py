@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from tests.adapters.keras_models import arrays, compiled_model, recording_model
 
-pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("leaves_nothing_behind")]
+pytestmark = [pytest.mark.keras, pytest.mark.usefixtures("auto_workers_stay", "leaves_nothing_behind")]
 
 
 def trained_on(epochs: int) -> list[Any]:

@@ -35,9 +35,10 @@ CASES = [
     _case("generator.py", "27 batches of long takes came in each of 2 epochs; resumed in the middle, the same."),
     _case("image_folder.py", "240 images to train came, 60 are kept apart; a bad file is named."),
     _case("tfrecord.py", "800 records of 4 files came, in an order over all of them."),
-    _case("next_frame.py", "Mean square error on the test", pytest.mark.keras),
-    _case("several_inputs.py", "Mean square error on the test", pytest.mark.keras),
-    _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.keras),
+    # On one backend: tests/adapters and the demo's tests run on each.
+    _case("next_frame.py", "Mean square error on the test", pytest.mark.framework),
+    _case("several_inputs.py", "Mean square error on the test", pytest.mark.framework),
+    _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.framework),
     _case("characters.py", "of characters that training never saw are named right, distorted", pytest.mark.framework),
     _case("photographs.py", "are given to the right photograph; chance is 25%.", pytest.mark.framework),
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),

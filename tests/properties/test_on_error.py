@@ -397,7 +397,8 @@ def test_any_plan_with_elements_that_fail_is_as_the_policy_says(executor: str, e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("executor", "examples"), [("inline", 80), ("threads", 40), ("processes", 10)])
+@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.parametrize(("executor", "examples"), [("inline", 40), ("threads", 20), ("processes", 10)])
 def test_any_long_plan_with_elements_that_fail_is_as_the_policy_says(executor: str, examples: int) -> None:
     @given(case=cases(max_steps=6), data=st.data())
     @settings(max_examples=examples)

@@ -1,5 +1,6 @@
 """What holds for any plan holds in worker processes, and for any table of workers that die."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,14 @@ from penstock.sources.arrays import RangeSource
 from penstock.testing import LethalFunction, LethalSource, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
 
-pytestmark = pytest.mark.usefixtures("workers_stay")
-
 COUNTS = (1, 2, 5)
+
+
+@pytest.fixture(scope="module")
+def five_workers_stay() -> Iterator[None]:
+    with ps.range(8).loader(executor="processes", workers=5) as loader:
+        next(iter(loader))
+        yield
 
 
 def _assert_delivers(plan: Plan, workers: int) -> None:
@@ -23,7 +29,8 @@ def _assert_delivers(plan: Plan, workers: int) -> None:
                 assert_same(batch, want)
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.parametrize("workers", [1, 2])
 @given(plan=plans())
 @settings(max_examples=15)
 def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> None:
@@ -31,8 +38,9 @@ def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(max_steps=8), workers=st.integers(1, 5))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, workers: int) -> None:
     _assert_delivers(plan, workers)
 
@@ -40,6 +48,7 @@ def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, wor
 RUNS = [("inline", 1), ("processes", 2), ("threads", 2), ("processes", 1)]
 
 
+@pytest.mark.usefixtures("workers_stay")
 @given(plan=plans(max_steps=3), prefetch=st.integers(1, 5))
 @settings(max_examples=8)
 def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
@@ -47,12 +56,14 @@ def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(), prefetch=st.integers(1, 5))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
     assert_resumes_exactly(plan.dataset, executors=[*RUNS, ("processes", 5)], prefetch=prefetch)
 
 
+@pytest.mark.usefixtures("workers_stay")
 @given(plan=plans(), seed=st.integers(0, 9))
 @settings(max_examples=10)
 def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, seed: int) -> None:
@@ -82,7 +93,7 @@ TWO_DEATHS = st.dictionaries(st.integers(0, 29), st.lists(FAULTS, min_size=1, ma
     cut=st.integers(0, 4),
     then=st.sampled_from([("inline", 1), ("threads", 2), ("processes", 1), ("processes", 5)]),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_no_table_of_deaths_changes_a_run(
     case: tuple[dict[int, Any], int], at_source: bool, workers: int, cut: int, then: tuple[Any, int]
 ) -> None:

@@ -33,7 +33,7 @@ def _workers_stay(run: tuple[str, int]) -> Iterator[None]:
 @pytest.mark.parametrize("second", RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
 def test_a_run_of_a_long_plan_resumes_exactly_wherever_it_was_cut(second: tuple[str, int]) -> None:
     @given(plan=streams(max_steps=8), first=NEAR, prefetch=st.integers(1, 3), data=st.data())
-    @settings(max_examples=10 * EXAMPLES[second[0]])
+    @settings(max_examples=5 * EXAMPLES[second[0]])
     def resumes(plan: Plan, first: tuple[str, int], prefetch: int, data: Any) -> None:
         _assert_resumes(plan, first, second, prefetch, data)
 
@@ -85,7 +85,7 @@ def test_a_loader_delivers_the_epochs_of_the_model(run: tuple[str, int]) -> None
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
 def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(run: tuple[str, int]) -> None:
     @given(plan=streams(max_steps=8), prefetch=st.integers(1, 3))
-    @settings(max_examples=10 * EXAMPLES[run[0]])
+    @settings(max_examples=5 * EXAMPLES[run[0]])
     def delivers(plan: Plan, prefetch: int) -> None:
         _assert_delivers(run, plan, prefetch)
 
