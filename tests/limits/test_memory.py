@@ -14,7 +14,7 @@ import pytest
 
 from tests.limits.cgroups import ENTER, drop_from_page_cache, memory_limit
 
-pytestmark = pytest.mark.limits
+pytestmark = pytest.mark.slow
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

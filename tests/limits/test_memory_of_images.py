@@ -11,7 +11,7 @@ import pytest
 from tests.limits.test_memory import MEASURE, MIB, measured
 from tests.sources.pictures import write
 
-pytestmark = pytest.mark.limits
+pytestmark = pytest.mark.slow
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -8,7 +8,7 @@ from tests.limits.test_memory import MIB, Run, film, measured
 
 __all__ = ["film"]  # a fixture
 
-pytestmark = pytest.mark.limits
+pytestmark = pytest.mark.slow
 
 EPOCHS = """
 import json, os, sys

@@ -29,7 +29,7 @@ from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
 from tests.limits.test_memory import measured
 from tests.sources.pictures import write
 
-pytestmark = pytest.mark.limits
+pytestmark = pytest.mark.slow
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

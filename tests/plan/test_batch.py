@@ -174,6 +174,7 @@ def test_unbatch_refuses_elements_without_a_common_axis(arrays):
         len(ps.from_arrays(arrays).unbatch())
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 @pytest.mark.parametrize("access", ["random", "stream"])
 def test_unbatch_takes_padded_batches_apart(access, executor):
@@ -190,6 +191,7 @@ def test_unbatch_takes_padded_batches_apart(access, executor):
     assert all_of_it["s"].tolist() == ["e" * i for i in range(8)]
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_unbatch_takes_what_has_an_unknown_number_of_rows_apart_in_a_stream(executor):
     films = ps.from_generator(

@@ -133,6 +133,7 @@ def test_shards_are_dealt_in_turn_and_those_that_ended_are_passed_over() -> None
     assert lists(dataset) == [0, 100, 200, 101, 201, 102, 202, 203, 204]
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_a_shard_without_elements_looks_like_the_others(executor: Any) -> None:
     def read(index: int, count: int, files: list[list[int]]) -> Iterator[int]:
@@ -242,6 +243,7 @@ def test_numbers_of_another_byte_order_pass_through_every_step(executor: Any) ->
                 assert lists(loader) == lists(made) == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_an_empty_list_is_of_the_dtype_that_was_declared(executor: Any) -> None:
     spec = {"boxes": ps.ArraySpec((None,), "int32"), "words": ps.ArraySpec((None,), "U")}

@@ -458,10 +458,12 @@ def test_ragged_elements_keep_their_byte_order(dtype: str) -> None:
     mapped = stream.map(same, element_spec=spec)
     # Handed over by workers, by what reads a stream, and by workers to a step that sees a stream in order.
     copied = mapped.flat_map(lambda row: [row], element_spec=spec)
-    for dataset in (read, stream, mapped, mapped.filter(lambda row: True), copied):
-        with dataset.loader("processes", workers=1) as loader:
-            for row, want in zip(loader, rows, strict=True):
-                assert_same(row, want)
-    with mapped.padded_batch(5).loader("processes", workers=1) as loader:
-        (batch,) = loader
-        assert_same(batch[4], rows[4])
+    with ps.range(8).loader("processes", workers=1) as keeps_the_worker:
+        next(iter(keeps_the_worker))
+        for dataset in (read, stream, mapped, mapped.filter(lambda row: True), copied):
+            with dataset.loader("processes", workers=1) as loader:
+                for row, want in zip(loader, rows, strict=True):
+                    assert_same(row, want)
+        with mapped.padded_batch(5).loader("processes", workers=1) as loader:
+            (batch,) = loader
+            assert_same(batch[4], rows[4])
