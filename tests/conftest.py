@@ -137,6 +137,13 @@ def auto_workers_stay() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def slow_tests_share_workers(request: pytest.FixtureRequest) -> None:
+    """`auto_workers_stay` where slow tests of this module run: for modules whose tests on processes are slow ones."""
+    if any(item.module is request.module and item.get_closest_marker("slow") for item in request.session.items):
+        request.getfixturevalue("auto_workers_stay")
+
+
 @pytest.fixture
 def leaves_nothing_behind() -> Iterator[None]:
     """Fails a test after which something is there that was not before.

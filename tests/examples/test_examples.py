@@ -38,7 +38,9 @@ CASES = [
     # On one backend: tests/adapters and the demo's tests run on each.
     _case("next_frame.py", "Mean square error on the test", pytest.mark.framework),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.framework),
-    _case("augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.framework),
+    _case(
+        "augment_characters.py", "of distorted letters that training never saw are named right", pytest.mark.framework
+    ),
     _case("characters.py", "of characters that training never saw are named right, distorted", pytest.mark.framework),
     _case("photographs.py", "are given to the right photograph; chance is 25%.", pytest.mark.framework),
     _case("jax_loop.py", "No batch was seen twice, and none was left out.", pytest.mark.framework),

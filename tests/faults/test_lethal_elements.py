@@ -1,4 +1,4 @@
-"""Elements that workers die of, where what fails is set aside."""
+"""Elements that kill workers, mostly where failed elements are set aside."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.testing import LethalFunction
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind")]
 
@@ -87,6 +88,7 @@ def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error
 FLAT_MAP = """
 import os, sys
 import penstock as ps
+from penstock.testing import LethalFunction
 
 def burst(x):
     if x == 5:
@@ -155,3 +157,10 @@ def test_a_generator_that_ends_its_process_is_not_tried_more_often_for_on_error(
         assert loader.report().note.count("A new worker does its work again.") == 2
     (note,) = caught.value.__notes__
     assert note.startswith("on_error= does not set it aside: what a stream was to give after that, nobody knows.")
+
+
+def test_a_worker_that_dies_at_a_function_of_a_stream_costs_nothing() -> None:
+    lethal = LethalFunction({37: ["kill", None]})
+    dataset = ps.from_generator(range(100)).map(lethal).batch(4)
+    with dataset.loader("processes", workers=2) as loader:
+        assert [batch.tolist() for batch in loader] == np.arange(100).reshape(25, 4).tolist()

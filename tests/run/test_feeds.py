@@ -14,11 +14,11 @@ import pytest
 
 import penstock as ps
 from penstock.memory._ring import Ring
-from penstock.testing import LethalFunction, assert_same
+from penstock.testing import assert_same
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 
 
 # How long a stream is.
@@ -191,7 +191,7 @@ def test_the_order_is_the_same_for_any_number_of_workers(executor: str, shards: 
 
     dataset = ps.from_generator(part, shards=shards, element_spec=INT64) if shards > 1 else stream(range(31))
     dataset = dataset.map(lambda x: x + 0, element_spec=INT64).batch(4)
-    for workers in (1,) if executor == "inline" else (1, 2, 5):
+    for workers in {"inline": (1,), "threads": (1, 2, 5), "processes": (1, 2)}[executor]:
         with dataset.loader(executor, workers=workers) as loader:
             assert [lists(loader) for _ in range(2)] == [batches_of(4, 31)] * 2
 
@@ -386,13 +386,6 @@ def test_objects_that_a_generator_captured_are_freed(executor: str) -> None:
     found = [run() for _ in range(5)]
     gc.collect()
     assert [reference() for reference in found] == [None] * 5
-
-
-@pytest.mark.faults
-def test_a_worker_that_dies_at_a_function_of_a_stream_costs_nothing() -> None:
-    lethal = LethalFunction({37: ["kill", None]})
-    with stream(range(100)).map(lethal, element_spec=INT64).batch(4).loader("processes", workers=2) as loader:
-        assert lists(loader) == batches_of(4, 100)
 
 
 def _worded(i: Any) -> dict[str, Any]:

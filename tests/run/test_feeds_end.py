@@ -17,7 +17,7 @@ from penstock.testing._shared import SharedSignal
 from tests.run.common import DEADLINE_S
 from tests.run.feeds import BEGUN, BLOCKED, ENDED, EVERY_EXECUTOR, INT64, Watched, batches_of, lists, stream
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+pytestmark = pytest.mark.usefixtures("slow_tests_share_workers", "leaves_nothing_behind")
 
 
 # Errors: those before arrive, then the error, then the next epoch.
