@@ -353,6 +353,15 @@ def test_text_that_is_cut_off_is_made_again(left: int | None, tmp_path: Path) ->
     assert file.stat().st_size > 30
 
 
+def test_text_that_is_cut_off_is_made_again_after_the_file_has_grown(tmp_path: Path) -> None:
+    made = ps.range(9).map(ragged, element_spec=RAGGED)
+    list(made.cache(tmp_path))
+    os.truncate(next(tmp_path.glob("*/rest.bin")), 30)
+    assert_same(made.cache(tmp_path)[8], made[8])  # written at the end, where another element was before
+    for element, want in zip(made.cache(tmp_path), made, strict=True):
+        assert_same(element, want)
+
+
 @pytest.mark.parametrize("content", [b"", bytes(500), b"\xff" * 500])
 def test_text_that_is_cut_off_or_changed_while_it_is_read_is_named(content: bytes, tmp_path: Path) -> None:
     kept = ps.range(9).map(ragged, element_spec=RAGGED).cache(tmp_path)

@@ -120,9 +120,10 @@ class OpenCacheFiles(OpenCache):
         self._places = np.zeros((files.length if self._has_rest else 0, 2), np.int64)
         self._look_count = 0
         if files.length:
-            every = np.arange(self._row_limit)
             try:
-                self._state[: self._row_limit] = self._learn(every, self._marks(every))
+                self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
+                if self._has_rest:
+                    self._clear_cut_off()
             except OSError as error:
                 raise self._unreadable(error) from error
 
@@ -137,8 +138,7 @@ class OpenCacheFiles(OpenCache):
 
     def held_count(self) -> int:
         """Returns the number of held elements, by all marks."""
-        every = np.arange(self._row_limit)
-        return int(np.count_nonzero(self._learn(every, self._marks(every))))
+        return int(np.count_nonzero(self._learn(np.arange(self._row_limit))))
 
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         if self.is_full:
@@ -152,7 +152,7 @@ class OpenCacheFiles(OpenCache):
         unsure = ((state == ABSENT) & (indices < self._row_limit)).nonzero()[0]
         if len(unsure):
             wanted = indices[unsure]
-            state[unsure] = self._state[wanted] = self._learn(wanted, self._marks(wanted))
+            state[unsure] = self._state[wanted] = self._learn(wanted)
         return state
 
     def _marks(self, indices: Indices) -> npt.NDArray[np.uint64]:
@@ -169,12 +169,26 @@ class OpenCacheFiles(OpenCache):
         self._index.read_into(indices, marks)
         return marks
 
-    def _learn(self, indices: Indices, marks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    def _rest_nbytes(self) -> int:
+        return os.fstat(self.opened["rest.bin"].number).st_size if self._has_rest else 0
+
+    def _clear_cut_off(self) -> None:
+        """Clears marks of bytes that were cut off `rest.bin`.
+
+        This process has written nothing yet. Once it writes, the file grows, and others would trust those marks.
+        """
+        cut_off = (self._places.sum(axis=1) > self._rest_nbytes()).nonzero()[0]
+        if len(cut_off):
+            self._mark(cut_off, np.zeros((len(cut_off), 3), "<u8"))
+
+    def _learn(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns the state of elements by their marks."""
-        is_set, rest_nbytes = marks[:, -1] & _IS_SET == _IS_SET, 0
+        # The size before the marks: otherwise bytes that another process writes in between would hide a cut.
+        rest_nbytes = self._rest_nbytes()
+        marks = self._marks(indices)
+        is_set = marks[:, -1] & _IS_SET == _IS_SET
         if self._has_rest:
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
-            rest_nbytes = os.fstat(self.opened["rest.bin"].number).st_size
         is_trusted = _are_trusted(self.files, marks, rest_nbytes)
         return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
 
