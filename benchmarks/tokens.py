@@ -8,7 +8,7 @@ sums every byte. One epoch of 2,000 batches warms up, then epochs of 2 s are tim
 
 Contenders, as their documentation advises: `memmap_loop` is the usual loop of small training scripts, which stacks
 slices of a memmap that were cast one by one; `memmap_fancy` takes all windows of a batch by one index array;
-`torch_0` and `torch_2` are a DataLoader over a map-style dataset of windows, with 0 and 2 workers; `grain` is a map-style dataset
+`torch_0` and `torch_2` are a DataLoader over a dataset of windows, with 0 and 2 workers; `grain` is the same dataset
 read by its threads; `penstock` is windows of the file, cast while they are copied, delivered by `to_torch`.
 
 Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6.

@@ -5,7 +5,7 @@ import itertools
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from penstock import native
 from penstock.base._errors import SourceError
-from penstock.sources import _aio, _filerows, _inmemory
+from penstock.native import _numpy
 from penstock.sources._filerows import FileRows, Read
 from penstock.sources.npy import StridedFile, describe
 
 
-@pytest.fixture(params=["queued", "one by one", "seek and read"])
+@pytest.fixture(params=["native", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every way in which bytes are read; the tests that take it hold for each."""
-    if request.param == "queued":
-        monkeypatch.setattr(_filerows, "_MIN_QUEUED", 1)
-    else:
-        monkeypatch.setattr(_aio, "take", lambda: None)
-    if request.param == "seek and read":
-        monkeypatch.delattr(os, "preadv", raising=False)
-        monkeypatch.setattr(_inmemory, "_RWF_NOWAIT", 0)
+    """Both implementations of the copy engine; the tests that take it hold for each."""
+    if request.param == "numpy":
+        monkeypatch.setattr(native, "_implementation", _numpy)
+    elif native.implementation() != "native":
+        pytest.skip("the extension is not built")
     return str(request.param)
 
 
@@ -68,14 +66,10 @@ def test_rows_a_little_apart_are_those_of_numpy(tmp_path_factory: Any, dtype: An
         np.arange(count) * step + start for start, count, step in data.draw(st.lists(windows, min_size=1, max_size=30))
     ]
     indices = np.concatenate([[7, 9, 11], *found]) % len(array)
-    reads: list[Any] = []
-    original = rows._are_near
-    rows._are_near = lambda elements: reads.append(original(elements)) or reads[-1]  # type: ignore[method-assign]
     out = np.zeros((len(indices), *array.shape[1:]), array.dtype)
     places = np.random.default_rng(0).permutation(len(indices)) if data.draw(st.booleans()) else slice(0, len(indices))
     rows.gather([(indices, out, places)])
     assert out[places].tobytes() == array[indices].tobytes()
-    assert reads[0]
     rows.close()
 
 
@@ -88,22 +82,6 @@ def test_rows_a_little_apart_of_a_part_of_a_file(path: Path, part: slice) -> Non
     rows = FileRows(handle)
     for indices in (np.arange(0, 300, 3), np.arange(300, 0, -3), np.array([5, 7, 9, 9, 2, 330])):
         np.testing.assert_array_equal(taken(rows, indices), array[indices])
-
-
-def test_windows_with_a_stride_are_read_in_one_stretch_each(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = numbered((5_000, 4))
-    rows, reads = saved(path, array), []
-    original = FileRows._read
-    monkeypatch.setattr(
-        FileRows, "_read", lambda self, *rest: reads.append(len(rest[3].offsets)) or original(self, *rest)
-    )
-    indices = (np.array([100, 4_000, 30])[:, None] + np.arange(50) * 8).ravel()
-    np.testing.assert_array_equal(taken(rows, indices), array[indices])
-    assert sum(reads) <= 3 * -(-400 // _filerows._MAX_VECTORS), "and not one for each of 150 rows"
-    reads.clear()
-    indices = np.arange(0, 5_000, 1_000)
-    np.testing.assert_array_equal(taken(rows, indices), array[indices])
-    assert sum(reads) == 5, "far apart"
 
 
 @pytest.mark.parametrize("shape", [(40,), (9000,), (40, 3, 5), (40, 0), (40, 1, 4), (1, 4), (700, 2)])
@@ -181,90 +159,6 @@ def test_views_of_a_memmap_are_read_as_they_are(path: Path, way: str, view: Call
         np.testing.assert_array_equal(taken(rows, [index]), expected[[index]])
 
 
-class CountingQueue:
-    """A queue that keeps what it was asked to read."""
-
-    def __init__(self, queue: _aio.ReadQueue) -> None:
-        self.queue = queue
-        self.lengths: list[list[int]] = []
-
-    def read(self, fd: int, offsets: Any, vectors: Any, counts: Any, sizes: Any) -> Iterable[int]:
-        missed = self.queue.read(fd, offsets, vectors, counts, sizes)
-        assert not len(list(missed))
-        self.lengths.append(sizes.tolist())
-        return missed
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> CountingQueue:
-    queue = _aio.take()
-    assert queue is not None
-    _aio.put(queue)
-    counting = CountingQueue(queue)
-    monkeypatch.setattr(_filerows, "_MIN_QUEUED", 1)
-    monkeypatch.setattr(_aio, "take", lambda: counting)
-    monkeypatch.setattr(_aio, "put", lambda _: None)
-    return counting
-
-
-linux_only = pytest.mark.skipif(not _aio.SUPPORTED, reason="no native AIO here")
-
-
-@linux_only
-def test_a_frame_and_its_successor_are_one_read(path: Path, queue: CountingQueue) -> None:
-    rows = saved(path, numbered((50, 10)))
-    x, y = np.empty((3, 10), "i4"), np.empty((3, 10), "i4")
-    indices = np.array([30, 7, 12])
-    rows.gather([(indices, x, slice(0, 3)), (indices + 1, y, slice(0, 3))])
-    assert queue.lengths == [[80, 80, 80]]
-    assert (x[:, 0] == indices * 10).all()
-    assert (y[:, 0] == indices * 10 + 10).all()
-
-
-@linux_only
-def test_consecutive_rows_are_read_many_at_once(path: Path, queue: CountingQueue) -> None:
-    taken(saved(path, numbered((500, 1024))), range(100, 300))
-    assert queue.lengths == [[64 * 4096] * 3 + [8 * 4096]]
-
-
-@linux_only
-def test_small_rows_that_stay_neighbours_are_one_piece(path: Path, queue: CountingQueue) -> None:
-    array = numbered((5000,), "u2")
-    rows, starts = saved(path, array), np.array([700, 30, 31, 3000])
-    windows = np.empty((4, 100), "u2")
-    rows.gather([((starts[:, None] + np.arange(100)).ravel(), windows.reshape(-1), slice(0, 400))])
-    assert queue.lengths == [[200] * 4]
-    np.testing.assert_array_equal(windows, array[starts[:, None] + np.arange(100)])
-    # Neighbours in the file that are none in memory stay apart, and so do those in memory that are none in the file.
-    out = np.empty(6, "u2")
-    rows.gather([(np.array([10, 11, 12, 20, 21, 22]), out, np.array([0, 1, 3, 4, 5, 2]))])
-    assert queue.lengths[1:] == [[6, 6]]
-    assert out.tolist() == [10, 11, 22, 12, 20, 21]
-
-
-@linux_only
-def test_hundreds_of_rows_are_one_system_call(path: Path, queue: CountingQueue) -> None:
-    taken(saved(path, numbered((1000, 10))), range(999, 0, -4))
-    assert [len(lengths) for lengths in queue.lengths] == [250]
-
-
-@linux_only
-def test_reads_that_the_kernel_refuses_are_done_one_by_one(
-    path: Path, queue: CountingQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = saved(path, numbered((1000, 10)))
-    monkeypatch.setattr(queue, "read", lambda fd, offsets, *_: range(len(offsets)))
-    np.testing.assert_array_equal(taken(rows, range(0, 1000, 2)), numbered((1000, 10))[::2])
-
-
-@linux_only
-def test_without_a_queue_to_be_had_rows_are_read_all_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_aio, "_idle", type(_aio._idle)())
-    monkeypatch.setattr(_aio, "_io_setup", lambda *_: -1)
-    assert _aio.take() is None
-    np.testing.assert_array_equal(taken(saved(path, numbered((99, 10))), range(0, 99, 2)), numbered((99, 10))[::2])
-
-
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_file_shortened_while_open_names_the_first_missing_element(path: Path, way: str) -> None:
     rows = saved(path, numbered((1000, 100)))
@@ -325,18 +219,6 @@ def test_changes_in_place_are_read(path: Path, way: str) -> None:
     assert (taken(rows, [1]) == 5).all()
 
 
-def test_an_error_of_the_device_names_element_and_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = saved(path, numbered((10, 10)))
-    taken(rows, [0])
-
-    def failing(*_: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(_filerows._OpenFile, "_read_some", failing)
-    with pytest.raises(SourceError, match=r"ds\.npy\[4\] .* Input/output error, at byte 288 of .*system's log"):
-        taken(rows, [4])
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing_behind")
 def test_threads_at_once_get_the_same_bytes(path: Path, way: str) -> None:
@@ -391,18 +273,25 @@ def test_closed_is_closed(path: Path) -> None:
     rows.advise(np.array([1]))
 
 
-def test_close_waits_for_nothing_and_a_read_under_way_keeps_its_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("errno_", "text"), [(errno.EIO, "Input/output error"), (errno.ESTALE, "Stale file handle")])
+def test_an_error_of_the_device_names_the_element(
+    path: Path, monkeypatch: pytest.MonkeyPatch, errno_: int, text: str
 ) -> None:
     rows = saved(path, numbered((10, 10)))
-    read_some = _filerows._OpenFile._read_some
 
-    def closing(file: _filerows._OpenFile, offset: int, views: list[memoryview]) -> int:
-        rows.close()
-        return read_some(file, offset, views)
+    def failing(_: object) -> None:
+        raise native.CopyError("ds", 4, errno_, 40, 0)
 
-    monkeypatch.setattr(_filerows._OpenFile, "_read_some", closing)
-    assert (taken(rows, [4]) == numbered((10, 10))[4]).all()
+    monkeypatch.setattr(native, "copy", failing)
+    with pytest.raises(SourceError, match=rf"ds\.npy\[4\] cannot be read: {text}, in .*ds\.npy.*system's log"):
+        taken(rows, [4])
+
+
+def test_advice_for_any_rows_does_no_harm(path: Path, way: str) -> None:
+    rows = saved(path, numbered((1000, 100), order="F"))
+    for indices in ([], [3], [999, 0, 3, 3], list(range(0, 1000, 7))):
+        rows.advise(np.array(indices, np.int64))
+    np.testing.assert_array_equal(taken(rows, [3]), numbered((1000, 100), order="F")[[3]])
 
 
 def test_an_open_file_does_not_travel_but_its_handle_does(path: Path) -> None:
@@ -413,7 +302,7 @@ def test_an_open_file_does_not_travel_but_its_handle_does(path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_reads_with_a_queue_of_its_own(path: Path, fresh_python: Callable[..., object]) -> None:
+def test_a_forked_child_reads_by_the_same_descriptor(path: Path, fresh_python: Callable[..., object]) -> None:
     np.save(path, numbered((1000, 10)))
     script = """
 import os, sys, numpy as np
@@ -434,64 +323,6 @@ assert right()
 """
     done = fresh_python(script, str(path))
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def advised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, length, advice: calls.append((offset, length)))
-    return calls
-
-
-@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
-def test_rows_not_in_memory_are_announced_neighbours_together(
-    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
-) -> None:
-    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: False)
-    rows = saved(path, numbered((1000, 10_000)))
-    rows.advise(np.array([500, 7, 8, 6, 900]))
-    at = rows.handle.offset
-    assert advised == [(at + 6 * 40_000, 120_000), (at + 500 * 40_000, 40_000), (at + 900 * 40_000, 40_000)]
-
-
-@pytest.mark.skipif(not _inmemory._RWF_NOWAIT, reason="the kernel cannot be asked")
-def test_rows_in_memory_are_not_announced(path: Path, advised: list[tuple[int, int]]) -> None:
-    rows = saved(path, numbered((1000, 100)))
-    try:
-        with path.open("rb") as file:
-            os.preadv(file.fileno(), [bytearray(1)], 0, _inmemory._RWF_NOWAIT)
-    except OSError:
-        pytest.skip("this file system does not say what is in memory")
-    rows.advise(np.arange(0, 1000, 10))
-    assert advised == []
-
-
-@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
-def test_after_a_miss_rows_are_announced_without_looking(
-    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
-) -> None:
-    looks: list[int] = []
-    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: bool(looks.append(0)))
-    rows = saved(path, numbered((1000, 100)))
-    for _ in range(1 + _filerows._UNPROBED_CALLS):
-        rows.advise(np.array([3]))
-    assert (len(looks), len(advised)) == (1, 1 + _filerows._UNPROBED_CALLS)
-
-
-@pytest.mark.skipif(not _filerows._HAS_FADVISE, reason="no posix_fadvise")
-def test_rows_of_many_runs_are_announced_a_bounded_number_of_times(
-    path: Path, monkeypatch: pytest.MonkeyPatch, advised: list[tuple[int, int]]
-) -> None:
-    monkeypatch.setattr(FileRows, "_in_memory", lambda *_: False)
-    path.write_bytes(b"")
-    os.truncate(path, 9000 * 100_000)
-    status = path.stat()
-    fortran = StridedFile(
-        str(path), 0, (1000, 9000), np.dtype("u1"), (1, 100_000), status.st_dev, status.st_ino, status.st_size
-    )
-    rows = FileRows(fortran)
-    rows.advise(np.arange(0, 1000, 7))
-    assert 0 < len(advised) <= _filerows._MAX_ADVICES
 
 
 @pytest.mark.slow
@@ -520,14 +351,3 @@ print(resident_kib() - before)
     done = fresh_python(script, pickle.dumps(handle).hex())
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2048
-
-
-def test_a_file_is_closed_where_the_interpreter_ends(tmp_path, monkeypatch):
-    path = tmp_path / "x"
-    path.write_bytes(b"x")
-    file = _filerows._OpenFile(str(path))
-    fd = file.fd
-    monkeypatch.setattr(os, "close", None)  # as it may be by then
-    del file
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)

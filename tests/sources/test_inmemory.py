@@ -12,8 +12,7 @@ import penstock as ps
 from penstock.base._spec import Spec
 from penstock.sources import _cacheopen, npy
 from penstock.sources._cachefiles import MemoryFiles
-from penstock.sources._filerows import FileRows
-from penstock.sources._inmemory import is_in_memory, mapped, seal_size
+from penstock.sources._inmemory import mapped, seal_size
 from penstock.sources.arrays import ArraySource
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="seals are Linux's")
@@ -57,12 +56,6 @@ def test_a_file_on_a_disk_takes_no_seal_and_is_not_mapped(tmp_path: Path) -> Non
     os.truncate(path, 200)
     np.save(path, ROWS)
     assert mapped(npy.describe(path)) is None
-
-
-def test_rows_of_a_file_in_memory_are_not_announced(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "posix_fadvise", lambda *_: pytest.fail("there is nothing to fetch"))
-    assert is_in_memory(descriptor, 0)
-    FileRows(npy.describe(path_of(descriptor))).advise(np.arange(100))
 
 
 def test_a_cache_in_memory_is_read_through_a_mapping_and_one_on_disk_is_not(tmp_path: Path) -> None:

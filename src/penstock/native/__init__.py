@@ -23,12 +23,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from penstock.native import _numpy
 from penstock.native._dtypes import can_convert as can_convert, conversion as conversion
 from penstock.native._errors import CopyError as CopyError
-from penstock.native._options import Mapped, file_options
+from penstock.native._options import Mapped as Mapped, file_options
 
 if TYPE_CHECKING:
     _implementation = _numpy
@@ -60,6 +60,20 @@ def _log_missing() -> None:
             "The copy engine was not compiled when penstock was installed, so NumPy makes the copies, slower. "
             "Install a C++ compiler and reinstall penstock."
         )
+
+
+def copy(copies: Iterable[tuple[Any, ...]]) -> None:
+    """Executes copies on the calling thread, without the GIL.
+
+    Raises:
+        CopyError: An element could not be read.
+    """
+    _implementation.copy_now(copies)
+
+
+def announce(source: Source, rows: NDArray[np.int64]) -> None:
+    """Tells the kernel, on the calling thread, that these rows of a file will be read."""
+    _implementation.announce_now(source, rows)
 
 
 @final
@@ -104,7 +118,8 @@ class Engine(_implementation.Engine):
         _log_missing()
         _engines.add(self)
 
-    def memory(self, array: Any, *, name: object = "an array") -> Source:
+    @staticmethod
+    def memory(array: Any, *, name: object = "an array") -> Source:
         """Makes a source of an array in memory, which it keeps alive.
 
         Args:
@@ -113,8 +128,8 @@ class Engine(_implementation.Engine):
         """
         return _implementation.memory_source(array, name)
 
+    @staticmethod
     def file(
-        self,
         path: str | os.PathLike[str] | int,
         offset: int,
         count: int,
@@ -163,8 +178,9 @@ class Engine(_implementation.Engine):
             path if name is None else name,
         )
 
+    @staticmethod
     def ragged(
-        self, arrays: Iterable[ArrayLike], *, padding: ArrayLike | None = 0, name: object = "a list of arrays"
+        arrays: Iterable[ArrayLike], *, padding: ArrayLike | None = 0, name: object = "a list of arrays"
     ) -> Source:
         """Makes a source of arrays of different lengths. A copy writes each to the start of its row.
 

@@ -197,6 +197,17 @@ class Engine:
             raise RuntimeError("this engine belongs to the process that was forked; make another one here")
 
 
+def copy_now(copies: Iterable[tuple[Any, ...]], /) -> None:
+    """See `penstock.native.copy`."""
+    for task in [_task(*copy) for copy in copies]:
+        task()
+
+
+def announce_now(source: Source, rows: Rows, /) -> None:
+    """See `penstock.native.announce`."""
+    _refuse_outside(rows, source.count, source.name, "element")
+
+
 def _refuse_outside(rows: Rows, count: int, name: object, what: str) -> None:
     if getattr(rows, "dtype", None) != np.dtype(np.int64):
         raise TypeError(f"rows must be an array of int64, not {rows!r}")

@@ -541,20 +541,9 @@ void raise_failure(const Job &job) {
     Py_XDECREF(module);
 }
 
-PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
-    if (nargs != 2) {
-        PyErr_Format(PyExc_TypeError, "submit() takes a job number and copies, not %zd arguments", nargs);
-        return nullptr;
-    }
-    if (is_forked(self)) {
-        return raise_forked();
-    }
-    long long number = PyLong_AsLongLong(args[0]);
-    if (number == -1 && PyErr_Occurred()) {
-        return nullptr;
-    }
-    PyObject *copies = PySequence_Tuple(args[1]);
+// Checks copies, and makes a job of them. Returns null with an exception.
+Job *job_of(PyObject *sequence, int64_t number) {
+    PyObject *copies = PySequence_Tuple(sequence);
     if (copies == nullptr) {
         return nullptr;
     }
@@ -573,6 +562,48 @@ PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t narg
     Py_DECREF(copies);
     if (!is_right) {
         release(job);
+        return nullptr;
+    }
+    return job;
+}
+
+// Executes copies on the calling thread.
+PyObject *copy_now(PyObject *, PyObject *copies) {
+    Job *job = job_of(copies, 0);
+    if (job == nullptr) {
+        return nullptr;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    std::unique_ptr<uint8_t[]> scratch(new uint8_t[2 * SCRATCH_NBYTES]);
+    for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
+        job->failed_task = i;
+        const Task &task = job->tasks[i];
+        job->has_failed = !copy_steps(task, 0, task.steps(), scratch.get(), &job->failure);
+    }
+    Py_END_ALLOW_THREADS;
+    bool has_failed = job->has_failed;
+    if (has_failed) {
+        raise_failure(*job);
+    }
+    release(job);
+    return has_failed ? nullptr : Py_NewRef(Py_None);
+}
+
+PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    auto *self = reinterpret_cast<PyEngine *>(object);
+    if (nargs != 2) {
+        PyErr_Format(PyExc_TypeError, "submit() takes a job number and copies, not %zd arguments", nargs);
+        return nullptr;
+    }
+    if (is_forked(self)) {
+        return raise_forked();
+    }
+    long long number = PyLong_AsLongLong(args[0]);
+    if (number == -1 && PyErr_Occurred()) {
+        return nullptr;
+    }
+    Job *job = job_of(args[1], number);
+    if (job == nullptr) {
         return nullptr;
     }
     bool is_inline = job->nbytes <= INLINE_NBYTES;
@@ -711,30 +742,56 @@ PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t narg
     return result < 0 ? nullptr : PyBool_FromLong(result);
 }
 
-PyObject *engine_advise(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
-    auto *self = reinterpret_cast<PyEngine *>(object);
+// The source and the checked rows of a call. Returns null with an exception.
+const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows, int64_t *count) {
     if (nargs != 2 || Py_TYPE(args[0]) != g_source_type) {
-        PyErr_SetString(PyExc_TypeError, "advise() takes a source and rows");
+        PyErr_SetString(PyExc_TypeError, "expected a source and rows");
         return nullptr;
     }
-    if (is_forked(self)) {
-        return raise_forked();
-    }
     auto *py_source = reinterpret_cast<PySource *>(args[0]);
-    const Source &source = *py_source->source;
-    std::unique_ptr<int64_t[]> rows;
-    int64_t count = take_rows(args[1], "rows", &rows);
-    if (count < 0) {
+    const Source *source = py_source->source;
+    *count = take_rows(args[1], "rows", rows);
+    if (*count < 0) {
         return nullptr;
     }
     bool found;
-    int64_t outside = first_outside(rows.get(), count, source.layout.count, &found);
+    int64_t outside = first_outside(rows->get(), *count, source->layout.count, &found);
     if (found) {
-        fail_outside(py_source->name, outside, source.layout.count, "element");
+        fail_outside(py_source->name, outside, source->layout.count, "element");
         return nullptr;
     }
-    if (source.file != nullptr && count > 0) {
-        self->engine->advise(source.file, source, std::vector<int64_t>(rows.get(), rows.get() + count));
+    return source;
+}
+
+PyObject *engine_advise(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    auto *self = reinterpret_cast<PyEngine *>(object);
+    if (is_forked(self)) {
+        return raise_forked();
+    }
+    std::unique_ptr<int64_t[]> rows;
+    int64_t count = 0;
+    const Source *source = take_source_rows(args, nargs, &rows, &count);
+    if (source == nullptr) {
+        return nullptr;
+    }
+    if (source->file != nullptr && count > 0) {
+        self->engine->advise(source->file, *source, std::vector<int64_t>(rows.get(), rows.get() + count));
+    }
+    Py_RETURN_NONE;
+}
+
+// Announces reads on the calling thread.
+PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    std::unique_ptr<int64_t[]> rows;
+    int64_t count = 0;
+    const Source *source = take_source_rows(args, nargs, &rows, &count);
+    if (source == nullptr) {
+        return nullptr;
+    }
+    if (source->file != nullptr && count > 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        announce(*source, rows.get(), count);
+        Py_END_ALLOW_THREADS;
     }
     Py_RETURN_NONE;
 }
@@ -864,6 +921,8 @@ PyType_Spec source_spec = {"penstock.native._engine.Source", sizeof(PySource), 0
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, source_slots};
 
 PyMethodDef module_methods[] = {
+    {"copy_now", copy_now, METH_O, nullptr},
+    {"announce_now", as_method(announce_now), METH_FASTCALL, nullptr},
     {"memory_source", memory_source, METH_VARARGS, nullptr},
     {"file_source", file_source, METH_VARARGS, nullptr},
     {"ragged_source", ragged_source, METH_VARARGS, nullptr},

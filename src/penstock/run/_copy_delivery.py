@@ -36,6 +36,7 @@ from penstock.memory._ring import Ring
 from penstock.native import CopyError, Engine, Source, conversion
 from penstock.report._lanes import Lane
 from penstock.run._consumer import DeliveryBase
+from penstock.sources._filerows import file_source, read_error, require_same
 from penstock.sources.npy import StridedFile
 
 BLOCK_ROWS: Final = 1 << 14
@@ -77,7 +78,7 @@ class CopyDelivery(DeliveryBase):
         try:
             files = {array.path: array for array in copies.arrays if isinstance(array, StridedFile)}
             self._files = tuple(files.values())
-            self._sources = [_opened(self._engine, *numbered) for numbered in enumerate(copies.arrays)]
+            self._sources = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
         except BaseException:
             self._engine.close(0.0)
             raise
@@ -138,13 +139,11 @@ class CopyDelivery(DeliveryBase):
             if not self._ahead:
                 self._compute(self._program.next_position(*self._pending[-1][0]))
             position, row_count, copies = self._ahead[0]
-            for file in self._files:
-                try:
-                    status = os.stat(file.path)
-                except OSError as error:
-                    raise _in_batch(file.is_gone(int(copies[0][2][0]), error), position) from error
-                if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
-                    raise _in_batch(file.is_replaced(int(copies[0][2][0]), status.st_ino), position)
+            try:
+                for file in self._files:
+                    require_same(file, int(copies[0][2][0]))
+            except PenstockError as error:
+                raise _in_batch(error, position) from None
             slot = free.pop()
             parts = []
             for array, leaf, rows, places, first in copies:
@@ -194,12 +193,7 @@ class CopyDelivery(DeliveryBase):
     def _error(self, error: CopyError, position: Position) -> PenstockError:
         """The error of an element, as users read it."""
         file = self._copies.arrays[error.source] if isinstance(error.source, int) else None
-        if not isinstance(file, StridedFile):
-            found: PenstockError = SourceError(str(error))
-        elif error.errno:
-            found = file.is_unreadable(error.element, error)
-        else:
-            found = file.is_shorter(error.element, os.stat(file.path).st_size)
+        found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
         return _in_batch(found, position)
 
     def _require_progress(self, position: Position, job: int, timeout_s: float) -> None:
@@ -253,14 +247,8 @@ def _in_batch(error: PenstockError, position: Position) -> PenstockError:
     return error
 
 
-def _opened(engine: Engine, number: int, array: Any) -> Source:
+def _opened(number: int, array: Any) -> Source:
     """The engine's source of an array, named by its number."""
     if isinstance(array, np.ndarray):
-        return engine.memory(array, name=number)
-    run_nbytes, _ = array.runs
-    inner = None
-    if run_nbytes != array.row_nbytes:
-        inner = (array.dtype.itemsize, array.row_shape, array.strides[1:])
-    return engine.file(
-        array.path, array.offset, array.shape[0], array.row_nbytes, array.strides[0], inner=inner, name=number
-    )
+        return Engine.memory(array, name=number)
+    return file_source(array, 0, mapped="auto", name=number)
