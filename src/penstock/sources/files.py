@@ -46,6 +46,10 @@ class FileSource(Source):
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)
 
+    def arrays(self) -> Sequence[StridedFile]:
+        """The array in the file."""
+        return (self.handle,)
+
     def open(self) -> "OpenFileSource":
         return OpenFileSource(FileRows(self.handle))
 
