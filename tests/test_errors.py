@@ -134,12 +134,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "columns as a source": (
         lambda: ps.from_source({"x": [1, 2]}),
         TypeError,
-        r"from_source\(\) asks for source\[0\], .*, and a dict takes what is in \[\] for a name\. .* from_arrays\(\{.*",
+        r"from_source\(\) asks for source\[0\], .*, and a dict takes the index for a name\. .* from_arrays\(\{.*",
     ),
     "table as a source": (
         lambda: ps.from_source(type("DataFrame", (list,), {"iloc": None, "columns": None})([1, 2])),
         TypeError,
-        r"from_source\(\) .* a DataFrame takes what is in \[\] for a name\. .* from_arrays\(\{.*",
+        r"from_source\(\) .* a DataFrame takes the index for a name\. .* from_arrays\(\{.*",
     ),
     "range of float": (lambda: ps.range(2.5), TypeError, rf"range\(2\.5\): {INTEGER} float\."),
     "range of bool": (lambda: ps.range(True), TypeError, rf"range\(True\): {INTEGER} bool\."),
@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "concatenate after an endless one": (
         lambda: ps.concatenate([ps.range(3).repeat(), ps.range(2)]),
         ValueError,
-        r"concatenate\(\): dataset 0 is endless, so what follows is never reached\. Cut it with take\(n\)\.",
+        r"concatenate\(\): dataset 0 is endless, so the next one is never reached\. Cut it with take\(n\)\.",
     ),
     # Sizes and counts.
     "batch of 0": (lambda: ps.range(3).batch(0), ValueError, r"batch\(size=0\): it must be at least 1\."),

@@ -1,4 +1,4 @@
-"""The functions that make datasets: of data, and of other datasets."""
+"""Datasets of data, and of other datasets."""
 
 import builtins
 import itertools
@@ -25,26 +25,26 @@ from penstock.plan._text import length_text
 from penstock.sources import arrays, files, generators, npy
 
 MOST_WEIGHT: Final = 1e300
-"""A weight of `mix` is below it, so that the sum of many is a number too."""
+"""Weights of `mix` are below it, so that the sum of many is finite."""
 
 
 def from_npy(path_or_tree: Tree) -> Dataset:
     """Makes a dataset of the rows of a `.npy` file, or of several side by side.
 
-    Reads headers only. C and Fortran order, every dtype of fixed size, structured ones included, format versions 1
-    to 3. Rows go from the page cache straight into the batch; the file is never mapped, so a file that is
-    shortened meanwhile is an error and not a crash, and resident memory does not grow.
+    Reads headers only. C and Fortran order, every dtype of fixed size, also structured ones, format versions 1 to 3.
+    Rows go from the page cache straight into the batch. The file is never mapped. So a file that is shortened
+    meanwhile is an error and no crash, and resident memory does not grow.
 
     An element is one row: `(3, 50, 50)` for a file of `(20000, 3, 50, 50)`, same dtype.
 
-    Random access: yes. Rows of a Fortran-ordered file are scattered over all of it, and slow to read.
+    Random access: yes. Rows of a Fortran-ordered file are scattered over the whole file, and slow to read.
     Memory: none.
 
     Args:
         path_or_tree: A path, or a tree of paths: `{"x": "x.npy", "y": "y.npy"}`.
 
     Raises:
-        SourceError: Not a `.npy` file, truncated, or of Python objects (which are never unpickled).
+        SourceError: It is no `.npy` file, truncated, or holds Python objects (which are never unpickled).
         ArgumentError: Files have different numbers of rows; all are listed.
 
     Example:
@@ -67,20 +67,20 @@ def from_npy(path_or_tree: Tree) -> Dataset:
 def from_arrays(tree: Tree) -> Dataset:
     """Makes a dataset of the rows of arrays, side by side in the given tree.
 
-    A leaf may be a NumPy array, a memmap or a view of one (read from its file, by a handle, as `from_npy` does), an
-    `h5py.Dataset` or a `zarr.Array` (reopened wherever they are read), or a list of numbers. Nothing is copied.
-    Once an element was read, a file of HDF5 stays open for reading while the dataset or a loader of it lives, and h5py
-    does not let the same process write to it.
+    A leaf may be a NumPy array, a memmap or a view of one (read from its file, as in `from_npy`), an `h5py.Dataset` or
+    a `zarr.Array` (reopened in each process), or a list of numbers. Nothing is copied. After the first read an HDF5
+    file stays open for reading while the dataset or a loader of it lives, and h5py refuses to write to it from the same
+    process.
 
-    Random access: yes. Memory: none besides the arrays that you hold.
+    Random access: yes. Memory: none besides your arrays.
 
     Args:
         tree: A tree of arrays with first axes of the same length.
 
     Raises:
-        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, holds Python objects, or has
-            arrays by name, as a group of HDF5 and what `np.load` gives of an archive.
-        SpecError: Values of an HDF5 or Zarr array are of any size, as text may be.
+        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, holds Python objects, or is a group
+            of named arrays, such as a group of HDF5 or an archive from `np.load`.
+        SpecError: Values of an HDF5 or Zarr array have no fixed size, such as text.
         ArgumentError: Leaves have different lengths; all are listed.
 
     Example:
@@ -116,41 +116,39 @@ def _array_source(leaf: Any, place: str) -> Source:
 def from_generator(
     fn: Any, *args: Any, element_spec: Tree = None, length: int | float | None = None, shards: int = 1
 ) -> Dataset:
-    """Makes a stream of what a generator yields, begun anew for each epoch.
+    """Makes a stream of the elements of a generator, which starts again for each epoch.
 
-    The generator runs in one place, beside your program; `map` after it runs on all workers, and in order. So let it
-    yield what is quick to get (indices, lines, paths, records), and leave the heavy part to `map`.
+    The generator runs in one place, beside your program. `map` after it runs on all workers, and keeps the order. So
+    yield objects that are quick to get (indices, lines, paths, records), and leave the heavy part to `map`.
 
-    Arguments are handed over as they are: a memmap is not read, and an array is not copied, but what `element_spec`
-    says is copied once into the batch. Elements are trees of arrays, numbers and text; each may use the same buffer as
-    the one before.
+    Arguments are passed as they are: a memmap is not read, and an array is not copied. Elements are copied once, into
+    the batch. They are trees of arrays, numbers and text, and may share one buffer.
 
-    Every epoch has the same elements, unless the generator sees to it: it is not told which epoch it is, and
-    `iter(ds)` of a dataset is epoch 0. `shuffle(window=)` after it has another order in each. What it draws from the
-    global `np.random` or `random`, which are not seeded for it, is another each time.
+    The generator is not passed the epoch, so it yields the same elements in each. `iter(ds)` of a dataset is epoch 0.
+    `shuffle(window=)` after it has another order in each epoch. The global `np.random` and `random` are not seeded for
+    it.
 
-    Random access: none; a step that needs it says so. Order: the generator's; with `shards`, one element of each in
-    turn, whatever the number of workers. Memory: some batches' worth of elements wait for the workers, counted in
-    `loader.projected_nbytes`. Resuming begins the epoch anew and skips what was delivered: `map` is not run for that,
-    the generator is.
+    Random access: none; a step that needs it reports that. Order: the generator's; with `shards`, one element of each
+    in turn, for any number of workers. Memory: some batches of elements wait for the workers, counted in
+    `loader.projected_nbytes`. Resuming starts the epoch again and skips the delivered elements: the generator runs for
+    them, `map` does not.
 
     Args:
-        fn: A generator function, or anything that returns an iterable (a file of lines, a database cursor); or an
+        fn: A generator function, or a function that returns an iterable (a file of lines, a database cursor); or an
             iterable that can be iterated again. With `shards`, `fn(shard_index, shard_count, *args)`.
         args: Its arguments.
-        element_spec: What it yields, a tree of `ArraySpec`, with None for axes that differ. Without it the generator
-            is begun, and its first element looked at, when the spec is first needed. Of a shard without elements
-            those of the others look the same.
-        length: How many elements an epoch has, `math.inf` for without end. Without it, the length is unknown.
-        shards: How many generators are read at the same time: each in a worker process of its own, or on threads if
-            there are more of them than CPUs.
+        element_spec: The spec of the elements, a tree of `ArraySpec`, with None for axes that differ. Without it the
+            generator runs to its first element when the spec is first needed. An empty shard takes the spec of another.
+        length: The number of elements of an epoch; `math.inf` for an endless one. Without it the length is unknown.
+        shards: The number of generators that run at once: each in a worker process of its own, or on threads if there
+            are more generators than CPUs.
 
     Raises:
-        ArgumentTypeError: `fn` is an iterator, which cannot be begun again, or nothing that can be iterated.
+        ArgumentTypeError: `fn` is an iterator, which cannot start again, or cannot be iterated.
         ArgumentError: `length` is negative, or `shards` is below 1.
-        ElementError: While reading, it raised; names the element's number.
-        SpecError: While reading, an element is not as the first, or as declared, or there are fewer or more than
-            `length`.
+        ElementError: While reading: it raised an exception. The message has the number of the element.
+        SpecError: While reading: an element differs from the first, or from the declared spec, or the number of
+            elements differs from `length`.
 
     Example:
         >>> def count(start, stop):
@@ -175,24 +173,24 @@ def from_generator(
 
 
 def from_tf(dataset: Any) -> Dataset:
-    """Makes a stream of the elements of a `tf.data.Dataset`, which is iterated anew for each epoch.
+    """Makes a stream of the elements of a `tf.data.Dataset`, which is iterated again for each epoch.
 
-    An element is what TensorFlow gives: a batch, if the dataset is batched. Shapes, dtypes and the length are those
-    that TensorFlow knows; `tf.string` is bytes. It runs in this process; `map` after it runs on all workers, and in
+    An element is one of TensorFlow's: a batch, if the dataset is batched. TensorFlow gives shapes, dtypes and the
+    length; `tf.string` is bytes. The dataset runs in this process. `map` after it runs on all workers, and keeps the
     order.
 
-    Random access: none; a step that needs it says so. Order: TensorFlow's. So an epoch is the same again, when it is
-    resumed by skipping, too, only if TensorFlow's order is: shuffle here, `shuffle(seed, window=)`, rather than there.
-    Memory: what TensorFlow holds, and some batches' worth of elements that wait for the workers.
+    Random access: none; a step that needs it reports that. Order: TensorFlow's. An epoch repeats, also when it is
+    resumed by skipping, only if TensorFlow's order does. So shuffle with `shuffle(seed, window=)`, and not there.
+    Memory: TensorFlow's, and some batches of elements that wait for the workers.
 
     Args:
-        dataset: Of tensors, or of tuples, named tuples and dicts of them.
+        dataset: Its elements are tensors, or tuples, named tuples and dicts of tensors.
 
     Raises:
-        ArgumentTypeError: Not a `tf.data.Dataset`.
+        ArgumentTypeError: It is no `tf.data.Dataset`.
         ArgumentError: It is part of a graph, such as that of a `tf.function`.
-        SpecError: Elements hold something else than tensors of a known number of axes, such as ragged ones.
-        ElementError: While reading, TensorFlow raised; names the element's number.
+        SpecError: An element holds another object than a tensor with a known number of axes, such as a ragged one.
+        ElementError: While reading: TensorFlow raised an exception. The message has the number of the element.
     """
     with needs("from_tf", "tensorflow"):
         from penstock.sources.tf import TfSource
@@ -201,19 +199,18 @@ def from_tf(dataset: Any) -> Dataset:
 
 
 def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
-    """Makes a dataset of anything that has a length and gives elements by index.
+    """Makes a dataset of any object with a length and elements by index.
 
     Args:
-        source: A `penstock.Source`; an object that looks like one (`element_spec`, `__len__`, `read_into`, and what
-            else of a `Source` it has); a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or
-            any object with `__len__` and `__getitem__`, such as a list or a map-style torch dataset, which several
-            threads read at once.
-        element_spec: Of an object with `__getitem__`: what it gives, a tree of `ArraySpec`, with None for axes that
-            differ. Without it element 0 is read, once, when the spec is first needed. The others say it themselves.
+        source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into`, and any other);
+            a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with `__len__` and
+            `__getitem__`, such as a list or a map-style torch dataset, which several threads read at once.
+        element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
+            axes that differ. Without it element 0 is read once, when the spec is first needed.
 
     Raises:
-        ArgumentTypeError: It has no length, or no way to get an element.
-        ArgumentError: `element_spec` of what says its own.
+        ArgumentTypeError: It has no length, or no elements by index.
+        ArgumentError: `element_spec` is given for a source, which has its own.
 
     Example:
         >>> penstock.from_source([10, 20, 30])[1]
@@ -232,17 +229,17 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
         if huggingface.is_dataset(source):
             return _own_spec(huggingface.from_dataset(source), element_spec)
     if not hasattr(source, "__len__"):
-        cure = " What is iterated is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
+        cure = " An iterable is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")
     if hasattr(source, "read_into") and hasattr(source, "element_spec"):
         return _own_spec(SourceAdapter(source), element_spec)
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
-    # Of pandas, whose Series has rows and no columns, and of Polars and Arrow.
+    # Tables of pandas, whose Series has rows and no columns, of Polars and of Arrow.
     is_table = hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "__arrow_c_stream__"))
     if is_table or (isinstance(source, Mapping) and 0 not in source):
         raise ArgumentTypeError(
-            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes what is in [] for a name. "
+            f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes the index for a name. "
             "Give its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
         )
     declared = None if element_spec is None else Spec.of(element_spec)
@@ -250,10 +247,9 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
 
 
 def _own_spec(source: Source, element_spec: Tree) -> Dataset:
-    """A dataset of a source that says what its elements are."""
     if element_spec is not None:
         raise ArgumentError(
-            f"from_source(element_spec=...) is for objects with [i]; {source} says itself what its elements are: "
+            f"from_source(element_spec=...) is for objects with [i]; {source} has its own spec: "
             f"{source.element_spec}. Leave it out; cast() and map() make others."
         )
     return Dataset(SourceNode(source, "from_source"))
@@ -282,8 +278,8 @@ def range(n: int) -> Dataset:
 def zip(tree: Tree) -> Dataset:
     """Puts datasets side by side: element `i` is the tree of their elements `i`.
 
-    Random access, order: kept. Memory: none. An endless dataset takes the length of the others; one of unknown length
-    makes the length of all unknown, and the shortest ends it.
+    Random access, order: kept. Memory: none. An endless dataset takes the length of the others. With a dataset of
+    unknown length the result has unknown length, and ends with the shortest.
 
     Args:
         tree: A tree of datasets: `(x, y)`, `{"image": images, "label": labels}`.
@@ -304,7 +300,7 @@ def zip(tree: Tree) -> Dataset:
 
 
 def concatenate(datasets: Iterable[Dataset]) -> Dataset:
-    """Puts datasets end to end. Those that were put end to end before become parts of the same step.
+    """Puts datasets end to end. Parts that are concatenations themselves become one step.
 
     Random access, order: kept. Memory: none.
 
@@ -312,8 +308,8 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
         datasets: Datasets with elements of the same spec; only the last may be endless.
 
     Raises:
-        ArgumentTypeError: Something in it is not a dataset.
-        ArgumentError: None was given, or one before the last is endless.
+        ArgumentTypeError: An item is no dataset.
+        ArgumentError: There is no dataset, or one before the last is endless.
         SpecError: When the spec is first needed: they differ.
 
     Example:
@@ -324,30 +320,30 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
     for number, node in enumerate(nodes[:-1]):
         if node.length == math.inf:
             raise ArgumentError(
-                f"concatenate(): dataset {number} is endless, so what follows is never reached. Cut it with take(n)."
+                f"concatenate(): dataset {number} is endless, so the next one is never reached. Cut it with take(n)."
             )
-    # One step, however often the user puts one more at the end: `ds = concatenate([ds, more])`.
+    # One step, also for repeated `ds = concatenate([ds, more])`.
     parts = ((node.sources if isinstance(node, Concatenate) else (node,)) for node in nodes)
     return Dataset(Concatenate(tuple(itertools.chain.from_iterable(parts))))
 
 
 def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, block_length: int = 1) -> Dataset:
-    """Deals one element of each dataset in turn, until all are exhausted; those that ended are passed over.
+    """Takes one element of each dataset in turn, until all are exhausted. Skips datasets that ended.
 
     `interleave([ds, ds.random_map(distort)]).batch(256)` makes batches half as they are, half distorted. With
     `cycle_length` and `block_length`, many files are read a few at a time.
 
-    Random access: kept for the plain deal; lost with a `cycle_length` or a `block_length`, for then the place of an
-    element depends on the lengths of all. Order: kept within each. Memory: none.
+    Random access: kept; lost with a `cycle_length` or a `block_length`, because the place of an element then depends on
+    all lengths. Order: kept within each dataset. Memory: none.
 
     Args:
         datasets: Datasets with elements of the same spec.
-        cycle_length: How many take part at a time; the next takes the place of one that has ended. None for all.
-        block_length: How many elements each gives in its turn.
+        cycle_length: The number of datasets at a time. The next replaces one that ended. None for all.
+        block_length: The number of elements of each turn.
 
     Raises:
-        ArgumentTypeError: Something in it is not a dataset.
-        ArgumentError: None was given, or a number is below 1.
+        ArgumentTypeError: An item is no dataset.
+        ArgumentError: There is no dataset, or a number is below 1.
         SpecError: When the spec is first needed: they differ.
 
     Example:
@@ -361,21 +357,21 @@ def interleave(datasets: Iterable[Dataset], *, cycle_length: int | None = None, 
 
 
 def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) -> Dataset:
-    """Mixes datasets in given proportions, until one that is exhausted would have its turn.
+    """Mixes datasets in given proportions, until the turn of an exhausted one.
 
-    Of each 1,024 elements in a row, the share of each dataset is exact (rounded by largest remainder); their order is
-    drawn from the seed, and is the same in every epoch. Use `repeat()` for datasets that are to last longer.
+    In each block of 1,024 elements the share of each dataset is exact (rounded by largest remainder). The seed
+    determines their order, which is the same in every epoch. Use `repeat()` to make a dataset last longer.
 
     Random access, order within each dataset: kept. Memory: none.
 
     Args:
         datasets: Datasets with elements of the same spec.
-        weights: A number above zero for each; they need not sum to 1.
-        seed: Any integer; another one for another order.
+        weights: A number above zero for each dataset; the sum is free.
+        seed: Any integer.
 
     Raises:
-        ArgumentTypeError: Something in it is not a dataset, or weights are no list of numbers.
-        ArgumentError: Weights are not as many, or not above zero.
+        ArgumentTypeError: An item is no dataset, or weights are no list of numbers.
+        ArgumentError: The numbers of weights and datasets differ, or a weight is not above zero.
         SpecError: When the spec is first needed: they differ.
 
     Example:
@@ -400,7 +396,7 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
 
 
 def _plain(number: Any) -> Any:
-    """A number of NumPy as one of Python."""
+    """Converts a NumPy number to a Python number."""
     return number.item() if isinstance(number, (np.generic, np.ndarray)) and number.shape == () else number
 
 
@@ -421,7 +417,7 @@ def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
 
 def _side_by_side(verb: str, nodes: list[Node], structure: _tree.Structure) -> Dataset:
     if not nodes:
-        raise ArgumentError(f"{verb}() got an empty tree, so there is nothing that has elements.")
+        raise ArgumentError(f"{verb}() got an empty tree, so there are no elements.")
     lengths = [node.length for node in nodes]
     if len({length for length in lengths if length not in (None, math.inf)}) > 1:
         pairs = _pairs([length_text(length) for length in lengths], structure)

@@ -1,4 +1,4 @@
-"""Labels of image files, as the user gives them and as they are kept."""
+"""Labels of image files: checks and conversions."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -12,10 +12,10 @@ LabelMode = Literal["int", "categorical", "binary"]
 
 
 def given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDArray[Any]:
-    """A number for each file, int32 or float32.
+    """Returns a number for each file, int32 or float32.
 
     Raises:
-        ArgumentError: They are something else, or not as many.
+        ArgumentError: The labels are no numbers, or their number differs from that of the files.
     """
     values = np.asarray(labels)
     if values.ndim != 1 or values.dtype.kind not in "biuf":
@@ -37,7 +37,7 @@ def given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDAr
 
 
 def encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_mode: LabelMode) -> npt.NDArray[Any]:
-    """Labels as they are kept; those that are `"categorical"` are spread when they are read."""
+    """Returns the labels in the form of the mode. `"categorical"` labels become rows when they are read."""
     if label_mode == "int":
         return values
     if label_mode == "binary" and len(names) != 2:
@@ -56,11 +56,11 @@ def encoded(verb: str, values: npt.NDArray[Any], names: tuple[str, ...], label_m
 def named_labels(
     verb: str, labels: Any, file_count: int, class_names: Iterable[str] | None
 ) -> tuple[npt.NDArray[Any], tuple[str, ...] | None]:
-    """A label for each file, shape `(n, ...)`; with names, places among them, int32.
+    """Returns a label for each file, shape `(n, ...)`; with names, their places, int32.
 
     Raises:
-        ArgumentError: They are not as many, or one of them is no class.
-        ArgumentTypeError: They are Python objects, or names are no texts.
+        ArgumentError: The numbers of labels and files differ, or a label is no class.
+        ArgumentTypeError: Labels are Python objects, or names are no texts.
     """
     try:
         values = np.asarray(labels)
@@ -85,7 +85,7 @@ def named_labels(
 
 
 def _places(verb: str, labels: npt.NDArray[Any], names: tuple[str, ...]) -> npt.NDArray[np.int32]:
-    """For each label its place among the names."""
+    """Returns the place of each label among the names."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ArgumentError(f"{verb}(class_names=...) has {twice!r} twice.")

@@ -1,4 +1,4 @@
-"""The functions that make datasets of image files."""
+"""Datasets of image files."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ Path = str | os.PathLike[str]
 Subset = Literal["training", "validation", "both"]
 
 EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
-"""Those that Keras lists."""
+"""The endings that Keras lists."""
 
 
 @overload
@@ -101,50 +101,50 @@ def image_dataset_from_directory(
 ) -> Any:
     """Makes a dataset of the images in a directory, whose folders are the classes: Keras's function of this name.
 
-    Arguments mean what they mean in Keras 3, and the same seed gives the same files for training and for validation,
-    in the same order (`ds.file_paths`), with the same labels. Pixels agree with Keras's within half a level on average.
+    Arguments have the meaning of Keras 3. The same seed gives the same files for training and for validation, in the
+    same order (`ds.file_paths`), with the same labels. Pixels agree with Keras's within half a level on average.
 
-    An element is a batch `(images, labels)`, images float32 `(batch_size, height, width, channels)` from 0 to 255;
-    with `batch_size=None` it is one image and its label. Labels are int32 `()`; float32 `(classes,)`, 1 at the class,
-    for `"categorical"`; float32 `(1,)` for `"binary"`. Without labels an element is the images alone.
+    An element is a batch `(images, labels)`, with images float32 `(batch_size, height, width, channels)` from 0 to 255.
+    With `batch_size=None` it is one image and its label. Labels are int32 `()`; float32 `(classes,)`, 1 at the class,
+    for `"categorical"`; float32 `(1,)` for `"binary"`. Without labels an element is the images.
 
-    Lists the directory, and opens no file. `ds[k]` reads the files of batch `k`. A file that holds no image is an
-    error that names it, when it is read.
+    Lists the directory, and opens no file. `ds[k]` reads the files of batch `k`. Reading a file without an image is an
+    error that names the file.
 
-    Random access: yes. Order: with `shuffle`, by `ds.shuffle(seed)`, anew in each epoch; else by class, folder and
-    name. Memory: 16 bytes a file and its name, shared by worker processes; for each worker a decoded image.
+    Random access: yes. Order: with `shuffle`, by `ds.shuffle(seed)`, new in each epoch; else by class, folder and name.
+    Memory: 16 bytes a file and its name, shared by worker processes; for each worker a decoded image.
 
     Args:
-        directory: The folder of the folders.
+        directory: The folder with a folder for each class.
         labels: `"inferred"` from the folders; None; or a number for each file, in the order of the paths.
-        label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels the whole directory is
-            listed, with the files beside the folders.
+        label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels all files in the
+            directory are listed, also those beside the folders.
         class_names: The folders to use, in the order of their classes; otherwise all, sorted.
         color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels. Not Keras's: `"index"`, the class numbers of
-            masks, see `from_image_files`.
+            masks; see `from_image_files`.
         batch_size: Images in a batch, or None.
         image_size: `(height, width)` of every image, or one number for both.
-        shuffle: Whether files are shuffled, before they are divided and again in each epoch.
-        seed: From 0 up to 2**32 - 1. None is 0: the same order in every run, where Keras draws one.
-        validation_split: The part of the files that is for validation: the last `int(validation_split * n)`.
+        shuffle: Whether files are shuffled, before the split and again in each epoch.
+        seed: From 0 up to 2**32 - 1. None is 0: the same order in every run. Keras draws a seed.
+        validation_split: The part of the files for validation: the last `int(validation_split * n)`.
         subset: `"training"`, `"validation"`, or `"both"` for a tuple of the two.
-        interpolation: How images are resized, as `tf.image.resize` does: without antialiasing.
-        follow_links: Whether folders behind symbolic links are looked into. A class may always be one.
+        interpolation: The method of `tf.image.resize`, without antialiasing.
+        follow_links: Whether to enter folders behind symbolic links. The folder of a class may always be a link.
         crop_to_aspect_ratio: Crops to the proportions of `image_size` before resizing, instead of stretching.
         pad_to_aspect_ratio: Pads with black instead of stretching.
-        data_format: `"channels_last"` or `"channels_first"`; None for Keras's, where Keras is imported, or the former.
-        verbose: Whether to print how many files were found.
-        decode: `"fast"` decodes a JPEG at a half, a quarter or an eighth, where it is that much larger than needed.
-        extensions: What names of files end in, in any case: `(".webp", ".tif")` for what Keras does not list.
+        data_format: `"channels_last"` or `"channels_first"`; None for the setting of an imported Keras, or the former.
+        verbose: Whether to print the number of files.
+        decode: `"fast"` decodes a JPEG at a half, a quarter or an eighth of its size, if that is large enough.
+        extensions: The endings of file names, in any case: `(".webp", ".tif")` for files that Keras does not list.
         dtype: `"uint8"` rounds, and takes a quarter of the memory.
 
     Returns:
-        A `Dataset`; for `subset="both"` a tuple of that of training and that of validation, which is not shuffled.
+        A `Dataset`; for `subset="both"` a tuple of those for training and validation. The latter is not shuffled.
 
     Raises:
-        ArgumentError: An option has no such value, options do not go together, labels are not as many as files, or a
-            part would be empty.
-        SourceError: The directory, or a folder in it, cannot be read. While reading: a file is gone, or holds no
+        ArgumentError: An option has no such value, options exclude each other, the numbers of labels and files differ,
+            or a part would be empty.
+        SourceError: The directory, or a folder in it, cannot be read. While reading: a file is missing, or holds no
             image that can be decoded.
         ImportError: OpenCV is missing (extra `image`).
 
@@ -204,7 +204,9 @@ def image_dataset_from_directory(
         names, values = tuple(folders), np.repeat(np.arange(len(folders), dtype=np.int32), counts)
     elif labels is not None:
         values = given_labels(verb, labels, len(files), root)
-        names = tuple(map(str, np.unique(np.asarray(labels)).tolist()))  # not of `values`: 0.1 is another float32
+        names = tuple(
+            map(str, np.unique(np.asarray(labels)).tolist())
+        )  # not of `values`, because 0.1 is another number in float32
     if verbose:
         _tell(f"Found {len(files)} files{'' if names is None else f' belonging to {len(names)} classes'}.")
     if not len(files):
@@ -253,36 +255,36 @@ def from_image_files(
 ) -> Dataset:
     """Makes a dataset of image files: JPEG, PNG, GIF, BMP, WebP, TIFF.
 
-    An element is an image, or `(image, label)`. An image is uint8 `(height, width, channels)`; without `image_size`
-    it has the size of its file, so the spec is `(None, None, channels)`, and a batch needs `map` or `padded_batch`
-    before it. Opens no file until it is read.
+    An element is an image, or `(image, label)`. An image is uint8 `(height, width, channels)`. Without `image_size` it
+    has the size of its file. Then the spec is `(None, None, channels)`, and a batch needs `map` or `padded_batch`
+    before it. Opens no file before the first read.
 
-    Random access: yes. Order: that of the paths given, and of the names that a pattern finds. Memory: 16 bytes a file
-    and its name, and the labels, shared by worker processes; for each worker a decoded image.
+    Random access: yes. Order: that of the given paths; the files of a pattern by name. Memory: 16 bytes a file and its
+    name, and the labels, shared by worker processes; for each worker a decoded image.
 
     Args:
-        paths: A path, a pattern (`"photos/*.jpg"`), or as many paths as there are, in a list, an array or
-            whatever else is iterated. URLs that `fsspec` knows (`s3://`) are paths too.
+        paths: A path, a pattern (`"photos/*.jpg"`), or any iterable of paths. URLs that `fsspec` knows (`s3://`) are
+            paths too.
         labels: A label for each: numbers or text, shape `(n,)` or `(n, ...)`.
-        class_names: What classes are called, for `ds.class_names`. A label that is text becomes its place there, int32,
-            which is what a loss takes; one that is an integer is a place there already.
-        image_size: As for `image_dataset_from_directory`, and so the others.
+        class_names: The names of the classes, for `ds.class_names`. A text label becomes its place there, int32, for a
+            loss. An integer label is such a place.
+        image_size: As for `image_dataset_from_directory`, like the other options.
         color_mode: `"grayscale"`, `"rgb"` or `"rgba"`: 1, 3 or 4 channels; or `"index"`: the numbers that a PNG stores,
-            a palette's indices and not its colours, as masks of classes have them; with `interpolation="nearest"`.
-        interpolation: How images are resized.
+            a palette's indices and not its colours, for masks of classes, with `interpolation="nearest"`.
+        interpolation: The method of resizing.
         crop_to_aspect_ratio: Crops instead of stretching.
         pad_to_aspect_ratio: Pads with black instead of stretching.
-        data_format: Where the axis of channels is.
+        data_format: The place of the axis of channels.
         decode: `"fast"` decodes large JPEGs smaller; needs `image_size`.
-        dtype: `"uint8"`, or `"float32"` from 0 to 255. That is not rounded, but where bilinear makes less than half as
-            many pixels, see `penstock.image.Resizing`.
+        dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded; for an exception see
+            `penstock.image.Resizing`.
 
     Raises:
-        ArgumentError: There are no paths, or not as many labels, or a label is none of the classes, or an option has no
-            such value.
-        ArgumentTypeError: Something is not a path, or labels are Python objects.
-        SourceError: A pattern fits no file. While reading: a file is gone, or holds no image that can be decoded.
-        ImportError: OpenCV is missing (extra `image`), or `fsspec` for an URL (extra `remote`).
+        ArgumentError: There are no paths, the numbers of labels and paths differ, a label is no class, or an option has
+            no such value.
+        ArgumentTypeError: An item is no path, or labels are Python objects.
+        SourceError: A pattern fits no file. While reading: a file is missing, or holds no image that can be decoded.
+        ImportError: OpenCV is missing (extra `image`), or `fsspec` for a URL (extra `remote`).
 
     Example:
         >>> ds = penstock.from_image_files(["cat.jpg", "dog.png"], labels=["cat", "dog"], image_size=(32, 32))
@@ -327,8 +329,8 @@ def from_image_files(
 def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:
     """Makes a dataset of the handwritten characters of a part of the ETL Character Database, ETL1 to ETL9.
 
-    An element is `(image, label)`: uint8 of shape `(height, width, 1)`, ink light on black, and int32, a place in
-    `class_names` of the dataset: the characters that there are, in the order of their code points.
+    An element is `(image, label)`. The image is uint8 `(height, width, 1)`, light ink on black. The label is int32, a
+    place in `class_names` of the dataset: the existing characters in the order of their code points.
 
     | part | characters | image | levels |
     |---|---|---|---|
@@ -344,26 +346,25 @@ def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Itera
     are one class. Records of ETL8B and ETL9B that hold no character are left out. ETL2 needs the table of its codes,
     `euc_co59.dat`, in the directory too.
 
-    The call looks at names and sizes of files, and reads nothing. The codes of all records are read when `class_names`,
-    an element, or with `groups` the length is first needed: one pass over the files, whose result is kept in a hidden
-    file beside each, or where that cannot be written in `$XDG_CACHE_HOME/penstock`, 4 bytes a record.
+    The call examines names and sizes of files, and reads no file. The codes of all records are read when `class_names`,
+    an element, or with `groups` the length is first needed. That takes one pass over the files. The result, 4 bytes a
+    record, is kept in a hidden file beside each, or in `$XDG_CACHE_HOME/penstock` if that cannot be written.
 
-    Random access: yes. Order: that of the files' names, and within them of the records; in most parts all of one
-    character come together, so shuffle, and split with a seed.
+    Random access: yes. Order: files by name, and the records of each file. In most parts the records of one character
+    are neighbours, so shuffle, and split with a seed.
     Memory: 4 bytes an element in each process, 12 with `groups`; 3 MiB for each worker.
 
     Args:
-        directory: The folder of the database or of one part, as unpacked; folders in it are looked into. Files are
-            known by their names (`ETL1C_01`, `ETL8B2C1`), in upper or lower case. Others, such as `ETL8INFO`, are
-            passed over.
-        part: Which part; may be left out where there is one alone.
-        groups: Which characters, of `"kanji"`, `"hiragana"`, `"katakana"`, `"digits"`, `"latin"` and `"symbols"`.
+        directory: The unpacked folder of the database or of one part, with its folders. Files are recognised by their
+            names (`ETL1C_01`, `ETL8B2C1`), in upper or lower case. Other files, such as `ETL8INFO`, are ignored.
+        part: The part; optional if there is only one.
+        groups: The characters: some of `"kanji"`, `"hiragana"`, `"katakana"`, `"digits"`, `"latin"` and `"symbols"`.
             None for all.
 
     Raises:
-        ArgumentError: There is no such part or group, or several parts and none is chosen.
-        SourceError: There are no such files, or one is not whole records; later: a record has an unknown code, or
-            there is no character of these groups. File and record are named.
+        ArgumentError: There is no such part or group, or there are several parts and `part` is None.
+        SourceError: There are no such files, or a file is not whole records. While reading: a record has an unknown
+            code, or the groups have no character. The message has the file and the record.
 
     Example:
         >>> record = bytes([0, 1, 0x24, 0x22]) + b"A   " + bytes(504)  # of a blank sheet, after the dummy
@@ -384,11 +385,11 @@ def _path(verb: str, path: object) -> str:
 
 def _decoding(
     verb: str,
-    image_size: Any,
+    size: Any,
     color_mode: Any,
     interpolation: Any,
-    is_cropped: bool,
-    is_padded: bool,
+    crops: Any,
+    pads: Any,
     data_format: Any,
     decode: Any,
     dtype: Any,
@@ -401,15 +402,15 @@ def _decoding(
         data_format = "channels_last"
         with suppress(KeyError, AttributeError):
             data_format = sys.modules["keras"].config.image_data_format()
-    if is_cropped and is_padded:
+    if crops and pads:
         raise ArgumentError(f"{verb}(): crop_to_aspect_ratio and pad_to_aspect_ratio do not go together. Choose one.")
-    if image_size is None and (is_cropped or is_padded or decode == "fast"):
+    if size is None and (crops or pads or decode == "fast"):
         raise ArgumentError(f"{verb}() needs an image_size to crop, pad or decode for.")
     return Decoding(
-        _size(verb, image_size),
+        _size(verb, size),
         color_mode=color_mode,
         interpolation=interpolation,
-        fit="crop" if is_cropped else "pad" if is_padded else "stretch",
+        fit="crop" if crops else "pad" if pads else "stretch",
         decode=decode,
         dtype=np.dtype(dtype),
         data_format=data_format,

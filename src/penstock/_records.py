@@ -1,4 +1,4 @@
-"""The functions that make datasets of files of records, and write such files."""
+"""Datasets of files of records, and the writer of such files."""
 
 import math
 import os
@@ -26,8 +26,8 @@ def from_tfrecord(
 ) -> Dataset:
     """Makes a dataset of the records of TFRecord files, one file after the other. TensorFlow is not needed.
 
-    An element is the bytes of a record, uint8 of shape `(None,)`; with `features`, which says what the records hold
-    as `tf.io.parse_example` does, a dict of arrays:
+    An element is the bytes of a record, uint8 of shape `(None,)`. With `features`, which describes the records as in
+    `tf.io.parse_example`, it is a dict of arrays:
 
     | feature is | spec | element |
     |---|---|---|
@@ -36,28 +36,28 @@ def from_tfrecord(
     | a `bytes_list` of one | any dtype of numbers, the same | its bytes, as `np.frombuffer` reads them |
     | a `bytes_list` | `"U"` or `"S"`, `()`, `(n,)` or `(None,)` | text (UTF-8), or byte strings |
 
-    Reads nothing but names and sizes. When the length is first needed, the heads of all records are read, and what
-    is found is kept for the next time: in a hidden file beside each file, or where that cannot be written in
-    `$XDG_CACHE_HOME/penstock`. It is made anew when a file has changed. Compressed files are decompressed there,
-    once, because there is no random access within them: that takes as much disk as their content.
+    The call examines names and sizes. When the length is first needed, the heads of all records are read. The result
+    is kept in a hidden file beside each file, or in `$XDG_CACHE_HOME/penstock` if that cannot be written. It is made
+    again when a file has changed. Compressed files have no random access, so they are decompressed there once, which
+    takes as much disk as their content.
 
-    Random access: yes. Order: that of the paths given, and of the names that a pattern finds.
+    Random access: yes. Order: that of the given paths; the files of a pattern by name.
     Memory: 8 bytes a record in each process; 2 MiB and the largest record for each worker.
 
     Args:
-        paths: A path, a pattern (`"train-*.tfrecord"`), an URL that `fsspec` knows (`s3://`), or a list of these.
+        paths: A path, a pattern (`"train-*.tfrecord"`), a URL that `fsspec` knows (`s3://`), or a list of these.
         features: Names and `ArraySpec`s, or TensorFlow's `FixedLenFeature`s, `FixedLenSequenceFeature`s and
-            `VarLenFeature`s; others are not read. `"auto"`: those of the first record, whose bytes are uint8 of shape
-            `(None,)`.
+            `VarLenFeature`s; other features are not read. `"auto"`: those of the first record, with bytes as uint8 of
+            shape `(None,)`.
         defaults: Values of features that records may lack.
-        compression: `"auto"` finds it out.
-        check_crc: False leaves the checksums alone, and finds no flipped bit.
-        cache_dir: Where to keep what is found out, instead of beside the files.
+        compression: `"auto"` detects it.
+        check_crc: False skips the checksums, and finds no flipped bit.
+        cache_dir: The folder for the results, instead of beside the files.
 
     Raises:
-        ImportError: `google-crc32c` is missing (extra `tfrecord`), or `fsspec` for an URL (extra `remote`).
-        SourceError: A file is not there; later: it is damaged or cut off. File, record and byte are named.
-        SpecError: When it is read: a record lacks a feature, or has it in another shape; the record is named.
+        ImportError: `google-crc32c` is missing (extra `tfrecord`), or `fsspec` for a URL (extra `remote`).
+        SourceError: A file is missing. While reading: it is damaged or cut off. The message has file, record and byte.
+        SpecError: While reading: a record lacks a feature, or has it in another shape. The message has the record.
 
     Example:
         >>> write_tfrecord("digits.tfrecord", [{"x": np.eye(2, dtype="uint8"), "label": np.int64(i)} for i in range(3)])
@@ -81,24 +81,24 @@ def from_tar(
 ) -> Dataset:
     """Makes a dataset of the samples of tar files, one file after the other, in WebDataset's form.
 
-    Members that follow one another and have one key are a sample: the key of `train/0001.seg.png` is `train/0001`,
-    and `seg.png` its field. An element is a dict of the fields in lower case, uint8 of shape `(None,)`, and of the key
-    as `"__key__"`. Decode them in `map`.
+    Consecutive members with one key are a sample. The key of `train/0001.seg.png` is `train/0001`, and its field is
+    `seg.png`. An element is a dict of the fields in lower case, uint8 of shape `(None,)`, and of the key as
+    `"__key__"`. Decode the fields in `map`.
 
-    Reads the headers of the first sample, and those of all when the length is first needed; what is found is kept in a
-    hidden file beside each, or in `$XDG_CACHE_HOME/penstock`, and made anew when a file has changed.
+    Reads the headers of the first sample, and all headers when the length is first needed. The result is kept in a
+    hidden file beside each, or in `$XDG_CACHE_HOME/penstock`, and made again when a file has changed.
 
-    Random access: yes. Order: that of the paths given, and of the names that a pattern finds.
+    Random access: yes. Order: that of the given paths; the files of a pattern by name.
     Memory: 16 bytes a member and its key in each process; 2 MiB and the largest member for each worker.
 
     Args:
-        paths: A path, a pattern (`"train-*.tar"`), an URL that `fsspec` knows (`s3://`), or a list of these.
-        fields: Those to read; None for those of the first sample. Every sample must have them.
-        cache_dir: Where to keep what is found out, instead of beside the files.
+        paths: A path, a pattern (`"train-*.tar"`), a URL that `fsspec` knows (`s3://`), or a list of these.
+        fields: The fields to read; None for those of the first sample. Every sample must have them.
+        cache_dir: The folder for the results, instead of beside the files.
 
     Raises:
-        SourceError: A file is not there, compressed, damaged or cut off, or holds links or sparse members; when
-            it is read: a sample lacks a field.
+        SourceError: A file is missing, compressed, damaged or cut off, or has links or sparse members. While reading:
+            a sample lacks a field.
 
     Example:
         >>> import io, tarfile
@@ -123,23 +123,23 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
     An element is a dict of the columns: numbers, truth values and times as scalars of the same dtype, lists as arrays
     `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. Nothing is cast.
 
-    Reads the footer of the first file, and those of all when the length is first needed. A row group is the least
-    that can be decoded. What was decoded is kept, up to 128 MiB: so much data are decoded once, in any order. Of more,
-    in random order over all of them, many row groups are decoded for every batch. So shuffle within a window of a few
-    row groups (`shuffle(window=...)`), or `materialize` first.
+    Reads the footer of the first file, and all footers when the length is first needed. A row group is the smallest
+    unit of decoding. Up to 128 MiB of decoded row groups are kept, so smaller data are decoded once, in any order. A
+    random order over larger data decodes many row groups for every batch. So shuffle within a window of a few row
+    groups (`shuffle(window=...)`), or `materialize` first.
 
-    Random access: yes. Order: that of the paths given, and of the names that a pattern finds.
-    Memory: decoded row groups, 128 MiB of them or two neighbours that are larger, in each process that reads; all
-    where they are less. They are part of what a loader projects. With a `memory_limit` less is kept, one at least.
+    Random access: yes. Order: that of the given paths; the files of a pattern by name.
+    Memory: in each process that reads, 128 MiB of decoded row groups, or two larger neighbours. They are part of the
+    projected memory. With a `memory_limit` fewer are kept, at least one.
 
     Args:
-        paths: A path, a pattern (`"train-*.parquet"`), an URL that `fsspec` knows (`s3://`), or a list of these.
-        columns: Those to read, in this order; None for all.
+        paths: A path, a pattern (`"train-*.parquet"`), a URL that `fsspec` knows (`s3://`), or a list of these.
+        columns: The columns to read, in this order; None for all.
 
     Raises:
-        ImportError: `pyarrow` is missing (extra `parquet`), or `fsspec` for an URL (extra `remote`).
-        SourceError: A file is not there, not of this format, or damaged; when it is read: a value is null. File, row
-            group, row and column are named.
+        ImportError: `pyarrow` is missing (extra `parquet`), or `fsspec` for a URL (extra `remote`).
+        SourceError: A file is missing, has another format, or is damaged. While reading: a value is null. The message
+            has the file, row group, row and column.
         SpecError: A column is a struct, map or decimal; or the files differ.
 
     Example:
@@ -154,10 +154,10 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
 
 
 def from_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> Dataset:
-    """Makes a dataset of the rows of Arrow files (Feather, version 2), as `from_parquet` does of Parquet's.
+    """Makes a dataset of the rows of Arrow files (Feather, version 2), like `from_parquet`.
 
-    Files are mapped: of batches that are not compressed only the rows that are read come into memory, and random
-    order costs no more than order. Such a file must not be shortened while it is read: the process would die.
+    Files are mapped. Only the requested rows of uncompressed batches come into memory, and random order costs no more
+    than order. Such a file must not be shortened while it is read: the process would die.
 
     Example:
         >>> import pyarrow, pyarrow.feather
@@ -184,21 +184,21 @@ def write_tfrecord(
 ) -> None:
     """Writes elements as the records of a TFRecord file, which TensorFlow reads too.
 
-    Bytes, and arrays `(n,)` of uint8, become records as they are; a dict of arrays, numbers, text and bytes becomes a
+    Bytes, and arrays `(n,)` of uint8, become records as they are. A dict of arrays, numbers, text and bytes becomes a
     `tf.train.Example`: float32 a `float_list`, int64 an `int64_list`, text and byte strings a `bytes_list`. Arrays of
-    every other dtype become one byte string of their content, since Examples have no other numbers. So
-    `from_tfrecord(path, features=ds.element_spec)` gives back what was written, to the bit.
+    other dtypes become one byte string of their content, because Examples have no other numbers. So
+    `from_tfrecord(path, features=ds.element_spec)` reads the same elements, to the bit.
 
     The file gets its name when it is complete. Memory: one element.
 
     Args:
-        path: Where to write, on this machine.
-        elements: A dataset, or anything that gives elements.
+        path: A path on this machine.
+        elements: A dataset, or any iterable of elements.
         compression: None, `"gzip"` or `"zlib"`.
 
     Raises:
-        ArgumentError: The dataset is endless, or the path is an URL.
-        SpecError: An element is none of these; its number is given.
+        ArgumentError: The dataset is endless, or the path is a URL.
+        SpecError: An element is none of these. The message has its number.
 
     Example:
         >>> write_tfrecord("squares.tfrecord", penstock.range(5).map(lambda i: {"i": i, "square": i * i}))
@@ -216,6 +216,6 @@ def write_tfrecord(
 
 
 def _require_local(what: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuses an URL, in whose place a directory `s3:` would be made here."""
+    """Refuses a URL, which would create a directory `s3:` here."""
     if isinstance(path, str) and "://" in path:
         raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")

@@ -22,28 +22,28 @@ def timeseries_dataset_from_array(
     start_index: int | None = None,
     end_index: int | None = None,
 ) -> Dataset:
-    """Makes a dataset of sliding windows over a time series: Keras's function of this name, for data on disk too.
+    """Makes a dataset of sliding windows over a time series: Keras's function of this name, also for data on disk.
 
-    An element is a batch `(windows, targets)`, windows `(batch_size, sequence_length, *row)`, or of windows alone
-    where `targets` is None; with `batch_size=None` it is one window. Window `i` is the rows `start_index +
-    i * sequence_stride + k * sampling_rate` of the data, its target row `start_index + i * sequence_stride` of the
+    An element is a batch `(windows, targets)`, windows `(batch_size, sequence_length, *row)`. If `targets` is None, it
+    is a batch of windows. With `batch_size=None` it is one window. Window `i` is the rows `start_index +
+    i * sequence_stride + k * sampling_rate` of the data. Its target is row `start_index + i * sequence_stride` of the
     targets. Dtypes do not change. The same as `from_arrays(data)[start:end].windows(...)`.
 
-    Random access: yes. Order: with `shuffle`, by `ds.shuffle(seed)`, anew in each epoch; else that of time.
-    Memory: none: rows are read where they lie.
+    Random access: yes. Order: with `shuffle`, by `ds.shuffle(seed)`, new in each epoch; else that of time.
+    Memory: none: rows are read in place.
 
     Args:
-        data: What `from_arrays` takes (an array, a memmap, an HDF5 dataset, a Zarr array), the path of a `.npy` file,
-            or a dataset.
+        data: An argument of `from_arrays` (an array, a memmap, an HDF5 dataset, a Zarr array), the path of a `.npy`
+            file, or a dataset.
         targets: The same, or None.
         sequence_length: Rows in a window.
-        sequence_stride: How far a window starts after the one before.
-        sampling_rate: How far apart the rows of a window are.
+        sequence_stride: The distance between the starts of two windows.
+        sampling_rate: The distance between two rows of a window.
         batch_size: Windows in a batch, or None.
         shuffle: Whether windows come in random order.
-        seed: Any integer; None is 0: the same order in every run, where Keras draws one.
-        start_index: The first row that is used.
-        end_index: The row after the last that is used, below the length of the data.
+        seed: Any integer; None is 0: the same order in every run. Keras draws a seed.
+        start_index: The first row to use.
+        end_index: The row after the last to use, below the length of the data.
 
     Raises:
         ArgumentError: A number is out of range, no window fits, or there are too few targets.
@@ -74,7 +74,7 @@ def timeseries_dataset_from_array(
         )
     windows = rows[first:last].windows(length, shift=shift, stride=rate)
     if targets is not None:
-        # As Keras has it: no more windows than there are targets, whatever `start_index` is.
+        # As in Keras, no more windows than targets, for any `start_index`.
         goals = _rows(targets)
         windows = windows.take(min(len(windows), -(-len(goals) // shift)))
         ahead = goals[first:last][::shift]

@@ -299,7 +299,7 @@ def test_arguments_that_cannot_be_meant_are_refused():
         one_of(rotate(1), lambda image: image)
     with pytest.raises(ArgumentError, match="'mask' is in on= and in masks="):
         compose(rotate(1), on=["image", "mask"], masks="mask")
-    with pytest.raises(ArgumentError, match=r"compose\(\) has no distortion"):
+    with pytest.raises(ArgumentError, match=r"compose\(\) got no distortion"):
         compose()
     with pytest.raises(ArgumentError, match="whose settings it cannot follow: give them to the outermost"):
         compose(compose(rotate(1), on=0), blur(1))
