@@ -62,14 +62,14 @@ def test_a_system_that_starts_no_process_is_an_error_in_time(monkeypatch: pytest
     def refuse(*_: Any) -> Any:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(_pool, "Child", refuse)
+    monkeypatch.setattr(_pool, "WorkerProcess", refuse)
     with pytest.raises(ps.WorkerError, match=r"The system starts no more processes.*executor='threads' needs none"):
         ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1)
 
 
 @pytest.mark.slow
 def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    child, refused = _pool.Child, []
+    child, refused = _pool.WorkerProcess, []
 
     def once(*arguments: Any) -> Any:
         if not refused:
@@ -77,7 +77,7 @@ def test_a_process_that_cannot_be_started_once_is_started_later(monkeypatch: pyt
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return child(*arguments)
 
-    monkeypatch.setattr(_pool, "Child", once)
+    monkeypatch.setattr(_pool, "WorkerProcess", once)
     with ps.range(10).map(lambda x: x).batch(5).loader("processes", workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
@@ -233,7 +233,7 @@ def test_a_plan_that_comes_after_its_loader_was_closed_is_not_kept_for_another(m
         is_looked_at = threading.Event()
         pool.post(is_looked_at.set)
         assert is_looked_at.wait(DEADLINE_S)
-        assert (len(pool._plans), len(pool.shared._held)) == (1, held)
+        assert (len(pool._tasks), len(pool.shared._held)) == (1, held)
         assert len(list(batches)) == 20
 
 
@@ -271,11 +271,11 @@ def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
         assert [int(x) for x in loader] == [1, 2]
 
 
-def test_a_batch_kept_until_modules_are_taken_apart_rings_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    bell = _pool._Bell()
+def test_a_batch_kept_until_modules_are_taken_apart_notifies_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakeup = _pool.Wakeup()
     monkeypatch.setattr(_pool, "contextlib", None)
     monkeypatch.setattr(_pool, "os", None)
     for _ in range(70_000):  # more than a pipe holds
-        bell.ring()
+        wakeup.notify()
     monkeypatch.undo()
-    assert os.read(bell.descriptor, 1) == b"\0"
+    assert os.read(wakeup.receiver, 1) == b"\0"

@@ -1,4 +1,4 @@
-"""The pool hears of the units of one worker in the order in which that worker did them, however its looks fall."""
+"""The pool hands on the units of one worker in the order in which that worker did them, whenever it looks."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,33 +7,38 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.lower._program import Unit
-from penstock.run.pool._client import Job
+from penstock.lower._program import Unit, UnitResult
 from penstock.run.pool._pool import Pool
-from penstock.run.pool._task_queue import CLAIMED, DONE, FREE, TOLD
+from penstock.run.pool._task_queue import ANSWERED, CLAIMED, DONE, FREE
+from penstock.run.pool._tasks import Job
 from penstock.run.pool._worker import Message
 
 PLACE_COUNT = 3
-"""Of the board, as far as it is looked at here."""
+LOOK_COUNT = 3
 
 
-class Looked:
-    """Stands for a board while a worker goes on between any two places that the pool looks at."""
+class FakeQueue:
+    """Stands for a task queue, whose worker finishes units just before the pool takes the lock."""
 
     def __init__(self, states: list[int], steps: dict[int, list[tuple[int, int]]]) -> None:
         self._states = states
         self._steps = steps
+        self._is_locked = False
         self.look_count = 0
 
+    def try_lock(self) -> bool:
+        for place, state in self._steps.pop(self.look_count, ()):
+            self._states[place] = state
+        self.look_count += 1
+        self._is_locked = True
+        return True
+
+    def unlock(self) -> None:
+        self._is_locked = False
+
     def places(self, state: int) -> list[int]:
-        found = []
-        for place in range(PLACE_COUNT):
-            for done, to in self._steps.pop(self.look_count, ()):
-                self._states[done] = to
-            self.look_count += 1
-            if self._states[place] == state:
-                found.append(place)
-        return found
+        assert self._is_locked  # or the worker could finish two units between two looks
+        return [place for place in range(PLACE_COUNT) if self._states[place] == state]
 
     def owner(self, place: int) -> int:
         return 0
@@ -42,54 +47,51 @@ class Looked:
         self._states[place] = FREE
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("places", [(0, 2), (2, 0)], ids=["one after the other", "where the board begins again"])
-@pytest.mark.parametrize("first", [DONE, TOLD], ids=["done", "told"])
-@pytest.mark.parametrize("second", [DONE, TOLD], ids=["done", "told"])
-def test_what_was_done_first_is_heard_of_first_whenever_the_pool_looks(
+@pytest.mark.parametrize("places", [(0, 2), (2, 0)], ids=["one after the other", "where the queue begins again"])
+@pytest.mark.parametrize("first", [DONE, ANSWERED], ids=["done", "answered"])
+@pytest.mark.parametrize("second", [DONE, ANSWERED], ids=["done", "answered"])
+def test_units_are_handed_on_in_their_order_whenever_the_pool_looks(
     places: tuple[int, int], first: int, second: int
 ) -> None:
     heard: list[int] = []
 
-    def finished(unit: Unit, error: BaseException | None) -> None:
+    def finished(unit: Unit, result: UnitResult) -> list[Unit]:
         heard.append(unit.generation)
+        return []
 
     pool = Pool()  # its own thread has nothing to do, and sleeps
-    board = pool._board
-    plan: Any = SimpleNamespace(
-        closed_at=0.0, unfinished_count=0, receiver=SimpleNamespace(finished=finished, told=lambda unit, payload: None)
-    )
-    look_count = 5 * PLACE_COUNT  # more than one turn has
+    queue = pool._queue
+    task: Any = SimpleNamespace(closed_at=0.0, unfinished_count=0, receiver=SimpleNamespace(finished=finished))
     try:
-        for begin in range(look_count):
-            for end in range(begin, look_count):
+        for begin in range(LOOK_COUNT):
+            for end in range(begin, LOOK_COUNT):
                 heard.clear()
-                jobs = [Job(plan, Unit(0, 0, 0, 1, slot=0, generation=generation)) for generation in (1, 2)]
+                jobs = [Job(task, Unit(0, 0, 0, 1, slot=0, generation=generation)) for generation in (1, 2)]
                 pool._jobs = dict(zip(places, jobs, strict=True))
-                pool._told = {
-                    place: Message("made", place, None)
+                pool._messages = {
+                    place: Message("made", place, ((), ()))
                     for place, state in zip(places, (first, second), strict=True)
-                    if state == TOLD
+                    if state == ANSWERED
                 }
                 states = [FREE] * PLACE_COUNT
                 states[places[0]] = states[places[1]] = CLAIMED
                 steps: dict[int, list[tuple[int, int]]] = {}
                 steps.setdefault(begin, []).append((places[0], first))
                 steps.setdefault(end, []).append((places[1], second))
-                pool._board = looked = Looked(states, steps)  # type: ignore[assignment]
-                while looked.look_count <= look_count or pool._jobs:
+                pool._queue = looked = FakeQueue(states, steps)  # type: ignore[assignment]
+                while looked.look_count <= LOOK_COUNT and pool._jobs:
                     pool._collect()
                 assert heard == [1, 2], (begin, end)
     finally:
-        pool._board = board
-        pool.tenant_count = 0
+        pool._queue = queue
+        pool.client_count = 0
         pool.post(lambda: None)
         pool._thread.join()
 
 
 @pytest.mark.slow
 def test_streams_continue_where_the_task_queue_wraps_around() -> None:
-    """Units have places on a board of 4,096, a circle: those of a stream are heard of in order all the same."""
+    """Units have places in a queue of 4,096, a circle. Those of a stream are handed on in order all the same."""
 
     def rows() -> Any:
         for number in range(20):
@@ -104,7 +106,7 @@ def test_streams_continue_where_the_task_queue_wraps_around() -> None:
 
 @pytest.mark.slow
 def test_text_of_units_that_end_while_the_pool_looks_belongs_to_its_element() -> None:
-    # A worker may say what it has to say between two looks at the board.
+    # A worker may send its text between two looks at the queue.
     with ps.range(12_000).map(lambda x: f"n{x}").batch(6).loader("processes", workers=4) as loader:
         for number, batch in enumerate(loader):
             assert batch.tolist() == [f"n{6 * number + row}" for row in range(6)]

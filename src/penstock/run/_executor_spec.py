@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
 from penstock.lower._batches import is_remote
-from penstock.lower._program import Program, Unit
+from penstock.lower._program import Program, Unit, UnitResult
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.plan._cache import Cache
 from penstock.plan._map import Map, adopt, learn
@@ -21,11 +21,9 @@ from penstock.plan._tolerate import FailureFilter
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 from penstock.run.executors._executor import Client, Executor, start_thread
-from penstock.run.executors._processes import pool_deadline_s
 from penstock.run.executors._registry import EXECUTORS
-from penstock.run.pool._client import PoolClient
 from penstock.run.pool._payload import PlanPayload, pack
-from penstock.run.pool._pool import join, join_alone
+from penstock.run.pool._pool import PoolClient, join, join_alone, pool_deadline_s
 from penstock.run.pool._remote_error import unpickled
 
 _log = logging.getLogger("penstock")
@@ -65,13 +63,13 @@ class ExecutorSpec:
         self.events: list[str] = []
         self.timeout_s = timeout_s
         self.is_alone = is_alone
-        self._parcel: PlanPayload | None = None
-        self._tenant: PoolClient | None = None
+        self._payload: PlanPayload | None = None
+        self._pool_client: PoolClient | None = None
 
     @property
     def shared_nbytes(self) -> int:
         """Bytes of arrays that are put where worker processes see them."""
-        return self._parcel.shared_nbytes if self._parcel else 0
+        return self._payload.shared_nbytes if self._payload else 0
 
     @property
     def remarks(self) -> str:
@@ -90,12 +88,13 @@ class ExecutorSpec:
         """
         if self.executor != "processes" or all(each.known_spec for each in walk(node) if isinstance(each, Map)):
             return
-        parcel, answer = pack(node, node), _Answer(node)
-        tenant = self.join_pool()
-        plan = tenant.open(parcel, None, self.timeout_s, answer)
-        tenant.pool.post(lambda: plan.submit([Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)]))
+        payload, answer = pack(node, node), _Answer(node)
+        client = self.join_pool()
+        task = client.open(payload, None, self.timeout_s, answer)
+        unit = Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)
+        client.pool.post(lambda: client.pool.submit(task, [unit]))
         adopt(node, unpickled(answer.wait(pool_deadline_s(self.timeout_s))))
-        tenant.close(plan)
+        client.close(task)
 
     def pack(self, program: Program[Any]) -> None:
         """Gets a program ready to travel, if it has to.
@@ -104,12 +103,12 @@ class ExecutorSpec:
             TravelError: It cannot.
         """
         if self.executor == "processes":
-            self._parcel = pack(program.node, program)
-            while self._finds_held(self._parcel.unseen):
-                self._parcel = pack(program.node, program)
-            if self._parcel.generators:
+            self._payload = pack(program.node, program)
+            while self._finds_held(self._payload.unseen):
+                self._payload = pack(program.node, program)
+            if self._payload.generators:
                 self.events.append(
-                    f"A function holds a random generator ({', '.join(self._parcel.generators)}). Each worker has a "
+                    f"A function holds a random generator ({', '.join(self._payload.generators)}). Each worker has a "
                     "copy of it, so its numbers repeat among workers, and depend on which worker does what. "
                     "random_map(fn) gives fn(element, rng) numbers of its own."
                 )
@@ -136,26 +135,26 @@ class ExecutorSpec:
 
     def take_payload(self) -> PlanPayload:
         """Returns the pickled program."""
-        assert self._parcel is not None
-        return self._parcel
+        assert self._payload is not None
+        return self._payload
 
     def join_pool(self) -> PoolClient:
         """Returns the right to the worker processes of this process."""
-        if self._tenant is None:
+        if self._pool_client is None:
             _undisturbed(self._join)
-        assert self._tenant is not None
-        return self._tenant
+        assert self._pool_client is not None
+        return self._pool_client
 
     def _join(self) -> None:
-        tenant = join_alone(self.events) if self.is_alone else join(self.worker_count, self.events)
-        weakref.finalize(self, tenant.leave).atexit = False
-        self._tenant = tenant
+        client = join_alone(self.events) if self.is_alone else join(self.worker_count, self.events)
+        weakref.finalize(self, client.leave).atexit = False
+        self._pool_client = client
 
     def leave(self) -> None:
         """Lets go of workers that were started to find specs, if no executor was made."""
-        if self._tenant is not None:
-            self._tenant.leave()
-            self._tenant.join(LEAVE_WAIT_S)
+        if self._pool_client is not None:
+            self._pool_client.leave()
+            self._pool_client.join(LEAVE_WAIT_S)
 
 
 def _undisturbed(call: Callable[[], None]) -> None:
@@ -198,17 +197,18 @@ class _Answer:
                 raise error
         finally:
             del error  # its traceback holds this frame, and so whoever waits
-        return self._payload
+        (pickled,) = self._payload
+        return pickled
 
-    def describe(self, unit: Unit, trace: tuple[int, int, int]) -> str:
-        return place_of(trace, self._node) if trace[0] else "the plan, which it loads to see what its functions return"
+    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
+        if status[0]:
+            return place_of(status, self._node)
+        return "the plan, which it loads to see what its functions return"
 
-    def finished(self, unit: Unit, error: BaseException | None) -> None:
-        self._error = error
+    def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
+        self._error, self._payload = result.error, result.rows
         self._is_over.set()
-
-    def told(self, unit: Unit, payload: Any) -> None:
-        self._payload = payload
+        return ()
 
 
 def choose(

@@ -12,8 +12,8 @@ from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._inline import InlineExecutor
 from penstock.run.executors._processes import ProcessesExecutor
 from penstock.run.executors._threads import ThreadsExecutor
-from penstock.run.pool._client import PoolClient
 from penstock.run.pool._payload import PlanPayload
+from penstock.run.pool._pool import PoolClient
 
 
 class ExecutorRequest(Protocol):

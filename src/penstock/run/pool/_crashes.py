@@ -1,55 +1,55 @@
-"""Whose fault the end of a worker was, and what is said of it."""
+"""Crash attribution: which unit a worker died of, when that is an error, and the words for it."""
 
 from typing import Final
 
 from penstock.base._errors import DeadlineError, WorkerError
-from penstock.run.pool._child import Child
-from penstock.run.pool._client import Job, Plan
+from penstock.run.pool._process import WorkerProcess
+from penstock.run.pool._tasks import Job, PoolTask
 
-DEATH_COUNT: Final = 3
-"""How many workers a unit may cost before it is an error: one may have been somebody else's doing."""
-HANG_COUNT: Final = 2
-"""How many workers may stand still on a unit for `timeout_s` each."""
+CRASH_LIMIT: Final = 3
+"""A unit is an error when so many workers in a row died of it. One death may have another cause."""
+HANG_LIMIT: Final = 2
+"""The same for workers that stood still on it for `timeout_s` each."""
 
 
-def blame(child: Child, job: Job, trace: tuple[int, int, int]) -> Exception | None:
+def attribute(worker: WorkerProcess, job: Job, status: tuple[int, int, int]) -> Exception | None:
     """Counts a unit that a worker did not survive.
 
     Args:
-        child: The worker, reaped.
-        job: What it was at.
-        trace: Where in it: see `WorkerStatus`.
+        worker: The worker, reaped.
+        job: The unit that it held.
+        status: Where in the unit it was: see `WorkerStatus`.
 
     Returns:
-        An error if it was one too many; None if the unit is to be done again.
+        An error if the unit reached a limit; None if another worker does it again.
     """
-    if job.unit.generation <= job.plan.words[0]:
+    if job.unit.generation <= job.task.header[0]:
         return None  # given up: whoever gets it does not run it
-    at = job.plan.receiver.describe(job.unit, trace)
-    if child.asked_at:
-        job.hangs += 1
-        text = f"{child} did not get on for timeout_s={job.plan.timeout_s:g} s with {at}. It {child.standstill}"
-        if job.hangs >= HANG_COUNT:
+    at = job.task.receiver.describe(job.unit, status)
+    if worker.asked_at:
+        job.hang_count += 1
+        text = f"{worker} did not get on for timeout_s={job.task.timeout_s:g} s with {at}. It {worker.standstill}"
+        if job.hang_count >= HANG_LIMIT:
             return DeadlineError(
                 f"{text} It was killed, the second worker in a row that did not get on there. If that is how long it "
                 "takes, raise timeout_s."
             )
     else:
-        job.deaths += 1
-        text = f"{child} {child.ending} while it was at {at}."
-        if job.deaths >= DEATH_COUNT:
+        job.crash_count += 1
+        text = f"{worker} {worker.ending} while it was at {at}."
+        if job.crash_count >= CRASH_LIMIT:
             return WorkerError(
-                f"{text} It was the third worker in a row that ended there. {child.likely_cause()} "
+                f"{text} It was the third worker in a row that ended there. {worker.likely_cause()} "
                 "executor='inline' runs it in this process, under a debugger if you like."
             )
-    job.plan.note(f"{text} A new worker does its work again.", is_warning=True)
+    job.task.notes.add(f"{text} A new worker does its work again.")
     return None
 
 
-def note_idle(child: Child, plan: Plan) -> None:
-    """Notes the end of a worker that had no unit, for the report of a loader whose units it could have had."""
-    if child.asked_at:
-        text = f"{child} took no work for timeout_s={plan.timeout_s:g} s. It {child.standstill}"
+def note_idle_crash(worker: WorkerProcess, task: PoolTask) -> None:
+    """Notes the end of a worker that had no unit, in the report of a loader whose units it could have had."""
+    if worker.asked_at:
+        text = f"{worker} took no work for timeout_s={task.timeout_s:g} s. It {worker.standstill}"
     else:
-        text = f"{child} {child.ending} while it waited for work."
-    plan.note(f"{text} A new worker takes its place.", is_warning=True)
+        text = f"{worker} {worker.ending} while it waited for work."
+    task.notes.add(f"{text} A new worker takes its place.")

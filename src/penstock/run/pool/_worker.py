@@ -1,19 +1,18 @@
-"""All that runs in a worker process: it claims units, runs them, and says when they are done.
+"""All that runs in a worker process: it claims units, runs them, and reports when they are done.
 
-Started by `_pool.py` as a fresh interpreter that imports penstock and NumPy, and nothing of the user's but what
-the functions of a plan ask for. A plan is loaded when its first unit is claimed, so what is wrong with it is
-told as that unit's error.
+The parent starts it as a fresh interpreter that imports penstock and NumPy, and of the user's modules only what the
+functions of a plan need. A task is loaded when its first unit is claimed, so an error in loading it is that unit's.
 
 Each wait, and what ends it.
 - For a token or a message (`serve`): ended by one, or by the parent's end, which closes both.
-- For the message that opens a plan (`_run`): the parent sent it before it queued the first unit of the plan.
-- For the board's lock: see `_board.py`.
-- To send a message or ring the bell: ended by the parent, which reads them, or by its end.
-What ends the worker: the parent closes the control socket; or it kills it; or it dies, and then the system
-kills the worker at once, whatever it is doing (Linux), or the next of these waits fails.
+- For the message that opens a task (`_run`): the parent sent it before it queued the first unit of the task.
+- For the lock of the queue: see `_task_queue.py`.
+- To send a message: ended by the parent, which reads it, or by the parent's end.
+What ends the worker: the parent closes the control socket, or kills the worker, or dies. If the parent dies, the system
+kills the worker at once, whatever it is doing (Linux); or else the next of these waits fails.
 
-SIGINT, SIGTERM and the user's signals are for the parent, which decides. Whoever sends them to a whole group or
-container would otherwise take the workers away from a program that wants to finish its work.
+SIGINT, SIGTERM and the user's signals are for the parent, which decides. If somebody sends them to a whole group or
+container, the workers stay, so that the program can finish its work.
 """
 
 import contextlib
@@ -27,7 +26,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
@@ -35,7 +33,7 @@ import cloudpickle
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
 from penstock.lower._batches import ParallelProgram
-from penstock.lower._program import Program, Unit
+from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import MemoryFile, map_shared
 from penstock.memory._pickles import dumps
 from penstock.memory._ring import RingView
@@ -49,22 +47,22 @@ from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
-from penstock.run.pool._task_queue import DONE, TOLD, TaskQueue
+from penstock.run.pool._task_queue import ANSWERED, DONE, TaskQueue
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
-"""Has a worker write its Python stacks to its control socket, whatever it is doing. Of the signals that nobody else
-sends: a worker that ran got SIGSEGV while its frames were walked (seen once in thousands of times, CPython 3.11). That
-does no harm to one that is to be replaced."""
+"""Makes a worker write its Python stacks to its control socket, whatever it is doing. It is a signal that nobody else
+sends, because walking the frames of a worker that runs can crash it (seen once in thousands of times, CPython 3.11).
+That does no harm to a worker that is about to be replaced."""
 PACKET_NBYTES: Final = 1 << 16
-"""The most that a message may have; what is larger goes along as a memory file."""
+"""The largest message. A larger one goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
 _FRAMEWORKS: Final = ("jax", "keras", "tensorflow", "torch")
 
 
 class Opening(NamedTuple):
-    """What opens a plan in a worker. With it come the descriptors of the ring, and of the spans of a stream."""
+    """Opens a task in a worker. With it come the descriptors of the ring, and of the spans of a stream."""
 
-    plan: int
+    task: int
     data: Place
     """The pickled plan, in the pool's shared file: a program, or a `Node` whose specs are asked for."""
     arrays: tuple[Place, ...]
@@ -72,79 +70,73 @@ class Opening(NamedTuple):
     slot_count: int
     """Of the ring."""
     file_nbytes: tuple[int, ...]
-    """Of the memory behind the descriptors; none for a plan without a ring."""
+    """Of the memory behind the descriptors; none for a task without a ring."""
     timeout_s: float
     """How long a worker may stand still."""
     directory: str
-    """Where the parent was, for functions that open files by relative paths."""
+    """The parent's working directory, for functions that open files by relative paths."""
     path: tuple[str, ...]
     """Where the parent finds modules."""
 
 
 class Closing(NamedTuple):
-    """What closes a plan in a worker."""
+    """Closes a task in a worker."""
 
-    plan: int
+    task: int
 
 
 class Message(NamedTuple):
-    """What a worker tells its parent."""
+    """What a worker sends to its parent."""
 
     kind: str
-    """`ready`; of a unit: `error`, `objects`, `specs`; of a plan: `imported`, `free` (the GIL)."""
+    """`ready`; of a unit: `error`, `made`; of a task: `imported`, `free` (the GIL)."""
     number: int
-    """The place of the unit, or the number of the plan."""
+    """The place of the unit, or the number of the task."""
     payload: Any
 
 
-def main(number: int, parent: int, control: int, board: int, shared: int, tokens: int, bell: int) -> None:
-    """Runs a worker until its parent has had enough.
+def main(number: int, parent: int, control: int, queue: int, shared: int, tokens: int, wakeup: int) -> None:
+    """Runs a worker until its parent dismisses it.
 
     Args:
         number: The worker's number in its pool.
         parent: The process that started it.
         control: A socket of packets to the parent.
-        board: The memory file of the board.
+        queue: The memory file of the task queue.
         shared: The memory file of plans and shared arrays.
-        tokens: A pipe, read without waiting: a byte for each unit queued.
-        bell: A pipe to the parent: a byte when it is to look at the board.
+        tokens: A pipe, read without waiting: a byte for a worker that sleeps, when there is a unit for it.
+        wakeup: A pipe to the parent, written without waiting: a byte when it is to look at the queue.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before that
-    for descriptor in (control, board, shared, tokens, bell):
-        os.set_inheritable(descriptor, False)  # what a function may start has no business with them
+    for descriptor in (control, queue, shared, tokens, wakeup):
+        os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(ignored, _ignore)  # a handler, which is not inherited by what a function may start
+        signal.signal(ignored, lambda *_: None)  # a handler: SIG_IGN would be inherited by what a function starts
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
-    worker = _Worker(number, socket.socket(fileno=control), TaskQueue(board), shared, tokens, bell)
+    worker = _Worker(number, socket.socket(fileno=control), TaskQueue(queue), shared, tokens, wakeup)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
-
-
-def _ignore(signal_number: int, frame: object) -> None:
-    """Does nothing."""
 
 
 @final
 class _Worker:
     def __init__(
-        self, number: int, control: socket.socket, board: TaskQueue, shared: int, tokens: int, bell: int
+        self, number: int, control: socket.socket, queue: TaskQueue, shared: int, tokens: int, wakeup: int
     ) -> None:
         self._number = number
         self._control = control
-        self._board = board
+        self._queue = queue
         self._shared = shared
         self._tokens = tokens
-        self._bell = bell
+        self._wakeup = wakeup
         self._pid = os.getpid()
-        self._trace = WorkerStatus(board.trace(number))
-        self._plans: dict[int, _Plan] = {}
-        self._clocks: dict[int, GilClock] = {}
-        """Of plans whose functions are being watched; one worker does it."""
+        self._status = WorkerStatus(queue.status(number))
+        self._tasks: dict[int, _Task] = {}
         self._poll = select.poll()
         self._poll.register(tokens, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -152,26 +144,46 @@ class _Worker:
         self._has_messages.register(control, select.POLLIN)
 
     def serve(self) -> None:
-        self._tell("ready", os.getpid(), None)
+        self._send("ready", os.getpid(), None)
+        queue, number = self._queue, self._number
+        queue.lock()
+        place = queue.claim(number)
+        queue.unlock()
         while True:
-            try:
-                if not os.read(self._tokens, 1):
+            if place is None:
+                if not self._sleep():
                     return
-            except BlockingIOError:
-                self._poll.poll()
-                if not self._take_messages():
-                    return
+                queue.lock()
+                place = queue.claim(number)
+                queue.unlock()
                 continue
-            place = self._board.claim(self._number)
-            if place is not None:
-                self._run(place)
+            task, unit = self._entry(place)
+            state = self._run(place, task, unit)
+            # One lock for the end of a unit and the claim of the next.
+            queue.lock()
+            is_last = queue.finish(place, state, task.header, unit.slot)
+            place = queue.claim(number)
+            queue.unlock()
+            # Others of a batch that was given up may have been taken from the queue: then none is the last.
+            if is_last or unit.generation <= task.header[0]:
+                self._notify()
 
-    def _take_messages(self) -> bool:
-        """Takes the messages that are there; returns whether the parent wants us to go on."""
+    def _sleep(self) -> bool:
+        """Waits for a token or a message; returns whether the parent wants this worker to go on."""
+        self._poll.poll()
+        try:
+            if not os.read(self._tokens, 1):
+                return False
+        except BlockingIOError:  # another worker took it, or it is a message
+            pass
         while self._has_messages.poll(0):
             if not self._take_message():
                 return False
         return True
+
+    def _notify(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the parent has not read those before: it will look
+            os.write(self._wakeup, b"\0")
 
     def _take_message(self) -> bool:
         data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 2)  # which drops flags (CPython 3.11)
@@ -179,79 +191,69 @@ class _Worker:
             return False
         message = pickle.loads(data)
         if isinstance(message, Opening):
-            self._plans[message.plan] = _Plan(message, descriptors)
+            self._tasks[message.task] = _Task(message, descriptors)
         else:
-            self._plans.pop(message.plan, None)
-            self._clocks.pop(message.plan, None)
+            self._tasks.pop(message.task, None)
         return True
 
-    def _run(self, place: int) -> None:
-        number, unit = self._board.entry(place)
-        while number not in self._plans:
+    def _entry(self, place: int) -> "tuple[_Task, Unit]":
+        number, unit = self._queue.entry(place)
+        while number not in self._tasks:
             if not self._take_message():
                 raise BrokenPipeError
-        plan = self._plans[number]
-        self._trace.words[0] = 0
-        self._trace.failures.clear()
-        state = DONE
-        if unit.generation > plan.words[0]:
-            try:
-                with reading_with(RetryBudget(plan.words, unit.generation, plan.timeout_s)):  # loading reads too
-                    if not plan.is_loaded:
-                        self._load(number, plan)
-                    with self._watching(number):
-                        kind, payload = plan.run(unit, self._trace)
-                self._require_own()
-                if kind:
-                    state = TOLD
-                    self._tell(kind, place, payload)
-            except UnwantedError:
-                self._require_own()
-            except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
-                self._require_own()
-                payload = dump_error(error, f"worker {self._number} (pid {self._pid})"), tuple(self._trace.failures)
-                state = TOLD
-                self._tell("error", place, payload)
-        # Others of a batch that was given up may have been taken from the board: then none is the last.
-        if self._board.finish(place, state, plan.words, unit.slot) or unit.generation <= plan.words[0]:
-            os.write(self._bell, b"\0")
+        return self._tasks[number], unit
+
+    def _run(self, place: int, task: "_Task", unit: Unit) -> int:
+        """Runs a unit, sends what there is to say of it, and returns the state of its place."""
+        self._status.words[0] = 0
+        self._status.failures.clear()
+        if unit.generation <= task.header[0]:
+            return DONE
+        result = None
+        try:
+            if not task.is_loaded:
+                self._load(task, unit)
+            result = task.run(unit, self._status)
+            self._require_own()
+            if task.clock is not None and not task.clock.is_alive():
+                self._report_clock(task)
+            if result.error is not None:
+                raise result.error
+            if result.rows or result.failures:
+                self._send("made", place, (result.rows, result.failures))
+                return ANSWERED
+        except UnwantedError:
+            self._require_own()
+        except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
+            self._require_own()
+            dumped = dump_error(error, f"worker {self._number} (pid {self._pid})")
+            self._send("error", place, (dumped, tuple(self._status.failures)))
+            return ANSWERED
+        finally:
+            del result  # its error holds this frame
+        return DONE
 
     def _require_own(self) -> None:
-        """Ends a child that a function forked and did not end: there is one of us only."""
+        """Ends a child that a function forked and did not end: there is only one of us."""
         if os.getpid() != self._pid:
             os._exit(0)
 
-    def _load(self, number: int, plan: "_Plan") -> None:
+    def _load(self, task: "_Task", unit: Unit) -> None:
         before, resident, began = set(sys.modules), _resident_nbytes(), time.perf_counter()
-        plan.load(self._shared, self._trace, self._number)
-        if self._number == 0 and plan.computes:
-            self._clocks[number] = GilClock()
-            self._clocks[number].start()
+        with reading_with(RetryBudget(task.header, unit.generation, task.timeout_s)):  # loading may read files
+            task.load(self._shared, self._status, self._number)
         imported = [name for name in _FRAMEWORKS if name in sys.modules and name not in before]
         if imported:
             cost = time.perf_counter() - began, _resident_nbytes() - resident
-            self._tell("imported", number, (imported, *cost))
+            self._send("imported", task.number, (imported, *cost))
 
-    @contextlib.contextmanager
-    def _watching(self, number: int) -> Iterator[None]:
-        clock = self._clocks.get(number)
-        if clock is None:
-            yield
-            return
-        clock.is_busy = True
-        try:
-            yield
-        finally:
-            clock.is_busy = False
-            if not clock.is_alive():
-                del self._clocks[number]
-                if clock.finds_it_free and not self._plans[number].uses_globals:
-                    self._tell("free", number, None)
+    def _report_clock(self, task: "_Task") -> None:
+        clock, task.clock = task.clock, None
+        if clock is not None and clock.finds_it_free and not task.uses_globals:
+            self._send("free", task.number, None)
 
-    def _tell(self, kind: str, number: int, payload: Any) -> None:
-        self._send(dumps(Message(kind, number, payload)))
-
-    def _send(self, data: bytes) -> None:
+    def _send(self, kind: str, number: int, payload: Any) -> None:
+        data = dumps(Message(kind, number, payload))
         if len(data) <= PACKET_NBYTES:
             self._control.sendall(data)
             return
@@ -260,8 +262,8 @@ class _Worker:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{error.strerror}: a worker has {len(data):,} bytes to hand over, and no file in memory is left "
-                "for them. Does a function leave files open?",
+                f"{error.strerror}: a worker has {len(data):,} bytes to hand over, and cannot open another file in "
+                "memory for them. Does a function leave files open?",
             ) from None
         file.map()[: len(data)] = data
         socket.send_fds(self._control, [pickle.dumps(len(data))], [file.descriptor])
@@ -269,8 +271,8 @@ class _Worker:
 
 
 @final
-class _Plan:
-    """A plan in a worker, loaded when it is first run."""
+class _Task:
+    """A task in a worker, loaded when its first unit runs."""
 
     def __init__(self, opening: Opening, descriptors: list[int]) -> None:
         self._opening = opening
@@ -278,13 +280,16 @@ class _Plan:
         for descriptor, nbytes in zip(descriptors, opening.file_nbytes, strict=True):
             self._memories.append(map_shared(descriptor, nbytes))
             os.close(descriptor)
-        self.words = ring_header(self._memories[0], opening.slot_count) if self._memories else own_header()
+        self.number = opening.task
+        self.header = ring_header(self._memories[0], opening.slot_count) if self._memories else own_header()
         self.timeout_s = opening.timeout_s
         self.is_loaded = False
+        self.clock: GilClock | None = None
+        """Watches whether functions hold the GIL, in one worker."""
         self._value: Any = None
 
-    def load(self, shared: int, trace: WorkerStatus, number: int) -> None:
-        """Unpickles the plan, for the worker of this number. Imports what its functions ask for."""
+    def load(self, shared: int, status: WorkerStatus, number: int) -> None:
+        """Unpickles the plan, for the worker of this number. Imports what its functions need."""
         sys.path[:] = self._opening.path
         arrays = [map_private(shared, place) for place in self._opening.arrays]
         self._value = unpack(read_bytes(shared, self._opening.data), arrays)
@@ -297,46 +302,43 @@ class _Plan:
                 RingView(self._memories[0], program.spec, self._opening.slot_count, program.step_count),
                 number,
                 isolation=owned_globals,
-                status=trace,
+                status=status,
                 window=window,
                 timeout_s=self.timeout_s,
                 rows="none" if program.spec.is_bounded else "objects",
             )
+            if number == 0 and program.computes:
+                self.clock = GilClock()
+                self.clock.start()
         self.is_loaded = True
-
-    @property
-    def computes(self) -> bool:
-        """Whether it delivers batches that take computation."""
-        return not isinstance(self._value, Node) and self._value.computes
 
     @property
     def uses_globals(self) -> bool:
         """Whether a function draws from global generators, which threads refuse."""
         return any(isinstance(each, Map) and each.memo.learned.uses_globals for each in walk(self._value.node))
 
-    def run(self, unit: Unit, trace: WorkerStatus) -> tuple[str, Any]:
-        """Runs a unit; returns the kind and the payload of a message, or two empty ones if there is nothing to say."""
-        self._go_there()
-        if isinstance(self._value, Node):
-            trace.times = None  # those would be another plan's
-            takes_any = any(isinstance(each, FailureFilter) for each in walk(self._value))
-            learned = learn(self._value, trace, takes_any=takes_any)
-            # By value, for a named tuple may be the user's.
-            return "specs", cloudpickle.dumps(learned)
-        result = self._runner.run(unit)
-        if result.error is not None:
-            raise result.error
-        return ("made", (result.rows, result.failures)) if result.rows or result.failures else ("", None)
-
-    def _go_there(self) -> None:
-        # Plans of different times share a worker; and a function may have gone elsewhere.
+    def run(self, unit: Unit, status: WorkerStatus) -> UnitResult:
+        """Runs a unit. Its result carries objects that have no place in the slot, or the pickled specs of a plan."""
+        # Tasks of different times share a worker, and a function may change the directory.
         if current_directory() != self._opening.directory:
-            with contextlib.suppress(OSError):  # it is gone; and most functions do not care
+            with contextlib.suppress(OSError):  # it is gone, and most functions do not need it
                 os.chdir(self._opening.directory)
+        if isinstance(self._value, Node):
+            status.times = None  # those would be another task's
+            takes_any = any(isinstance(each, FailureFilter) for each in walk(self._value))
+            learned = learn(self._value, status, takes_any=takes_any)
+            return UnitResult(rows=(cloudpickle.dumps(learned),))  # by value, for a named tuple may be the user's
+        if self.clock is None:
+            return self._runner.run(unit)
+        self.clock.is_busy = True
+        try:
+            return self._runner.run(unit)
+        finally:
+            self.clock.is_busy = False
 
 
 def current_directory() -> str:
-    """Where this process is; nothing where that was deleted meanwhile."""
+    """The working directory of this process; empty where that was deleted meanwhile."""
     try:
         return os.getcwd()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A worker process as its parent sees it: how it is started, spoken to, stopped, and what its end was.
+"""A worker process as its parent sees it: its start, messages to and from it, its end and the cause of that.
 
-Used by the one thread of a pool, and never waits.
+Only the thread of a pool uses it, and nothing here waits.
 """
 
 import contextlib
@@ -30,25 +30,25 @@ _THREAD_COUNTS: Final = (
     "NUMEXPR_NUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
-"""What libraries read to know how many threads to start; a worker's share of the CPUs."""
+"""Libraries read here how many threads to start: as many as a worker's share of the CPUs."""
 _HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""Has glibc keep up to 128 MiB of what a function let go of, for its next element; arrays above 32 MiB, the most that
-it takes, are given back. See design/0020."""
+"""Makes glibc keep up to 128 MiB of freed memory for the next element. Arrays above 32 MiB, its largest threshold, go
+back to the system. See design/0020."""
 _PICKLE: Final = pickle.dumps(None)[:1]
-"""How a message begins; anything else is text of faulthandler."""
+"""The first byte of a message. Anything else is text of faulthandler."""
 
 
 class Channels(NamedTuple):
-    """Descriptors that all workers of a pool have."""
+    """Descriptors that all workers of a pool have, as `main` of a worker takes them."""
 
-    board: int
+    queue: int
     shared: int
     tokens: int
-    bell: int
+    wakeup: int
 
 
 @final
-class Child:
+class WorkerProcess:
     """One worker process.
 
     Args:
@@ -63,26 +63,23 @@ class Child:
     def __init__(self, number: int, channels: Channels, thread_count: int) -> None:
         self.number = number
         self.is_ready = False
-        self.is_silent = False
-        """Its end of the socket is closed."""
         self.silent_at = 0.0
-        """When that was noticed; 0 before."""
-        self.is_listened_to = False
-        """Whether the pool waits for its messages."""
+        """When the pool noticed that the worker's end of the socket is closed; 0 before."""
+        self.is_silent = False
+        self.is_polled = True
+        """Whether the pool still waits for messages."""
         self.lost: list[int] | None = None
         """The places of units to be done again, once they are known."""
         self.ending: str | None = None
         """How it ended, once it is reaped: `was killed by signal 9 (SIGKILL)`."""
         self.was_stopped = False
         self.stack = ""
-        """What it wrote when it was asked for its stack."""
+        """The stack that it wrote when it was asked for it."""
         self.asked_at = 0.0
-        """When it was asked for its stack, for it is to be killed; 0 while it is well."""
-        self.done_count = 0
-        """Units that it has done."""
+        """When it was asked for its stack, before it is killed; 0 while it is well."""
         self.started_at = time.monotonic()
         self.seen: object = None
-        """What it was doing when it was last looked at."""
+        """What it was doing at the last look."""
         self.seen_at = 0.0
         self._outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,13 +108,13 @@ class Child:
     def __str__(self) -> str:
         return f"Worker {self.number} (pid {self.pid})"
 
-    def tell(self, message: Opening | Closing, files: Sequence[MemoryFile] = ()) -> None:
-        """Sends a message and the descriptors of files, now or as soon as `flush` finds room."""
+    def send(self, message: Opening | Closing, files: Sequence[MemoryFile] = ()) -> None:
+        """Sends a message and the descriptors of files, now or once `flush` finds room."""
         self._outbox.append((pickle.dumps(message), files))
         self.flush()
 
     def flush(self) -> bool:
-        """Sends what waits; returns whether all of it went."""
+        """Sends the messages that wait; returns whether all of them went."""
         if self.ending is not None or self.is_silent:
             self._outbox.clear()
         try:
@@ -133,7 +130,7 @@ class Child:
         return True
 
     def messages(self) -> Iterator[Message]:
-        """Takes the messages that are there; text of a stack is kept in `stack`."""
+        """Takes the messages that are there, and keeps the text of a stack in `stack`."""
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self.socket, PACKET_NBYTES + 1024, 1, socket.MSG_DONTWAIT)
@@ -165,11 +162,11 @@ class Child:
         return "was stopped, by SIGSTOP." if self.was_stopped else f"was here:\n{_user_lines(self.stack)}\n"
 
     def look_at_memory(self) -> None:
-        """Notes its memory, which nobody can ask for after its end."""
+        """Notes its memory, which the system does not report after its end."""
         self._own_peak_nbytes = max(self._own_peak_nbytes, _peak_nbytes(self.pid))
 
     def ask_for_stack(self) -> None:
-        """Has it write where it is, before it is killed; unless somebody stopped it."""
+        """Makes it write its stack, unless somebody stopped it. The pool kills it afterwards."""
         self.asked_at = time.monotonic()
         with contextlib.suppress(OSError):
             self.was_stopped = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
@@ -188,13 +185,15 @@ class Child:
                 os.kill(self.pid, number)
 
     def dismiss(self) -> None:
-        """Has it end after its unit."""
+        """Makes it end after its unit."""
         with contextlib.suppress(OSError):  # it has ended
-            self.socket.shutdown(socket.SHUT_RDWR)  # a child that the user forked may have a copy, and keep it open
+            self.socket.shutdown(
+                socket.SHUT_RDWR
+            )  # closing is not enough: a child that the user forked may have a copy
         self.socket.close()
 
     def reap(self) -> bool:
-        """Takes notice of its end, and closes what was open for it; returns whether it has ended."""
+        """Reaps it if it has ended, and closes what was open for it; returns whether it has ended."""
         if self.ending is not None:
             return True
         peak_nbytes = 0
@@ -217,7 +216,7 @@ class Child:
         return True
 
     def likely_cause(self) -> str:
-        """What its end may come from, for messages."""
+        """The likely cause of its end, for messages."""
         if self._code == -signal.SIGKILL:
             return "SIGKILL is most often the system running out of memory."
         if self._code < 0:
@@ -239,7 +238,7 @@ def _ending(code: int | None, peak_nbytes: int) -> str:
 
 
 def _peak_nbytes(pid: int) -> int:
-    """The most memory that a living process had resident; 0 if nobody says."""
+    """Peak resident memory of a living process; 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -255,6 +254,7 @@ def _thread_counts(count: int) -> dict[str, str]:
 
 
 def _user_lines(stack: str) -> str:
-    """A stack without the frames of this package's private rooms, which are below each of the user's."""
-    ours = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "_")
-    return "\n".join(line for line in stack.strip().splitlines() if ours not in line)
+    """A stack without the frames of this package, which are below each of the user's."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    ours = tuple(os.path.join(package, room, "") for room in ("base", "lower", "memory", "plan", "run"))
+    return "\n".join(line for line in stack.strip().splitlines() if not any(room in line for room in ours))

@@ -1,0 +1,130 @@
+"""What the workers of a pool work on: units of tasks. Everything here belongs to the pool's thread, `note` apart."""
+
+import itertools
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Final, Protocol, final
+
+from penstock.lower._program import Unit, UnitResult
+from penstock.memory._budget import granted
+from penstock.memory._ring import Ring
+from penstock.memory._shared import Place, SharedFile
+from penstock.memory._slot import own_header
+from penstock.run.pool._payload import PlanPayload
+from penstock.run.pool._worker import Opening, current_directory
+
+_log = logging.getLogger("penstock")
+_numbers: Final = itertools.count(1)
+
+
+class Receiver(Protocol):
+    """Takes what comes of the units of a task; called on the pool's thread."""
+
+    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
+        """What a worker was at that had a unit, for messages; see `WorkerStatus` for where in it."""
+
+    def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
+        """Takes the result of a unit; returns units of the same task to run next, in order."""
+
+
+@final
+class Notes:
+    """Lines for people about the workers of a loader: for its report, and for the log.
+
+    Args:
+        lines: Gets each line.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._topics: set[str] = set()
+
+    def add(self, text: str, *, topic: str = "", is_warning: bool = True) -> None:
+        """Keeps a line and logs it, unless there is one of the same topic, or with the same text."""
+        if (topic or text) not in self._topics:
+            self._topics.add(topic or text)
+            self._lines.append(text)
+            _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+
+@final
+class PoolTask:
+    """Something that workers run units of: a loader's program with its ring, or a plan whose specs are asked for.
+
+    Args:
+        payload: The pickled plan.
+        ring: Where its units write; None for a task without.
+        timeout_s: How long a worker may stand still.
+        receiver: Takes the outcomes.
+        spans: Where units read, in a plan over a stream.
+        shared: The pool's file, which gets the plan and its arrays.
+        notes: Of the loader.
+    """
+
+    def __init__(
+        self,
+        payload: PlanPayload,
+        ring: Ring | None,
+        timeout_s: float,
+        receiver: Receiver,
+        spans: Ring | None,
+        shared: SharedFile,
+        notes: Notes,
+    ) -> None:
+        self.number = next(_numbers)
+        self.timeout_s = timeout_s
+        self.receiver = receiver
+        self.notes = notes
+        self.unfinished_count = 0
+        self.closed_at = 0.0
+        """When it was given up; 0 before."""
+        self.header = own_header() if ring is None else ring.header
+        self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
+        """Memory that workers map: of the ring, then of the spans."""
+        self._shared = shared
+        self._places: list[Place] = []
+        nbytes = len(payload.data) + payload.shared_nbytes
+        try:
+            with granted(nbytes, "what worker processes share", "Put large arrays into files (from_npy)"):
+                self._places.append(shared.put_bytes(payload.data))
+                for array in payload.arrays:
+                    self._places.append(shared.put_array(array))  # noted one by one, should the next fail
+        except BaseException:
+            self._release()
+            raise
+        self.opening = Opening(
+            task=self.number,
+            data=self._places[0],
+            arrays=tuple(self._places[1:]),
+            slot_count=1 if ring is None else ring.slot_count,
+            file_nbytes=tuple(file.nbytes for file in self.files),
+            timeout_s=timeout_s,
+            directory=current_directory(),
+            path=tuple(path for path in sys.path if type(path) is str),
+        )
+
+    def close(self) -> None:
+        """Lets go of what workers shared."""
+        self._release()
+        self.header, self.files = own_header(), ()
+
+    def _release(self) -> None:
+        places, self._places = self._places, []
+        for place in places:
+            self._shared.release(place)
+
+
+@final
+class Job:
+    """A unit on its way."""
+
+    __slots__ = ("crash_count", "hang_count", "number", "task", "unit")
+
+    def __init__(self, task: PoolTask, unit: Unit) -> None:
+        self.number = next(_numbers)
+        """In the order of submission, which the places in the queue do not tell: it is a circle."""
+        self.task = task
+        self.unit = unit
+        self.crash_count = 0
+        self.hang_count = 0
