@@ -26,7 +26,7 @@ from penstock.plan._index import sliced
 from penstock.plan._map import Map
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate
 from penstock.plan._text import length_text, sources_of
 from penstock.plan._tolerate import Failure

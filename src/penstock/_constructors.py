@@ -19,7 +19,8 @@ from penstock.base._tree import Tree
 from penstock.plan._combine import Concatenate, Interleave, Zip
 from penstock.plan._mix import Mix
 from penstock.plan._node import POSITION_LIMIT, Node
-from penstock.plan._source import Source, SourceAdapter, SourceNode
+from penstock.plan._source import Source, SourceAdapter
+from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
 from penstock.sources import arrays, files, generators, npy

@@ -37,7 +37,7 @@ from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_len
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock.plan._reader import Reader
 from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds

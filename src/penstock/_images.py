@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock._dataset import Dataset, integer
 from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.sources import _listing, _openfile, _remote
 
 if TYPE_CHECKING:

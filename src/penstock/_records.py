@@ -9,7 +9,7 @@ from typing import Any, Literal
 from penstock._dataset import Dataset
 from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

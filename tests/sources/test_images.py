@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.run.pool._payload import pack
 from penstock.sources._listing import FileList, Texts, packed
 from tests.sources.pictures import make_pets, picture, write

@@ -21,7 +21,7 @@ from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._index import Slice
 from penstock.plan._node import Node, Reorder
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows
 
 _NUMERIC = frozenset("biufc")

@@ -11,7 +11,7 @@ from penstock.memory._rows import Indices
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._node import Node, walk
 from penstock.plan._shuffle import Shuffle
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.plan._tolerate import Replace
 
 MOST_ELEMENTS: Final = 1 << 23

@@ -16,7 +16,7 @@ from penstock.plan._index import Slice
 from penstock.plan._node import Length, Node, Randomness, finite_length
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._source import SourceNode
+from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
 
 

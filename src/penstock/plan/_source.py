@@ -1,23 +1,16 @@
-"""The contract of a source, an adapter for objects that only look like one, and the plan node of a source."""
+"""The contract of a source, and an adapter for objects that have its members without being one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base import _tree
 from penstock.base._errors import SourceError, type_of
-from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Rows
-from penstock.plan._node import Demand, Node, Traits
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader
+from penstock.memory._rows import Indices
 
 
 class Read(NamedTuple):
@@ -236,58 +229,3 @@ def key_of(openable: Openable | None) -> Hashable:
     except TypeError:
         return id(openable)
     return openable
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class SourceNode(Node):
-    """The step at the bottom of a plan: elements of a source."""
-
-    data: Source
-    name: str = field(repr=False)
-    """The user's verb: `from_npy`."""
-
-    @property
-    def verb(self) -> str:
-        """The constructor that the user called."""
-        return self.name
-
-    @property
-    def label(self) -> str:
-        """The verb, and the source's own text."""
-        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
-
-    def settings(self) -> dict[str, Any]:
-        """Data are identified by their spec and number: a file may move."""
-        return {"length": self.length, "spec": str(self.spec)}
-
-    @cached_property
-    def length(self) -> int:
-        """The source's."""
-        return len(self.data)
-
-    @cached_property
-    def spec(self) -> Spec:
-        """The source's. A source does not report how much of a place it used, so leaves that vary are ragged."""
-        spec = Spec.of(self.data.element_spec)
-        leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
-        return Spec(tuple(leaves), spec.structure)
-
-    @property
-    def opens(self) -> Source:
-        """The source."""
-        return self.data
-
-    @property
-    def traits(self) -> Traits:
-        """Those of the source."""
-        data = self.data
-        return Traits(is_cpu_bound=data.is_cpu_bound, may_hold_gil=data.may_hold_gil, is_remote=data.is_remote)
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nothing: there are no inputs."""
-        return ()
-
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
-        """Notes the read; the source does all of its reads at once."""
-        gather.add(reader, indices, out)

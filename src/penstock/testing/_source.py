@@ -18,7 +18,8 @@ from penstock._constructors import from_source, range as range_of
 from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.plan._source import Read, Source, SourceNode, open_source
+from penstock.plan._source import Read, Source, open_source
+from penstock.plan._source_node import SourceNode
 from penstock.testing._compare import assert_fits, assert_same, row_of
 
 _JUNK = 0xA5

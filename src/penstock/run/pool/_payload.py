@@ -44,7 +44,8 @@ from penstock.plan._cache import Cache
 from penstock.plan._filter import FlatMap
 from penstock.plan._map import Map
 from penstock.plan._node import Node, walk
-from penstock.plan._source import Source, SourceNode
+from penstock.plan._source import Source
+from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, StreamSource
 from penstock.sources._listing import FileList
 from penstock.sources._openfile import File

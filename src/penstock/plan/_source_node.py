@@ -1,0 +1,63 @@
+"""The first step of a plan: the elements of a source."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+from penstock.base._spec import ArraySpec, Spec
+from penstock.memory._rows import Indices, Rows
+from penstock.plan._node import Demand, Node, Traits
+from penstock.plan._source import Source
+
+if TYPE_CHECKING:
+    from penstock.plan._reader import Gather, Reader
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    """The elements of a source."""
+
+    data: Source
+    name: str = field(repr=False)
+    """The user's verb: `from_npy`."""
+
+    @property
+    def verb(self) -> str:
+        return self.name
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
+
+    def settings(self) -> dict[str, Any]:
+        """The length and the spec identify the data, because a file may move."""
+        return {"length": self.length, "spec": str(self.spec)}
+
+    @cached_property
+    def length(self) -> int:
+        return len(self.data)
+
+    @cached_property
+    def spec(self) -> Spec:
+        # A source does not report the used part of a place, so leaves that vary are ragged.
+        spec = Spec.of(self.data.element_spec)
+        leaves = (ArraySpec(leaf.shape, leaf.dtype) if leaf.varies else leaf for leaf in spec.leaves)
+        return Spec(tuple(leaves), spec.structure)
+
+    @property
+    def opens(self) -> Source:
+        return self.data
+
+    @property
+    def traits(self) -> Traits:
+        data = self.data
+        return Traits(is_cpu_bound=data.is_cpu_bound, may_hold_gil=data.may_hold_gil, is_remote=data.is_remote)
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        return ()
+
+    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+        # The source executes all of its reads at once.
+        gather.add(reader, indices, out)
