@@ -227,7 +227,7 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
         raise TypeError("a destination cannot hold Python objects")
     if not out.flags.writeable:
         raise ValueError("a destination must be writable")
-    if len(out) and out.nbytes and not out[0].flags.c_contiguous:
+    if out.nbytes and not out[:1].flags.c_contiguous:  # not `out[0]`: a record has no flags of its own
         raise ValueError("the rows of a destination must be C-contiguous")
     _refuse_outside(rows, source.count, source.name, "element")
     if out_rows is None:
