@@ -124,7 +124,7 @@ def test_an_interrupt_anywhere_in_an_epoch_loses_no_more_than_the_batch_in_hand(
     assert all(all(batch) for batch in want), "a zero is what an element that was left out looks like"
     place = 0
     while True:
-        with dataset.loader(**options(plan), timeout_s=0.2) as loader:
+        with dataset.loader(**options(plan), timeout_s=5.0) as loader:
             interrupt = Interrupt(place)
             got, came = interrupted(loader, interrupt)
             after = whole_epoch(loader)
@@ -247,7 +247,7 @@ def test_two_interrupts_in_an_epoch_lose_no_more_than_a_batch_each(plan: str, mo
     rng = random.Random(plan)
     for _ in range(PAIR_COUNT):
         places = rng.randrange(nowhere.place_count), rng.randrange(rng.choice((10, 100, nowhere.place_count)))
-        with dataset.loader(**options(plan), timeout_s=0.2) as loader:
+        with dataset.loader(**options(plan), timeout_s=5.0) as loader:
             got, came = struck_twice(loader, Interrupt(*places))
             after = whole_epoch(loader)
         assert got in without_some(want, came), (places, got, came)

@@ -76,14 +76,16 @@ loader = ps.range(100).batch(2).loader('threads')
 kept = list(loader)
 atexit.register(kept.clear)
 """,
-    "inline": "it = iter(ps.range(100).batch(2).loader('inline')); batch = next(it)",
     "never iterated": "loader = ps.range(100).map(lambda x: x * 2).batch(2).loader('threads')",
     "many": "its = [iter(ps.range(100).batch(2).loader('threads', workers=2)) for _ in range(20)]",
 }
 
 
-@EXECUTORS
-@pytest.mark.parametrize("script", LIVE.values(), ids=LIVE)
+CASES = [pytest.param(e, script, id=f"{e}, {name}") for e in ("threads", "processes") for name, script in LIVE.items()]
+CASES.append(pytest.param("inline", LIVE["iterator alive"].replace(", workers=3", ""), id="inline, iterator alive"))
+
+
+@pytest.mark.parametrize(("executor", "script"), CASES)
 def test_exit_with_a_live_loader_is_quiet_and_quick(fresh_python: Run, script: str, executor: str) -> None:
     began = time.monotonic()
     clean(fresh_python(PRELUDE + on(executor, script), timeout_s=20))
@@ -116,14 +118,14 @@ def test_a_process_ends_after_a_deadline_error(fresh_python: Run) -> None:
         PRELUDE
         + """
 spec = ps.ArraySpec((), 'int64')
-with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads', workers=1, timeout_s=0.2) as loader:
+with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads', workers=1, timeout_s=1.0) as loader:
     for batch in loader:
         pass
 """,
         timeout_s=30,
     )
     assert done.returncode == 1
-    assert "DeadlineError: No worker got on for timeout_s=0.2 s, while batch 3 of epoch 0 was waited for" in done.stderr
+    assert "DeadlineError: No worker got on for timeout_s=1 s, while batch 3 of epoch 0 was waited for" in done.stderr
     assert "in wait" in done.stderr
     assert time.monotonic() - began < 15
 
@@ -189,7 +191,7 @@ def test_a_signal_that_kills_leaves_nothing(start: Start, script: str, number: i
     status, err, seconds = program.end(number)
     assert status == -number
     assert err == ""
-    assert seconds < 1
+    assert seconds < 5
 
 
 def test_a_loader_goes_on_after_ctrl_c(fresh_python: Run) -> None:

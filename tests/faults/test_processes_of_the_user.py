@@ -63,9 +63,11 @@ if child == 0:
     os._exit(0)
 workers = child_processes() - {child}
 import time
+from penstock.run.pool import _pool
+_pool.GRACE_S = 20  # after which workers are killed
 began = time.monotonic()
 loader.close()
-assert time.monotonic() - began < 0.9  # the workers end though their sockets live on in the child
+assert time.monotonic() - began < 10  # they end by themselves, although their sockets live on in the child
 assert child_processes() == {child}
 os.close(writer)
 os.waitpid(child, 0)
@@ -159,4 +161,4 @@ def test_a_rank_that_is_killed_takes_its_workers_along(start: Start) -> None:
     for process in set(program.relatives()) - set(workers):
         os.kill(process, signal.SIGKILL)
     program.wait()
-    await_end(workers, deadline_s=1)
+    await_end(workers, deadline_s=5)

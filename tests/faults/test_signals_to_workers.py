@@ -140,10 +140,10 @@ def test_a_worker_that_is_stopped_at_a_unit_is_replaced_in_its_time() -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         return x * 3
 
-    with ps.range(200).map(stop_once).batch(SIZE).loader("processes", workers=2, timeout_s=0.5) as loader:
+    with ps.range(200).map(stop_once).batch(SIZE).loader("processes", workers=2, timeout_s=1.0) as loader:
         assert np.concatenate(list(loader)).tolist() == [x * 3 for x in range(200)]
         told = loader.report().note
-    assert re.search("did not get on for timeout_s=0.5 s with .* It was stopped, by SIGSTOP.", told)
+    assert re.search("did not get on for timeout_s=1 s with .* It was stopped, by SIGSTOP.", told)
 
 
 def test_a_worker_that_is_stopped_between_two_units_changes_nothing(oracle: list[Any]) -> None:
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stopped_between_two_units_changes_nothing(oracle: list
             os.kill(traced.pids()[-1], signal.SIGSTOP)
 
     # The other one may have done everything before anybody finds out.
-    with batches_of(traced).loader(executor="processes", workers=2, timeout_s=0.5) as loader:
+    with batches_of(traced).loader(executor="processes", workers=2, timeout_s=1.0) as loader:
         assert_epoch(loader, oracle, after)
 
 
@@ -164,7 +164,7 @@ def test_all_workers_stopped_at_once_are_replaced_in_their_time(oracle: list[Any
             for pid in child_processes():
                 os.kill(pid, signal.SIGSTOP)
 
-    with batches_of(Traced()).loader(executor="processes", workers=2, timeout_s=0.5) as loader:
+    with batches_of(Traced()).loader(executor="processes", workers=2, timeout_s=1.0) as loader:
         assert_epoch(loader, oracle, after)
 
 

@@ -60,7 +60,7 @@ def test_plan_over_10_to_the_12_elements_is_built_and_indexed_at_once():
     assert first[0].shape == (4, 3)
     assert int(first[3]) == 10**12 - 1
     assert peak_nbytes < 4 << 20
-    assert took_s < 1  # what it costs exactly is measured in benchmarks; here: not 10**12 of anything
+    assert took_s < 10  # what it costs exactly is measured in benchmarks; here: not 10**12 of anything
 
 
 def test_a_windowed_shuffle_takes_a_stream_one_element_at_a_time_after_its_first_window() -> None:

@@ -93,7 +93,7 @@ TWO_DEATHS = st.dictionaries(st.integers(0, 29), st.lists(FAULTS, min_size=1, ma
     cut=st.integers(0, 4),
     then=st.sampled_from([("inline", 1), ("threads", 2), ("processes", 1), ("processes", 5)]),
 )
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_no_table_of_deaths_changes_a_run(
     case: tuple[dict[int, Any], int], at_source: bool, workers: int, cut: int, then: tuple[Any, int]
 ) -> None:

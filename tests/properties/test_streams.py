@@ -16,6 +16,7 @@ from penstock.testing.stream_strategies import EPOCHS, deal, shuffled, streams
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""
 EXAMPLES = {"inline": 10, "threads": 6, "processes": 3}
+MORE_EXAMPLES = {"inline": 50, "threads": 30, "processes": 9}
 EACH_RUN = [pytest.param(run, marks=pytest.mark.slow if run[0] == "processes" else ()) for run in RUNS]
 NEAR = st.sampled_from([run for run in RUNS if run[0] != "processes"])
 INT64 = ps.ArraySpec((), "int64")
@@ -33,7 +34,7 @@ def _workers_stay(run: tuple[str, int]) -> Iterator[None]:
 @pytest.mark.parametrize("second", RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
 def test_a_run_of_a_long_plan_resumes_exactly_wherever_it_was_cut(second: tuple[str, int]) -> None:
     @given(plan=streams(max_steps=8), first=NEAR, prefetch=st.integers(1, 3), data=st.data())
-    @settings(max_examples=5 * EXAMPLES[second[0]])
+    @settings(max_examples=MORE_EXAMPLES[second[0]])
     def resumes(plan: Plan, first: tuple[str, int], prefetch: int, data: Any) -> None:
         _assert_resumes(plan, first, second, prefetch, data)
 
@@ -85,7 +86,7 @@ def test_a_loader_delivers_the_epochs_of_the_model(run: tuple[str, int]) -> None
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
 def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(run: tuple[str, int]) -> None:
     @given(plan=streams(max_steps=8), prefetch=st.integers(1, 3))
-    @settings(max_examples=5 * EXAMPLES[run[0]])
+    @settings(max_examples=MORE_EXAMPLES[run[0]])
     def delivers(plan: Plan, prefetch: int) -> None:
         _assert_delivers(run, plan, prefetch)
 

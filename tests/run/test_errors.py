@@ -16,7 +16,7 @@ import pytest
 import penstock as ps
 from penstock.sources.arrays import RangeSource
 from penstock.testing import FailingSource
-from tests.run.common import Gate, assert_ended, workers
+from tests.run.common import DEADLINE_S, Gate, assert_ended, workers
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -371,7 +371,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(executor: Any, tmp_pat
 
 def test_a_function_that_blocks_is_a_deadline_error_in_time() -> None:
     gate = Gate(6)
-    timeout_s = 0.3
+    timeout_s = 1.0
     loader = ps.range(20).map(gate).batch(1).loader("threads", workers=1, timeout_s=timeout_s)
     iterator = iter(loader)
     assert [int(next(iterator)[0]) for _ in range(6)] == list(range(6))
@@ -379,9 +379,9 @@ def test_a_function_that_blocks_is_a_deadline_error_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(ps.DeadlineError) as caught:
         next(iterator)
-    assert timeout_s <= time.monotonic() - began < 1.5 * timeout_s + 0.5
+    assert timeout_s <= time.monotonic() - began < timeout_s + 5
     message = str(caught.value)
-    assert message.startswith("No worker got on for timeout_s=0.3 s, while batch 6 of epoch 0 was waited for.")
+    assert message.startswith("No worker got on for timeout_s=1 s, while batch 6 of epoch 0 was waited for.")
     assert re.search(r"map\(Gate\) at test_errors\.py:\d+ on element 6 of epoch 0", message)
     assert "penstock-0 is at" in message
     assert "in __call__" in message
@@ -429,10 +429,10 @@ def test_a_source_that_blocks_is_named_with_what_it_was_to_read(is_mapped: bool)
 
 @pytest.mark.slow
 def test_a_slow_batch_is_no_error_while_elements_come() -> None:
-    # Each element takes a third of the deadline, a batch almost three times it.
+    # Each element takes a fifth of the deadline, a batch more than all of it.
     pause = threading.Event()
-    dataset = ps.range(8).map(lambda x: pause.wait(0.1) or x, element_spec=SCALAR).batch(8)
-    with dataset.loader("threads", workers=1, timeout_s=0.3) as loader:
+    dataset = ps.range(8).map(lambda x: pause.wait(0.2) or x, element_spec=SCALAR).batch(8)
+    with dataset.loader("threads", workers=1, timeout_s=1.0) as loader:
         assert next(iter(loader)).tolist() == list(range(8))
 
 
@@ -525,7 +525,7 @@ def test_an_interrupt_is_delivered_while_next_waits() -> None:
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < DEADLINE_S / 2  # and not when the gate gives up
         timer.join()
         gate.open()
         assert [int(batch[0]) for batch in iterator] == [3, 4, 5, 6, 7]

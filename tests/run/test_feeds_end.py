@@ -194,9 +194,9 @@ def test_a_shard_that_raises_is_named_and_the_next_epoch_works(executor: str) ->
 
 def test_a_generator_that_waits_for_ever_is_named_by_the_deadline() -> None:
     stuck = Watched(100, blocks_at=42)
-    loader = stream(stuck).batch(5).loader("threads", timeout_s=0.3)
+    loader = stream(stuck).batch(5).loader("threads", timeout_s=1.0)
     got: list[Any] = []
-    with pytest.raises(ps.DeadlineError, match=r"(?s)element 42 of Watched.*timeout_s=0\.3|timeout_s=0\.3.*element 42"):
+    with pytest.raises(ps.DeadlineError, match=r"(?s)element 42 of Watched.*timeout_s=1|timeout_s=1.*element 42"):
         got.extend(loader)
     assert len(got) == 8
     stuck.gate.give()
@@ -212,7 +212,7 @@ def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
         gate.wait(30)
 
     ds = ps.from_generator(stuck).map(lambda x: x).batch(2)
-    with ds.loader(executor="threads", timeout_s=0.4) as loader:
+    with ds.loader(executor="threads", timeout_s=1.0) as loader:
         batches = iter(loader)
         assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
         with pytest.raises(ps.DeadlineError, match="while batch 3 of epoch 0 was waited for"):
@@ -221,9 +221,10 @@ def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
 
 
 def test_a_stream_that_gives_nothing_for_long_but_gets_on_is_no_matter_for_the_deadline() -> None:
-    sparse = ps.from_generator(itertools.count, element_spec=INT64).filter(lambda x: x % 10_000 == 9_999)
-    with sparse.loader("threads", workers=2, timeout_s=0.1) as loader:
-        assert int(next(iter(loader))) == 9_999
+    pause = threading.Event()
+    sparse = stream(range(16)).filter(lambda x: pause.wait(0.05) or x == 15)
+    with sparse.loader("threads", workers=2, timeout_s=0.6) as loader:
+        assert int(next(iter(loader))) == 15
 
 
 def consuming(loader: Any) -> tuple[threading.Thread, list[BaseException]]:

@@ -201,7 +201,7 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     gate.wait_for(1, 2, 3)
     began = time.monotonic()
     loader.close()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < DEADLINE_S / 2  # and not when the gate gives up
     threads = workers()
     assert len(threads) == 3  # nobody can stop them
     gate.open()

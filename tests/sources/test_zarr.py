@@ -65,7 +65,7 @@ def test_array_is_found_from_another_directory(tmp_path, monkeypatch, version, e
     ds = ps.from_arrays(array)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # where Zarr would find no chunk, and give zeros
-    with ds.batch(4).loader(executor=executor) as loader:
+    with ds.batch(4).loader(executor=executor, workers=1) as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(6))
 
 

@@ -138,7 +138,7 @@ class SourceTests:
         def work(opened: Source, seed: int) -> None:
             rng = np.random.default_rng(seed)
             everybody.wait()
-            for _ in range(20):
+            for _ in range(10):
                 _assert_reads(opened, rng.integers(0, len(handle), 7), elements)
             for _ in range(3):
                 indices, out = rng.integers(0, len(handle), 5), _junk(handle, 5)
