@@ -186,6 +186,7 @@ class Engine:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
+        self._jobs.clear()
         return True
 
     def stats(self) -> dict[str, int]:

@@ -207,6 +207,20 @@ void fail_in_file(const Source &source, int64_t row, int64_t size, Failure *fail
     failure->error = failure->found_nbytes < nbytes ? 0 : EIO;
 }
 
+// Fails for the first of these elements that lies behind the end of the file; returns false if none does.
+bool fail_first(const Task &task, int64_t begin, int64_t end, int64_t size, Failure *failure) {
+    const Source &source = *task.source;
+    for (int64_t step = begin; step < end; step++) {
+        int64_t row = task.rows[step / task.steps_per_row];
+        int64_t high = source.is_ragged() ? source.lengths[row] : source.layout.high;
+        if (source.start(row) + high > size) {
+            fail_in_file(source, row, size, failure);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
     const Source &source = *task.source;
     Copying copying = {task, begin, end, scratch, -1, 0, 0, 1};
@@ -218,14 +232,13 @@ bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch,
             *failure = {-1, ENOMEM, 0, 0};
             return false;
         }
+        if (source.access == Access::MAPPED && fail_first(task, begin, end, source.file->nbytes(), failure)) {
+            return false;
+        }
         if (copying.span_steps > 1 && fault >= from && fault < from + copying.nbytes) {
             row += (fault - from) / source.layout.nbytes;
         }
-        if (source.access == Access::MAPPED) {
-            fail_in_file(source, row, source.file->nbytes(), failure);
-        } else {
-            *failure = {row, EFAULT, source.layout.nbytes, 0};
-        }
+        *failure = {row, source.access == Access::MAPPED ? EIO : EFAULT, source.layout.nbytes, 0};
         return false;
     }
     if (source.access != Access::MAPPED) {
@@ -233,15 +246,8 @@ bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch,
     }
     // The last page of a file that became shorter is there, with zeros behind the end.
     int64_t size = source.file->nbytes();
-    if (size < task.high) {
-        for (int64_t step = begin; step < end; step++) {
-            int64_t row = task.rows[step / task.steps_per_row];
-            int64_t high = source.is_ragged() ? source.lengths[row] : source.layout.high;
-            if (source.start(row) + high > size) {
-                fail_in_file(source, row, size, failure);
-                return false;
-            }
-        }
+    if (size < task.high && fail_first(task, begin, end, size, failure)) {
+        return false;
     }
     if (source.give_back_nbytes > 0) {
         source.file->delivered((end - begin) * std::max<int64_t>(task.out_nbytes / task.steps_per_row, 1),
