@@ -1,39 +1,31 @@
 """A dataset being run: executor, ring, position."""
 
 import logging
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, TypeVar, TypeVarTuple, final
+from dataclasses import replace
+from typing import Any, Self, TypeVar, TypeVarTuple, final
 
-from penstock.base._arguments import NoArray, as_float, as_int
+from penstock.base._arguments import NoArray, as_int
 from penstock.base._errors import (
     ArgumentError,
-    ArgumentTypeError,
     ElementError,
     LoaderError,
     SourceError,
     StateError,
     TravelError,
     UnknownLengthError,
-    no_path,
 )
 from penstock.base._tree import Tree
-from penstock.lower._guards import OnError, with_guards
+from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._program import Position
 from penstock.lower._prune import prune_cached, with_cache_limit
-from penstock.lower._rewrite import with_parts
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
-from penstock.plan._batch import Batch
-from penstock.plan._map import Map
-from penstock.plan._node import POSITION_LIMIT, Node, walk
+from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import difference, identity, length_text, length_words, uncounted
-from penstock.plan._tolerate import FailureFilter
-from penstock.plan._windows import Windows
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
@@ -42,10 +34,10 @@ from penstock.report._report import Report
 from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._lanes import steps_of
+from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions, RunOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._subpipeline import SubPipeline
-from penstock.run.executors._registry import EXECUTORS, executor_names
 
 _log = logging.getLogger("penstock")
 
@@ -59,104 +51,6 @@ CURSOR_COUNT = 64
 """Positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
 """How long `close` waits for workers that are in the middle of something."""
-
-
-@final
-@dataclass(frozen=True)
-class LoaderOptions:
-    """How a dataset is run. See `Dataset.loader` for each."""
-
-    executor: Literal["auto", "inline", "threads", "processes"] = "auto"
-    workers: int | Literal["auto"] = "auto"
-    prefetch: int = 4
-    memory_limit: int | None = None
-    timeout_s: float = 300.0
-    on_error: OnError = "raise"
-    shard: tuple[int, int] = (0, 1)
-    max_errors: int | float | None = None
-    quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
-
-    def __post_init__(self) -> None:
-        if self.executor not in ("auto", *EXECUTORS):
-            cure = f" For so many workers: workers={self.executor}." if (as_int(self.executor) or 0) > 0 else ""
-            raise ArgumentError(f"executor={self.executor!r} is not known. Use {executor_names()}.{cure}")
-        if self.workers != "auto":
-            if as_int(self.workers) == 0:
-                raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
-            self._set("workers", _integer("workers", self.workers))
-        self._set("prefetch", _integer("prefetch", self.prefetch))
-        if self.memory_limit is not None:
-            self._set("memory_limit", _integer("memory_limit", self.memory_limit, "bytes, such as 2 * 2**30"))
-        seconds = as_float(self.timeout_s)
-        if seconds is None:
-            raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
-        if not seconds > 0:
-            raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
-        self._set("timeout_s", seconds)
-        if self.on_error not in ("raise", "skip", "replace"):
-            raise ArgumentError(
-                f"on_error={self.on_error!r} is not known. Use 'raise', 'skip' (leave out elements that fail), or "
-                "'replace' (put another one of the batch in their place)."
-            )
-        self._check_max_errors()
-        shard = [as_int(part) for part in self.shard] if isinstance(self.shard, tuple) else []
-        numbers = tuple(number for number in shard if number is not None)
-        if not len(shard) == len(numbers) == 2:
-            raise ArgumentTypeError(f"shard={self.shard!r} is not a pair of integers (index, count).")
-        if not 0 <= numbers[0] < numbers[1]:
-            raise ArgumentError(f"shard={numbers} is (index, count), and needs 0 <= index < count.")
-        self._set("shard", numbers)
-
-    def _set(self, name: str, value: object) -> None:
-        """Puts a number of Python in the place of one of NumPy."""
-        object.__setattr__(self, name, value)
-
-    def _check_max_errors(self) -> None:
-        most = self.max_errors
-        if most is not None:
-            number, count = as_float(most), as_int(most)
-            if number is None:
-                raise ArgumentTypeError(f"max_errors={most!r} is no number: a count, or a fraction such as 0.01.")
-            if not (number >= 0 and (count is not None or number <= 1)):
-                raise ArgumentError(f"max_errors={most!r} is neither a count from 0 on nor a fraction from 0.0 to 1.0.")
-            if self.on_error == "raise":
-                raise ArgumentError(
-                    f"max_errors={most!r} says how many elements may fail, but on_error='raise' ends with the first. "
-                    "Use on_error='replace' or 'skip'."
-                )
-            self._set("max_errors", number if count is None else count)
-        if not isinstance(self.quarantine, (str, os.PathLike)):
-            raise ArgumentTypeError(f"quarantine needs a path, got {no_path(self.quarantine)}")
-
-    def make_quarantine(self, node: Node, plan: Node) -> Quarantine | None:
-        """Makes what takes elements that fail; None where the first is an error.
-
-        Args:
-            node: The plan as the user wrote it.
-            plan: The same with guards.
-
-        Raises:
-            ArgumentError: `max_errors` is a fraction of nobody knows how many; or there is no folder for the file.
-        """
-        if self.on_error == "raise":
-            return None
-        limit = self.max_errors
-        if isinstance(limit, float):
-            lengths = [each.inputs[0].length for each in walk(plan) if isinstance(each, FailureFilter)]
-            if not all(isinstance(length, int) for length in lengths):
-                raise ArgumentError(
-                    f"max_errors={limit} is a fraction, but nobody knows of how many elements: the dataset is "
-                    f"{length_words(node.length)}. Give a count, such as max_errors=100."
-                )
-            limit = math.floor(limit * max((length for length in lengths if isinstance(length, int)), default=0))
-        path = os.path.abspath(self.quarantine)
-        if not os.path.isdir(os.path.dirname(path)):
-            raise ArgumentError(f"quarantine={str(self.quarantine)!r}: there is no folder {os.path.dirname(path)}.")
-        return Quarantine(path, identity(node), self.on_error, limit, str(self.max_errors))
-
-
-OPTIONS = tuple(field.name for field in fields(LoaderOptions))
-"""The names of the options."""
 
 
 @final
@@ -195,25 +89,21 @@ class Loader(NoArray):
         _require_elements(node)
         self._peak = Peak()
         self._identity = identity(node)
-        plan = with_parts(with_guards(node, options.on_error))
         self._has_random_access = node.access == "random"
-        # What `cache` holds needs no worker processes for the functions before it.
-        self._node = plan = prune_cached(plan) if options.executor == "auto" else plan
         self._options = options
         self._same_epoch = same_epoch
-        self._quarantine = quarantine or options.make_quarantine(node, plan)
-        self._stage = self._make_stage(plan)
-        share = self._stage.budget.source_share(options.memory_limit, self._stage.process_count)
-        if share < 1 and (less := with_cache_limit(plan, share)) is not plan:
-            self._stage.close()
-            self._node = plan = less
-            self._stage = self._make_stage(plan)
-        self._program, self._budget = self._stage.program, self._stage.budget
-        self._overhead_nbytes = overhead_nbytes(self._stage.process_count)
+        analysis = lower(node, options.on_error, prunes=options.executor == "auto")
+        self._quarantine = quarantine or options.make_quarantine(node, analysis)
+        self._set_up(analysis)
+        share = self._budget.source_share(options.memory_limit, self._setup.process_count)
+        if share < 1 and (less := with_cache_limit(analysis.plan, share)) is not analysis.plan:
+            self._setup.close()
+            self._set_up(analyse(less))
+        self._overhead_nbytes = overhead_nbytes(self._setup.process_count)
         try:
-            self._budget.require(options.memory_limit, self._stage.process_count)
+            self._budget.require(options.memory_limit, self._setup.process_count)
         except BaseException:
-            self._stage.close()
+            self._setup.close()
             raise
         self._pipeline: DeliveryBase | None = None
         self._past = ""
@@ -239,17 +129,25 @@ class Loader(NoArray):
         self._pid = os.getpid()
         """Of the process that holds the lock, if one does."""
 
-    def _make_stage(self, plan: Node) -> SubPipeline:
+    def _set_up(self, analysis: Analysis) -> None:
+        setup = self._make_setup(analysis)
+        # Attributes only: Ctrl-C does not strike between these lines.
+        self._setup, self._program, self._budget = setup, setup.program, setup.budget
+        self._analysis, self._node = analysis, analysis.plan
+
+    def _make_setup(self, analysis: Analysis) -> SubPipeline:
         options = self._options
         return SubPipeline(
-            plan,
-            options.executor,
-            options.workers,
-            options.prefetch,
-            options.timeout_s,
-            options.shard,
-            same_epoch=self._same_epoch,
-            quarantine=self._quarantine,
+            analysis,
+            RunOptions(
+                options.executor,
+                options.workers,
+                options.prefetch,
+                options.timeout_s,
+                options.shard,
+                same_epoch=self._same_epoch,
+                quarantine=self._quarantine,
+            ),
         )
 
     # What it delivers.
@@ -371,7 +269,7 @@ class Loader(NoArray):
         batches that are taken apart again, nobody can tell.
         """
         leaves_out = self._node.access == "stream"
-        is_told = has_cursor or self._stage.gives_cursor
+        is_told = has_cursor or self._setup.gives_cursor
         if not self._has_random_access or not position or not is_told or leaves_out == has_cursor:
             return
         here, there = ("", "out") if leaves_out else ("out", "")
@@ -436,7 +334,7 @@ class Loader(NoArray):
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
         pipeline = self._pipeline  # another thread may be putting another one there
-        busiest = self._stage.busiest
+        busiest = self._setup.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
         hands = [lane.workers for lane in lanes if lane.executor == "processes" and not lane.is_serial]
         return Report(
@@ -455,10 +353,10 @@ class Loader(NoArray):
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,
             shared_nbytes=self._budget.shared_nbytes,
-            note="\n".join(filter(None, (self._past, self._stage.remarks))),
+            note="\n".join(filter(None, (self._past, self._setup.notes))),
             set_aside=self._quarantine.count if self._quarantine else 0,
             quarantine=(self._quarantine.path or "") if self._quarantine else "",
-            may_hold_gil=busiest.executor == "threads" and any(each.traits.may_hold_gil for each in walk(self._node)),
+            may_hold_gil=busiest.executor == "threads" and self._analysis.may_hold_gil,
             memory_limit=self._options.memory_limit,
             cpu_count=usable_cpu_count(),
             cpus=use.cpus,
@@ -473,16 +371,11 @@ class Loader(NoArray):
 
     def _elements_per_batch(self) -> int:
         """Elements of a batch that is handed out: this shard's rows of a full one; 1 where nobody knows."""
-        size = self._node.batch_size or 1
-        # Where the data are fewer than a batch, none is full.
-        for each in walk(self._node):
-            if isinstance(each, Batch) and each.length == 1:
-                size = min(size, each.remainder or size)
-        return size // self._options.shard[1] or 1
+        return self._analysis.batch_size // self._options.shard[1] or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._node.length)}, {self._stage.choice.executor}, {state}>"
+        return f"<penstock.Loader of {length_text(self._node.length)}, {self._setup.executor.executor}, {state}>"
 
     # Its life.
 
@@ -514,19 +407,19 @@ class Loader(NoArray):
 
         What is counted begins anew, for it would mix two ways of running.
         """
-        old = self._stage
+        old = self._setup
         if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
             return
         plan = prune_cached(self._node)
-        if plan is self._node or any(isinstance(each, Map) and not each.releases_gil for each in walk(plan)):
+        if plan is self._node or (analysis := analyse(plan)).wants_processes:
             return
-        stage, pipeline = self._make_stage(plan), self._pipeline
+        setup, pipeline = self._make_setup(analysis), self._pipeline
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
         )
-        # Attributes alone: Ctrl-C does not strike between these lines.
-        self._pipeline, self._stage, self._program, self._node = None, stage, stage.program, plan
-        self._past = "\n".join(filter(None, (old.remarks, past)))
+        # Attributes only: Ctrl-C does not strike between these lines.
+        self._pipeline, self._setup, self._program, self._node = None, setup, setup.program, plan
+        self._analysis, self._past = analysis, "\n".join(filter(None, (old.notes, past)))
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
         if pipeline is None:
             old.close()
@@ -541,7 +434,7 @@ class Loader(NoArray):
         self._require_open()
         if self._pipeline is None:
             try:
-                self._pipeline = self._stage.start()
+                self._pipeline = self._setup.start()
             except Exception:
                 self._require_open()  # if it was closed meanwhile, its workers have left
                 raise
@@ -620,7 +513,7 @@ class Loader(NoArray):
         self._is_closed = True
         pipeline = self._pipeline
         if pipeline is None:
-            self._stage.close()
+            self._setup.close()
         else:
             pipeline.close(CLOSE_WAIT_S)
 
@@ -665,18 +558,9 @@ def _require_elements(node: Node) -> None:
         node = next(each for each in node.inputs if each.length == 0)
     before = ", ".join(length_text(each.length) for each in node.inputs)
     why = ""
-    if isinstance(node, Windows) and node.inputs[0].length:
-        why = f" A window spans {node.span:,} {'neighbours of one group' if node.groups else 'of them'}."
+    if node.verb == "windows" and node.inputs[0].length:
+        span, groups = getattr(node, "span", 0), getattr(node, "groups", None)
+        why = f" A window spans {span:,} {'neighbours of one group' if groups else 'of them'}."
     raise ArgumentError(
         f"There is nothing to load: {node.label} has no elements{f', of {before} before it' if before else ''}.{why}"
     )
-
-
-def _integer(name: str, value: object, unit: str = "") -> int:
-    """An option as a number of Python, from 1 on; no larger than anything that is counted."""
-    number = as_int(value)
-    if number is None:
-        raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
-    if number < 1:
-        raise ArgumentError(f"{name}={number} is below 1.")
-    return min(number, POSITION_LIMIT - 1)

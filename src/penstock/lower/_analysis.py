@@ -1,0 +1,172 @@
+"""One walk over a plan answers all questions about it: `Analysis`."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, final
+
+from penstock.lower._guards import OnError, with_guards
+from penstock.lower._prune import prune_cached
+from penstock.lower._rewrite import with_parts
+from penstock.plan._batch import Batch
+from penstock.plan._cache import Cache, CompleteCache
+from penstock.plan._filter import FlatMap
+from penstock.plan._map import Map, learn
+from penstock.plan._node import Node, upwards, walk
+from penstock.plan._pad import PaddedBatch
+from penstock.plan._reader import WorkerStatus
+from penstock.plan._shuffle import Shuffle
+from penstock.plan._source import Source, key_of
+from penstock.plan._source_node import SourceNode
+from penstock.plan._stream import Generate, Inlet
+from penstock.plan._tolerate import FailureFilter
+
+
+@final
+@dataclass(frozen=True)
+class Analysis:
+    """Facts about a plan. The choice of the executor, the budget, messages and the report read them."""
+
+    plan: Node
+    steps: tuple[Node, ...]
+    """Each node once, in the order of `walk`. The place of a node is its number in `WorkerStatus` and in reports."""
+    reader_counts: Mapping[int, int]
+    """The number of readers that one worker has of a node, by the node's id; see `Reader`."""
+    functions: tuple[Map, ...]
+    """The steps `map` and `random_map`, and those that ask a function for verdicts."""
+    held: tuple[tuple[Node, Any], ...]
+    """The user's objects that steps hold: functions and sources."""
+    generators: tuple[Generate, ...]
+    guards: tuple[FailureFilter, ...]
+    is_cpu_bound: bool
+    may_hold_gil: bool
+    is_remote: bool
+    reads_spans: bool
+    """It is the steps above a stream, whose elements units read from spans."""
+    is_cached: bool
+    is_shuffled: bool
+    runs_code: bool
+    """A step other than a `map` runs the user's Python: a generator or a `flat_map`."""
+
+    @property
+    def batch_size(self) -> int:
+        """The number of elements in a batch; of the only one, if it is short. 1 if it is unknown."""
+        short = [each.remainder for each in self.steps if isinstance(each, Batch) and each.length == 1]
+        size = self.plan.batch_size or 1
+        return min([size, *(rows for rows in short if rows)])
+
+    @property
+    def wants_processes(self) -> bool:
+        """Whether a function may hold the GIL."""
+        return any(not each.releases_gil for each in self.functions)
+
+    @property
+    def travels(self) -> bool:
+        """Whether no stream has to be read in this process."""
+        return all(each.data.travels for each in self.generators)
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether all specs are known."""
+        return all(each.known_spec for each in self.functions)
+
+    def learn(self) -> None:
+        """Runs functions here, on this thread, to find their specs."""
+        learn(self.plan, WorkerStatus(), takes_any=bool(self.guards))
+
+    # Memory. Specs must be known.
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Scratch memory of a worker that reads the plan by index."""
+        return sum(each.memory.scratch_nbytes for each in self.steps)
+
+    def kept_nbytes(self, staged: Collection[int] = ()) -> int:
+        """Caches in memory, without those of stages; equal ones count once."""
+        outside = (each for each in self._outside(staged) if id(each) not in staged)
+        return sum({key_of(each.opens): each.memory.kept_nbytes for each in outside}.values())
+
+    @property
+    def padded_nbytes(self) -> int:
+        """The largest size of an element that is padded; 0 if there is none or it is unknown."""
+        return max((each.element_nbytes for each in self.steps if isinstance(each, PaddedBatch)), default=0)
+
+    def sequence_nbytes(self, staged: Mapping[int, int] = MappingProxyType({})) -> int:
+        """The memory of the worker that reads the plan as a stream, and of its stages, without caches.
+
+        Args:
+            staged: The memory of parts that other workers make, by the ids of their last steps.
+        """
+        return sum(
+            self.reader_counts[id(each)] * staged.get(id(each), each.memory.sequence_nbytes)
+            for each in self._outside(staged)
+        )
+
+    def source_nbytes(self, staged: Collection[int] = ()) -> int:
+        """The memory of sources in one process, without those of stages; equal sources are opened once."""
+        opened = [each.opens for each in self._outside(staged) if id(each) not in staged]
+        return sum({key_of(source): source.kept_nbytes for source in opened if isinstance(source, Source)}.values())
+
+    def _outside(self, staged: Collection[int]) -> list[Node]:
+        """The steps down to the stages, these included."""
+        return (
+            list(walk(self.plan, lambda each: () if id(each) in staged else each.inputs)) if staged else [*self.steps]
+        )
+
+
+def analyse(plan: Node) -> Analysis:
+    """Walks a plan once."""
+    steps = tuple(walk(plan))
+    functions = tuple(each for each in steps if isinstance(each, Map))
+    traits = [each.traits for each in steps]
+    return Analysis(
+        plan=plan,
+        steps=steps,
+        reader_counts=_reader_counts(plan),
+        functions=functions,
+        held=tuple(
+            (each, each.function if isinstance(each, (Map, FlatMap)) else each.data)
+            for kinds in ((Map,), (FlatMap,), (SourceNode, Generate))
+            for each in steps
+            if isinstance(each, kinds)
+        ),
+        generators=tuple(each for each in steps if isinstance(each, Generate)),
+        guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
+        is_cpu_bound=any(each.is_cpu_bound for each in traits),
+        may_hold_gil=any(each.may_hold_gil for each in traits),
+        is_remote=any(each.is_remote for each in traits),
+        reads_spans=any(isinstance(each, Inlet) for each in steps),
+        is_cached=any(isinstance(each, (Cache, CompleteCache)) for each in steps),
+        is_shuffled=any(isinstance(each, Shuffle) for each in steps),
+        runs_code=any(isinstance(each, (Generate, FlatMap)) for each in steps),
+    )
+
+
+def _reader_counts(plan: Node) -> dict[int, int]:
+    """Each use of a stream has its own readers; a part with random access has one for each node."""
+    streams: Counter[int] = Counter({id(plan): 1})
+    shared: Counter[int] = Counter()
+    for node in reversed(list(upwards(plan))):
+        count = streams[id(node)] + shared[id(node)]
+        for each in node.inputs:
+            if node.access == "stream":
+                streams[id(each)] += count
+            else:
+                shared[id(each)] = max(shared[id(each)], count)
+    return streams + shared
+
+
+def lower(plan: Node, on_error: OnError, *, prunes: bool) -> Analysis:
+    """Rewrites the plan of a user into the plan that runs, and analyses it.
+
+    Args:
+        plan: The plan.
+        on_error: How a loader goes on after elements that fail.
+        prunes: Whether inputs of complete caches are dropped, so their functions need no worker processes.
+
+    Raises:
+        ArgumentError: The plan cannot go on after elements that fail.
+    """
+    plan = with_parts(with_guards(plan, on_error))
+    return analyse(prune_cached(plan) if prunes else plan)

@@ -1,0 +1,143 @@
+"""The options of a loader, checked; and those of the code that makes one."""
+
+import math
+import os
+from dataclasses import dataclass, fields
+from typing import Final, Literal, NamedTuple, final
+
+from penstock.base._arguments import as_float, as_int
+from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
+from penstock.lower._analysis import Analysis
+from penstock.lower._guards import OnError
+from penstock.plan._node import POSITION_LIMIT, Node
+from penstock.plan._text import identity, length_words
+from penstock.run._quarantine import Quarantine
+from penstock.run.executors._registry import EXECUTORS, executor_names
+
+
+class RunOptions(NamedTuple):
+    """How a plan runs."""
+
+    executor: str
+    """`"auto"`, or the executor's name."""
+    workers: int | Literal["auto"]
+    prefetch: int
+    """Batches that are ready or being filled while the consumer has one."""
+    timeout_s: float
+    """How long a worker may make no progress."""
+    shard: tuple[int, int] = (0, 1)
+    """`(index, count)` of the rows of each batch."""
+    same_epoch: bool = False
+    """Every epoch is epoch 0 again."""
+    is_inner: bool = False
+    """The plan is a stage of a feed."""
+    quarantine: Quarantine | None = None
+    """Takes elements that were set aside, if the plan has guards."""
+
+
+@final
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How a dataset is run. See `Dataset.loader` for each."""
+
+    executor: Literal["auto", "inline", "threads", "processes"] = "auto"
+    workers: int | Literal["auto"] = "auto"
+    prefetch: int = 4
+    memory_limit: int | None = None
+    timeout_s: float = 300.0
+    on_error: OnError = "raise"
+    shard: tuple[int, int] = (0, 1)
+    max_errors: int | float | None = None
+    quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
+
+    def __post_init__(self) -> None:
+        if self.executor not in ("auto", *EXECUTORS):
+            cure = f" For so many workers: workers={self.executor}." if (as_int(self.executor) or 0) > 0 else ""
+            raise ArgumentError(f"executor={self.executor!r} is not known. Use {executor_names()}.{cure}")
+        if self.workers != "auto":
+            if as_int(self.workers) == 0:
+                raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
+            self._set("workers", _integer("workers", self.workers))
+        self._set("prefetch", _integer("prefetch", self.prefetch))
+        if self.memory_limit is not None:
+            self._set("memory_limit", _integer("memory_limit", self.memory_limit, "bytes, such as 2 * 2**30"))
+        seconds = as_float(self.timeout_s)
+        if seconds is None:
+            raise ArgumentTypeError(f"timeout_s={self.timeout_s!r} is not a number of seconds.")
+        if not seconds > 0:
+            raise ArgumentError(f"timeout_s={self.timeout_s!r} is not a time above zero, in seconds.")
+        self._set("timeout_s", seconds)
+        if self.on_error not in ("raise", "skip", "replace"):
+            raise ArgumentError(
+                f"on_error={self.on_error!r} is not known. Use 'raise', 'skip' (leave out elements that fail), or "
+                "'replace' (put another one of the batch in their place)."
+            )
+        self._check_max_errors()
+        shard = [as_int(part) for part in self.shard] if isinstance(self.shard, tuple) else []
+        numbers = tuple(number for number in shard if number is not None)
+        if not len(shard) == len(numbers) == 2:
+            raise ArgumentTypeError(f"shard={self.shard!r} is not a pair of integers (index, count).")
+        if not 0 <= numbers[0] < numbers[1]:
+            raise ArgumentError(f"shard={numbers} is (index, count), and needs 0 <= index < count.")
+        self._set("shard", numbers)
+
+    def _set(self, name: str, value: object) -> None:
+        """Replaces a NumPy number by a Python number."""
+        object.__setattr__(self, name, value)
+
+    def _check_max_errors(self) -> None:
+        most = self.max_errors
+        if most is not None:
+            number, count = as_float(most), as_int(most)
+            if number is None:
+                raise ArgumentTypeError(f"max_errors={most!r} is no number: a count, or a fraction such as 0.01.")
+            if not (number >= 0 and (count is not None or number <= 1)):
+                raise ArgumentError(f"max_errors={most!r} is neither a count from 0 on nor a fraction from 0.0 to 1.0.")
+            if self.on_error == "raise":
+                raise ArgumentError(
+                    f"max_errors={most!r} says how many elements may fail, but on_error='raise' ends with the first. "
+                    "Use on_error='replace' or 'skip'."
+                )
+            self._set("max_errors", number if count is None else count)
+        if not isinstance(self.quarantine, (str, os.PathLike)):
+            raise ArgumentTypeError(f"quarantine needs a path, got {no_path(self.quarantine)}")
+
+    def make_quarantine(self, node: Node, analysis: Analysis) -> Quarantine | None:
+        """Makes the file for elements that fail; None if the first failure is an error.
+
+        Args:
+            node: The plan as the user wrote it.
+            analysis: The plan with guards.
+
+        Raises:
+            ArgumentError: `max_errors` is a fraction, and the length is unknown; or there is no folder for the file.
+        """
+        if self.on_error == "raise":
+            return None
+        limit = self.max_errors
+        if isinstance(limit, float):
+            lengths = [each.inputs[0].length for each in analysis.guards]
+            if not all(isinstance(length, int) for length in lengths):
+                raise ArgumentError(
+                    f"max_errors={limit} is a fraction, but nobody knows of how many elements: the dataset is "
+                    f"{length_words(node.length)}. Give a count, such as max_errors=100."
+                )
+            limit = math.floor(limit * max((length for length in lengths if isinstance(length, int)), default=0))
+        path = os.path.abspath(self.quarantine)
+        if not os.path.isdir(os.path.dirname(path)):
+            raise ArgumentError(f"quarantine={str(self.quarantine)!r}: there is no folder {os.path.dirname(path)}.")
+        return Quarantine(path, identity(node), self.on_error, limit, str(self.max_errors))
+
+
+OPTIONS: Final = tuple(field.name for field in fields(LoaderOptions))
+"""The names of the options."""
+
+
+def _integer(name: str, value: object, unit: str = "") -> int:
+    """An option as a Python integer from 1, limited to the largest count."""
+    number = as_int(value)
+    if number is None:
+        raise ArgumentTypeError(f"{name}={value!r} is not an integer{f' ({unit})' if unit else ''}.")
+    if number < 1:
+        raise ArgumentError(f"{name}={number} is below 1.")
+    return min(number, POSITION_LIMIT - 1)
