@@ -88,7 +88,6 @@ def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error
 FLAT_MAP = """
 import os, sys
 import penstock as ps
-from penstock.testing import LethalFunction
 
 def burst(x):
     if x == 5:
