@@ -105,8 +105,8 @@ class Engine(_implementation.Engine):
     `close(timeout_s=None)` ends the threads after the parts that they copy, and drops the jobs that are not done.
     False: a thread still hangs in a read; it is left alone, with the memory that it writes to. May be called again.
 
-    `stats()` returns a dict: `nbytes` copied, `jobs` done, `cpu_ns` of the engine's threads, `waits` that blocked,
-    `wait_ns`, and the `announced` rows.
+    `stats()` returns a dict: `nbytes` copied, `jobs` done, `cpu_ns` and `busy_ns` of the engine's threads, `waits` that
+    blocked, `wait_ns`, and the `announced` rows. `busy_ns` is time by the clock.
 
     Args:
         thread_count: Threads that copy. Threads that announce reads come on top, with the first `advise`.

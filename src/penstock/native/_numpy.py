@@ -6,6 +6,7 @@ nothing.
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -120,7 +121,7 @@ class Engine:
         self._jobs: dict[int, Future[int]] = {}
         self._last: int | None = None
         self._is_closed = False
-        self._stats = dict.fromkeys(("nbytes", "jobs", "cpu_ns", "waits", "wait_ns", "announced"), 0)
+        self._stats = dict.fromkeys(("nbytes", "jobs", "cpu_ns", "busy_ns", "waits", "wait_ns", "announced"), 0)
 
     def submit(self, job_number: int, copies: Iterable[tuple[Any, ...]], /) -> None:
         self._refuse_forked()
@@ -135,7 +136,10 @@ class Engine:
             self._jobs[job_number] = self._executor.submit(self._run, tasks)
 
     def _run(self, tasks: list[Callable[[], int]]) -> int:
+        began_ns, began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         nbytes = sum(task() for task in tasks)
+        self._stats["busy_ns"] += time.perf_counter_ns() - began_ns
+        self._stats["cpu_ns"] += time.thread_time_ns() - began_cpu_ns
         self._stats["nbytes"] += nbytes
         self._stats["jobs"] += 1
         return nbytes

@@ -180,6 +180,8 @@ class Engine {
     // Drops what was not started of jobs up to `number`; `finished` gets the jobs that nothing writes any more.
     // Returns whether these are all.
     bool cancel(int64_t number, int64_t until_ns, std::vector<Job *> *finished);
+    // Counts time of copies that the submitting thread made itself.
+    void add_busy(int64_t ns);
     // Queues rows to announce. Never waits: where too much is queued, the oldest is dropped.
     void advise(File *file, const Source &source, std::vector<int64_t> rows);
     // Stops the threads; returns whether they ended in time.
@@ -189,7 +191,7 @@ class Engine {
     void take_all(std::vector<Job *> *jobs);
 
     struct Stats {
-        int64_t nbytes, jobs, cpu_ns, announced;
+        int64_t nbytes, jobs, cpu_ns, busy_ns, announced;
     };
     Stats stats();
     int thread_count() const { return thread_count_; }

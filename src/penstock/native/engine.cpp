@@ -164,8 +164,11 @@ void Engine::copy_loop() {
         lock.unlock();
         size_t failed_task = 0;
         Failure failure;
+        int64_t began_ns = now_ns();
         bool is_right = run(part, scratch.get(), &failed_task, &failure);
+        int64_t busy_ns = now_ns() - began_ns;
         lock.lock();
+        stats_.busy_ns += busy_ns;
         Job *job = part.job;
         job->running--;
         // The first failure in the order of rows would need all parts; the first in time says as much.
@@ -274,6 +277,12 @@ bool Engine::cancel(int64_t number, int64_t until_ns, std::vector<Job *> *finish
         wait_until(done_, lock, until_ns);
         waiting_--;
     }
+}
+
+void Engine::add_busy(int64_t ns) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats_.busy_ns += ns;
+    stats_.cpu_ns += ns;
 }
 
 void Engine::advise(File *file, const Source &source, std::vector<int64_t> rows) {

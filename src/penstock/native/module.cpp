@@ -611,11 +611,13 @@ PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t narg
         is_inline = is_inline && task.source->access == Access::MEMORY;
     }
     if (is_inline && !self->engine->is_closed()) {
+        int64_t began_ns = now_ns();
         for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
             job->failed_task = i;
             const Task &task = job->tasks[i];
             job->has_failed = !copy_steps(task, 0, task.steps(), self->scratch, &job->failure);
         }
+        self->engine->add_busy(now_ns() - began_ns);
         job->next_task = job->tasks.size();
     }
     if (!self->engine->submit(job)) {
@@ -827,7 +829,7 @@ PyObject *engine_stats(PyObject *object, PyObject *) {
         return raise_forked();
     }
     Engine::Stats stats = self->engine->stats();
-    return Py_BuildValue("{sLsLsLsLsLsL}", "nbytes", static_cast<long long>(stats.nbytes), "jobs",
+    return Py_BuildValue("{sLsLsLsLsLsLsL}", "busy_ns", static_cast<long long>(stats.busy_ns), "nbytes", static_cast<long long>(stats.nbytes), "jobs",
                          static_cast<long long>(stats.jobs), "cpu_ns", static_cast<long long>(stats.cpu_ns), "waits",
                          static_cast<long long>(self->waits), "wait_ns", static_cast<long long>(self->wait_ns),
                          "announced", static_cast<long long>(stats.announced));

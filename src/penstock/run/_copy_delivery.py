@@ -34,8 +34,11 @@ from penstock.lower._copies import Copy, CopyPlan
 from penstock.lower._program import Position
 from penstock.memory._ring import Ring
 from penstock.native import CopyError, Engine, Source, conversion
-from penstock.report._lanes import Lane
+from penstock.plan._node import walk
+from penstock.plan._source_node import SourceNode
+from penstock.report._lanes import Lane, StepTime
 from penstock.run._consumer import DeliveryBase
+from penstock.run._lanes import unit_of
 from penstock.sources._filerows import file_source, read_error, require_same
 from penstock.sources.npy import StridedFile
 
@@ -70,7 +73,6 @@ class CopyDelivery(DeliveryBase):
         self._row_counts = [-1] * slot_count
         """The row count that each slot holds; -1 before the first batch."""
         self._job = 0
-        self._delivered_count = 0
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
         self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
@@ -107,8 +109,8 @@ class CopyDelivery(DeliveryBase):
             self._start(position)
         _, slot, job = pending[0]
         try:
-            while not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
-                self._require_progress(position, job, timeout_s)
+            if not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
+                self._wait_on(position, job, timeout_s)
         except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
             self.require_open()
             self._start((-1, -1))
@@ -118,7 +120,6 @@ class CopyDelivery(DeliveryBase):
             self.ring.give_back(slot)
             raise self._error(error, position) from error
         pending.popleft()
-        self._delivered_count += 1
         return self.ring.hand_out(slot)
 
     def _start(self, position: Position) -> None:
@@ -196,7 +197,7 @@ class CopyDelivery(DeliveryBase):
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
         return _in_batch(found, position)
 
-    def _require_progress(self, position: Position, job: int, timeout_s: float) -> None:
+    def _wait_on(self, position: Position, job: int, timeout_s: float) -> None:
         """Waits for a job in quarters of the deadline, and gives up after four in which no byte was copied."""
         before, silent_count = self._engine.stats()["nbytes"], 1
         while not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
@@ -217,8 +218,27 @@ class CopyDelivery(DeliveryBase):
     # The loader's questions.
 
     def lanes(self) -> list[Lane]:
-        """What the threads did so far."""
-        return []
+        """What the threads did so far: one step for each source, which share the time by their bytes."""
+        stats, node, program = self._engine.stats(), self._program.node, self._program
+        batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9
+        sources = [(number, each) for number, each in enumerate(walk(node)) if isinstance(each, SourceNode)]
+        total_nbytes = sum(each.spec.nbytes for _, each in sources) or 1
+        steps = [
+            StepTime(each.label, number, batches * program.rows_per_batch, wall_s * each.spec.nbytes / total_nbytes)
+            for number, each in sources
+        ]
+        return [
+            Lane(
+                label=node.label,
+                workers=self._engine.thread_count,
+                is_serial=False,
+                batches=batches,
+                wall_s=wall_s,
+                cpu_s=min(wall_s, stats["cpu_ns"] / 1e9),
+                steps=tuple(step for step in steps if step.elements),
+                unit=unit_of(node),
+            )
+        ]
 
     # The end.
 
