@@ -183,7 +183,7 @@ def test_another_python_makes_its_own_and_the_log_says_so(tmp_path: Path, caplog
     assert numbers(ps.range(3).cache(tmp_path)) == [0, 1, 2]
     (record,) = caplog.records
     now = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert f"begins anew: Python was 3.10 and is {now}. What was kept" in record.getMessage()
+    assert f"begins anew: Python was 3.10 and is {now}. The earlier elements stay" in record.getMessage()
 
 
 def test_files_are_known_by_path_and_time(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_a_sequence_of_elements_of_several_lengths_says_so():
 
 def test_a_spec_of_a_source_that_has_one_is_refused():
     with pytest.raises(
-        ps.ArgumentError, match=r"is for objects with \[i\]; 3 says itself .*: \(\) int64\. Leave it out"
+        ps.ArgumentError, match=r"is for objects with \[i\]; 3 has its own spec: \(\) int64\. Leave it out"
     ):
         ps.from_source(RangeSource(3), element_spec=RAGGED)
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
 from penstock.memory._rows import Indices
-from penstock.plan._source import Source
+from penstock.plan._source import Read, Source
 from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
 from penstock.sources.npy import require_places
@@ -235,6 +235,20 @@ class Chunk(NamedTuple):
     """The start of each range in `data`, shape `(n,)`."""
 
 
+class Request(NamedTuple):
+    """Some ranges of one request, after the read."""
+
+    read: Read
+    members: Integers
+    """The numbers of the ranges in the request, shape `(n,)`."""
+    data: Bytes
+    """Their memory. It is used again for the next ranges."""
+    starts: Integers
+    """The start of each range in `data`, shape `(n,)`."""
+    sizes: Integers
+    """The bytes of each range."""
+
+
 @final
 class OpenFiles:
     """Reads files, with at most `_MAX_OPEN` open at once.
@@ -371,6 +385,27 @@ class RecordReader:
             SourceError: An element is incomplete.
         """
         raise NotImplementedError
+
+    def requests(self, reads: Sequence[Read]) -> Iterator["Request"]:
+        """Reads the ranges of all requests together, so that neighbours in a file are one read.
+
+        Raises:
+            SourceError: A file is too short, has changed, or its device fails.
+        """
+        elements = np.concatenate([np.empty(0, np.int64), *(read.indices for read in reads)])
+        if not len(elements):
+            return
+        numbers, offsets, sizes = self.ranges(elements)
+        width = len(sizes) // len(elements)
+        firsts = bounds_of(len(read.indices) * width for read in reads)
+        for members, data, starts in self._files.chunks(numbers, offsets, sizes):
+            for number, read in enumerate(reads):
+                mine: Any = slice(None)
+                if len(reads) > 1:
+                    mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
+                found = members[mine]
+                if len(found):
+                    yield Request(read, found - firsts[number], data, starts[mine], sizes[found])
 
     def advise(self, indices: Indices) -> None:
         with suppress(SourceError):  # the read reports it

@@ -195,22 +195,14 @@ class OpenEtlcdbSource(RecordReader):
         Raises:
             SourceError: A file was changed or shortened, or its device fails.
         """
-        elements = np.concatenate([np.empty(0, np.int64), *(read.indices for read in reads)])
-        if not len(elements):
-            return
-        firsts = bounds_of(len(read.indices) for read in reads)
         for read in reads:
             read.arrays[1][read.rows] = self._source.index.labels[read.indices]
-        for members, data, starts in self._files.chunks(*self.ranges(elements)):
-            # A chunk holds whole records, also in the gaps, so it is a table of records.
+        for read, members, data, starts, _ in self.requests(reads):
+            # The ranges, with the gaps between them, are whole records: a table.
             records = data.reshape(-1, self._layout.record_nbytes)
             order = np.argsort(members)
-            numbers, wanted = starts[order] // self._layout.record_nbytes, members[order]
-            bounds = np.searchsorted(wanted, firsts)
-            for k, read in enumerate(reads):
-                mine = slice(bounds[k], bounds[k + 1])
-                if len(numbers[mine]):
-                    self._unpack(records, numbers[mine], read.arrays[0], rows_of(read.rows, wanted[mine] - firsts[k]))
+            numbers = starts[order] // self._layout.record_nbytes
+            self._unpack(records, numbers, read.arrays[0], rows_of(read.rows, members[order]))
 
     def _unpack(
         self, records: npt.NDArray[np.uint8], numbers: Integers, images: npt.NDArray[Any], rows: Indices | slice

@@ -122,18 +122,15 @@ class OpenTarSource(RecordReader):
         """
         for read in reads:
             rows = np.arange(len(read.arrays[0]))[read.rows]
-            keys, *contents = read.arrays
             for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
                 number, sample = placed(self._index.bounds, index)
-                keys[row] = self._index.shards[number].key(sample)
-            if not contents or not len(rows):
-                continue
-            numbers, offsets, sizes = self.ranges(read.indices)
-            for members, data, starts in self._files.chunks(numbers, offsets, sizes):
-                places = zip(members.tolist(), starts.tolist(), strict=True)
-                for member, start in places:
-                    element, field = divmod(member, len(contents))
-                    contents[field][rows[element]] = data[start : start + int(sizes[member])].copy()
+                read.arrays[0][row] = self._index.shards[number].key(sample)
+        width = len(self._source.fields)
+        for read, members, data, starts, sizes in self.requests(reads) if width else ():
+            rows = np.arange(len(read.arrays[0]))[read.rows]
+            for member, start, size in zip(members.tolist(), starts.tolist(), sizes.tolist(), strict=True):
+                element, field = divmod(member, width)
+                read.arrays[1 + field][rows[element]] = data[start : start + size].copy()
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         width = len(self._source.fields)

@@ -151,23 +151,11 @@ class OpenTFRecordSource(RecordReader):
             SourceError: A record is damaged, or no Example. The message has its file, number and byte.
             SpecError: A feature is missing, or does not fit its spec.
         """
-        elements = reads[0].indices if len(reads) == 1 else np.concatenate([_NONE, *(read.indices for read in reads)])
-        if not len(elements):
-            return
-        numbers, offsets, sizes = self.ranges(elements)
-        firsts = bounds_of(len(read.indices) for read in reads)
-        for members, data, at in self._files.chunks(numbers, offsets, sizes):
-            starts, ends = at + HEAD_NBYTES, at + sizes[members] - TAIL_NBYTES
+        for read, members, data, at, sizes in self.requests(reads):
+            elements, starts, ends = read.indices[members], at + HEAD_NBYTES, at + sizes - TAIL_NBYTES
             if self._source.check_crc:
-                self._check(elements[members], data, starts, ends)
-            for number, read in enumerate(reads):
-                mine: Any = slice(None)
-                if len(reads) > 1:
-                    mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
-                    if not len(mine):
-                        continue
-                rows = rows_of(read.rows, members[mine] - firsts[number])
-                self._write(elements[members[mine]], data, starts[mine], ends[mine], read.arrays, rows)
+                self._check(elements, data, starts, ends)
+            self._write(elements, data, starts, ends, read.arrays, rows_of(read.rows, members))
 
     def _write(
         self,
@@ -210,6 +198,3 @@ class OpenTFRecordSource(RecordReader):
         places = elements + numbers
         offsets = index.offsets[places]
         return numbers, offsets, index.offsets[places + 1] - offsets
-
-
-_NONE = np.empty(0, np.int64)
