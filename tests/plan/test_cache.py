@@ -166,7 +166,7 @@ def test_another_function_is_another_cache_and_the_log_says_why(
     (record,) = caplog.records
     assert re.fullmatch(
         r"The cache in .* begins anew: the variable `width` changed in step 2, map\(<lambda>\)\. The earlier elements "
-        r"stays in .*/[0-9a-f]{32} \([0-9.]+ MiB\); delete it if it is not needed\.",
+        r"stay in .*/[0-9a-f]{32} \([0-9.]+ MiB\); delete it if it is not needed\.",
         record.getMessage(),
     )
 
