@@ -17,7 +17,7 @@ A map of the package. Imports run downwards:
     sources/        where elements come from, one format a file
     image/          decoding and distortions on OpenCV, imported on first use
     memory/         slots, the ring, leases, shared memory
-    report/         counters and reports
+    report/         counters, reports, and pictures of plans and elements
     plan/           nodes, one kind a file; _node.py is the idea
     base/           trees, specs, errors, random numbers, arguments
 """
