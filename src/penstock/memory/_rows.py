@@ -51,7 +51,9 @@ class Rows:
 
     def take(self, rows: Indices | slice) -> "Rows":
         """Some of these rows, numbered from the first of them."""
-        return Rows(self.arrays, compose(self.rows, rows), self.extents)
+        taken = Rows(self.arrays, compose(self.rows, rows), self.extents)
+        taken._is_plain = self._plain()
+        return taken
 
     def leaves(self, start: int, stop: int) -> "Rows":
         """The same rows of some leaves; made once."""
@@ -157,7 +159,9 @@ class Rows:
 
     def row_numbers(self) -> list[int]:
         """These rows as numbers."""
-        return self._positions().tolist()  # type: ignore[no-any-return]
+        if isinstance(self.rows, slice):
+            return list(range(*self.rows.indices(len(self.arrays[0]))))
+        return self.rows.tolist()  # type: ignore[no-any-return]
 
     def _positions(self) -> Indices:
         if isinstance(self.rows, slice):
