@@ -257,3 +257,29 @@ def test_wrong_imports_are_found(file, source, complaint):
 )
 def test_right_imports_are_not(file, source):
     assert wrong(imports_of(source, file)) == []
+
+
+MOST_CLASS_CHECKS = 10
+
+
+def test_code_outside_the_plan_and_lowering_asks_nodes_and_rarely_checks_their_class():
+    plan = SRC / "penstock" / "plan"
+    node_classes = {"Node", "Sequential", "FailureFilter", "OneToOne", "Reorder"} | {
+        each.name
+        for path in plan.glob("*.py")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.ClassDef)
+        and {ast.unparse(base) for base in each.bases}
+        & {"Node", "Sequential", "FailureFilter", "OneToOne", "Reorder", "Batch"}
+    }
+    found = [
+        f"{path.relative_to(SRC)}:{each.lineno}"
+        for path in sorted((SRC / "penstock").rglob("*.py"))
+        if path.parent.name not in ("plan", "lower")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.Call)
+        and ast.unparse(each.func) in ("isinstance", "issubclass")
+        and {name.id for name in ast.walk(each.args[1]) if isinstance(name, ast.Name)} & node_classes
+    ]
+    assert len(node_classes) > 20
+    assert len(found) <= MOST_CLASS_CHECKS, found

@@ -8,8 +8,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.plan._batch import Bundle
 from penstock.plan._cache import Cache, CompleteCache, Whole
-from penstock.plan._map import Map
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node, located, walk
 from penstock.report._progress import Progress
 from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.cache import CacheDirectory, CacheMemory
@@ -62,9 +61,9 @@ def _require_one_epoch(node: Node, verb: str) -> None:
     if node.length == float("inf"):
         raise ArgumentError(f"{verb}() of an endless dataset would never be full. Put {verb}() before repeat().")
     for each in walk(node):
-        if isinstance(each, Map) and each.seed is not None:
+        if each.verb == "random_map":
             raise ArgumentError(
-                f"{verb}() keeps the elements of epoch 0, but {each.label} at {each.where} makes others in each epoch. "
+                f"{verb}() keeps the elements of epoch 0, but {located(each)} makes others in each epoch. "
                 f"Put {verb}() before random_map(), so that what is before is kept and randomness stays."
             )
         if each.randomness.reorders and not any(below.randomness.reorders for below in each.inputs):

@@ -19,15 +19,13 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock.base._random import ElementRng, seeded_globals
 from penstock.base._tree import Tree
+from penstock.lower._analysis import analyse
 from penstock.lower._guards import OnError
 from penstock.memory._rows import Leaves, copied
-from penstock.plan._filter import FlatMap
 from penstock.plan._index import sliced
 from penstock.plan._map import Map
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node, located
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._source_node import SourceNode
-from penstock.plan._stream import Generate
 from penstock.plan._text import length_text, sources_of
 from penstock.plan._tolerate import Failure
 from penstock.run._quarantine import Quarantine
@@ -266,9 +264,7 @@ class _Functions:
             failed: Sources of elements that are passed over.
         """
         parts = {(source,) for sources in failed for source in sources}
-        for step in {id(node): node for node in walk(plan)}.values():
-            if not isinstance(step, (Map, SourceNode, Generate, FlatMap)):
-                continue
+        for step in analyse(plan).user_steps:
             try:
                 sources = OpenSources(step)
             except Exception:  # which the pass has told
@@ -283,16 +279,15 @@ class _Functions:
 
     def _look_at_source(
         self,
-        step: SourceNode | Generate | FlatMap,
+        step: Node,
         once: Iterator[tuple[int, Leaves]],
         again: Iterator[tuple[int, Leaves]],
     ) -> None:
         with seeded_globals() as globals_:  # which are not seeded: no executor does so for these
             first = dict(once)
             if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
-                name = step.label if isinstance(step, SourceNode) else f"{step.label} at {step.where}"
                 drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
-                _add(self.nondeterministic, name + drawn * globals_.used())
+                _add(self.nondeterministic, located(step) + drawn * globals_.used())
 
     def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
         name = f"{step.label} at {step.where}"

@@ -324,7 +324,7 @@ def concatenate(datasets: Iterable[Dataset]) -> Dataset:
                 f"concatenate(): dataset {number} is endless, so the next one is never reached. Cut it with take(n)."
             )
     # One step, also for repeated `ds = concatenate([ds, more])`.
-    parts = ((node.sources if isinstance(node, Concatenate) else (node,)) for node in nodes)
+    parts = ((node.inputs if node.verb == "concatenate" else (node,)) for node in nodes)
     return Dataset(Concatenate(tuple(itertools.chain.from_iterable(parts))))
 
 

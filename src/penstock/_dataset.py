@@ -37,7 +37,6 @@ from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_len
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock.plan._reader import Reader
 from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
-from penstock.plan._source_node import SourceNode
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds
@@ -165,7 +164,7 @@ class Dataset(NoArray):
 
     def _of_sources(self, name: str) -> Any:
         """What the sources know under a name. An AttributeError otherwise, so that `hasattr` answers."""
-        sources = {id(node.data): node.data for node in walk(self._node, history) if isinstance(node, SourceNode)}
+        sources = {id(node.opens): node.opens for node in walk(self._node, history) if node.opens is not None}
         asked = [getattr(source, name, NotImplemented) for source in sources.values()]
         known = [value for value in asked if value is not NotImplemented]
         if not known:

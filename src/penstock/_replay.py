@@ -10,12 +10,12 @@ from typing import Any, final
 from penstock._dataset import Dataset
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
 from penstock.base._tree import Tree
+from penstock.lower._analysis import analyse
 from penstock.lower._guards import with_guards
 from penstock.lower._rewrite import reader_of
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node
 from penstock.plan._reader import Reader
 from penstock.plan._text import difference, identity
-from penstock.plan._tolerate import FailureFilter
 
 
 @final
@@ -99,7 +99,7 @@ def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
 
 
 def _reader(node: Node, on_error: Any, number: int) -> Reader:
-    guards = {each.number: each for each in walk(with_guards(node, on_error)) if isinstance(each, FailureFilter)}
+    guards = {each.number: each for each in analyse(with_guards(node, on_error)).guards}
     source = guards[number].source
     if source.access == "stream":
         raise ArgumentError(

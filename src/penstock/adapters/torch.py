@@ -36,10 +36,10 @@ from penstock.base._errors import (
 )
 from penstock.base._spec import Spec, cure_of_fields
 from penstock.base._tree import Tree, flatten_like, paths
+from penstock.lower._analysis import analyse
 from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private
-from penstock.plan._cache import Cache
 from penstock.plan._node import Node, finite_length, walk
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._text import length_text
@@ -197,7 +197,7 @@ class MapDataset(TorchDataset):
             )
         _require_dtypes(node.spec)
         self._set_up(node, _shared_number(0))
-        if any(isinstance(each, Cache) for each in walk(node)):
+        if analyse(node).is_cached:
             # Opened before torch forks, or each worker makes a cache of its own.
             self._readers.append(self._take_reader())
 

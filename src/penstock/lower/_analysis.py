@@ -35,8 +35,8 @@ class Analysis:
     """The number of readers that one worker has of a node, by the node's id; see `Reader`."""
     functions: tuple[Map, ...]
     """The steps `map` and `random_map`, and those that ask a function for verdicts."""
-    held: tuple[tuple[Node, Any], ...]
-    """The user's objects that steps hold: functions and sources."""
+    user_steps: tuple[Node, ...]
+    """The steps that hold an object of the user: a function or a source."""
     generators: tuple[Generate, ...]
     guards: tuple[FailureFilter, ...]
     is_cpu_bound: bool
@@ -55,6 +55,12 @@ class Analysis:
         short = [each.remainder for each in self.steps if isinstance(each, Batch) and each.length == 1]
         size = self.plan.batch_size or 1
         return min([size, *(rows for rows in short if rows)])
+
+    @property
+    def held(self) -> list[tuple[Node, Any]]:
+        """The objects of the user, with their steps; functions first."""
+        found = [(each, each.function if isinstance(each, (Map, FlatMap)) else each.data) for each in self.user_steps]  # type: ignore[attr-defined]
+        return sorted(found, key=lambda pair: (not isinstance(pair[0], Map), not isinstance(pair[0], FlatMap)))
 
     @property
     def wants_processes(self) -> bool:
@@ -125,12 +131,7 @@ def analyse(plan: Node) -> Analysis:
         steps=steps,
         reader_counts=_reader_counts(plan),
         functions=functions,
-        held=tuple(
-            (each, each.function if isinstance(each, (Map, FlatMap)) else each.data)
-            for kinds in ((Map,), (FlatMap,), (SourceNode, Generate))
-            for each in steps
-            if isinstance(each, kinds)
-        ),
+        user_steps=tuple(each for each in steps if isinstance(each, (Map, FlatMap, SourceNode, Generate))),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
         guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
         is_cpu_bound=any(each.is_cpu_bound for each in traits),

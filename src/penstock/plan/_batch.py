@@ -33,10 +33,7 @@ class Batch(Node):
     """Whether all batches have the size; None to derive it from the input's length. `lower` sets it where it puts this
     step over another input."""
 
-    @property
-    def verb(self) -> str:
-        """`batch`."""
-        return "batch"
+    verb = "batch"
 
     @property
     def label(self) -> str:
@@ -158,10 +155,7 @@ class Unbatch(Node):
 
     source: Node
 
-    @property
-    def verb(self) -> str:
-        """`unbatch`."""
-        return "unbatch"
+    verb = "unbatch"
 
     @cached_property
     def length(self) -> Length:
@@ -285,10 +279,7 @@ class Parts(Reorder):
 
     source: Node
 
-    @property
-    def verb(self) -> str:
-        """`unbatch`."""
-        return "unbatch"
+    verb = "unbatch"
 
     @cached_property
     def length(self) -> Length:

@@ -145,10 +145,7 @@ class Cache(Node):
     text: str
     """The user's arguments: `'frames', limit=4096`."""
 
-    @property
-    def verb(self) -> str:
-        """`cache`."""
-        return "cache"
+    verb = "cache"
 
     @property
     def label(self) -> str:
@@ -234,10 +231,7 @@ class CompleteCache(Node):
     def __reduce__(self) -> tuple[Any, ...]:
         return CompleteCache, (self.store, self.text, self.whole, None)
 
-    @property
-    def verb(self) -> str:
-        """`cache`."""
-        return "cache"
+    verb = "cache"
 
     @property
     def label(self) -> str:

@@ -30,10 +30,7 @@ class Cast(OneToOne):
     structure: Structure | None
     """The structure of the dtypes, which must equal that of elements; None for a single dtype."""
 
-    @property
-    def verb(self) -> str:
-        """`cast`."""
-        return "cast"
+    verb = "cast"
 
     @property
     def label(self) -> str:

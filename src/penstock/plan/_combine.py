@@ -27,10 +27,7 @@ class Zip(OneToOne):
     sources: tuple[Node, ...]
     structure: _tree.Structure
 
-    @property
-    def verb(self) -> str:
-        """`zip`."""
-        return "zip"
+    verb = "zip"
 
     @property
     def label(self) -> str:
@@ -94,10 +91,7 @@ class Concatenate(Reorder):
 
     sources: tuple[Node, ...]
 
-    @property
-    def verb(self) -> str:
-        """`concatenate`."""
-        return "concatenate"
+    verb = "concatenate"
 
     @cached_property
     def length(self) -> Length:
@@ -143,10 +137,7 @@ class Interleave(Reorder):
     reads_ahead: bool = False
     """Inputs that are streams are read at the same time, each by its own worker."""
 
-    @property
-    def verb(self) -> str:
-        """`interleave`."""
-        return "interleave"
+    verb = "interleave"
 
     @property
     def label(self) -> str:

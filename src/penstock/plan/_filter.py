@@ -60,10 +60,7 @@ class Filter(Sequential):
 
     source: Node
 
-    @property
-    def verb(self) -> str:
-        """`filter`."""
-        return "filter"
+    verb = "filter"
 
     @property
     def label(self) -> str:
@@ -105,10 +102,7 @@ class FlatMap(Sequential):
     is_tolerated: bool = field(default=False, repr=False)
     """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
 
-    @property
-    def verb(self) -> str:
-        """`flat_map`."""
-        return "flat_map"
+    verb = "flat_map"
 
     @property
     def label(self) -> str:

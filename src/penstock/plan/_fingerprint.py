@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.base._errors import ArgumentTypeError
 from penstock.base._fingerprint import NoFingerprintError, fingerprints
-from penstock.plan._node import Node, arguments
+from penstock.plan._node import Node, arguments, located
 
 _NAMES = {"data": "the data", "declared": "the argument `element_spec`", "function": "the function"}
 
@@ -57,9 +57,8 @@ def _step(node: Node, skipped: list[str] | None) -> Step:
         try:
             parts |= fingerprints(value, name, skipped)
         except NoFingerprintError as error:
-            where = f" at {node.where}" if hasattr(node, "where") else ""
             raise ArgumentTypeError(
-                f"cache() cannot tell this dataset from another, for {node.label}{where} holds {error}. Make it inside "
+                f"cache() cannot tell this dataset from another, for {located(node)} holds {error}. Make it inside "
                 "the function, or give the function a path or arrays; or say yourself what this dataset is: "
                 "cache(path, key='v1'), with another key whenever it changes."
             ) from error

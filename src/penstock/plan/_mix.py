@@ -32,10 +32,7 @@ class Mix(Reorder):
     weights: tuple[float, ...]
     seed: int
 
-    @property
-    def verb(self) -> str:
-        """`mix`."""
-        return "mix"
+    verb = "mix"
 
     @property
     def label(self) -> str:

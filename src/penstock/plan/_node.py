@@ -265,6 +265,12 @@ class Reorder(Node):
         return need.input, need.epoch, int(need.indices[0])
 
 
+def located(node: Node) -> str:
+    """The step and the user's line, if it has one: `map(decode) at train.py:41`."""
+    where = getattr(node, "where", "")
+    return f"{node.label} at {where}" if where else node.label
+
+
 def history(node: Node) -> tuple[Node, ...]:
     """The inputs of a node; for a complete cache, which reads no input any more, the plan that it was made by."""
     origin: Node | None = getattr(node, "origin", None)

@@ -164,10 +164,7 @@ class PaddedBatch(Node):
     exact: bool | None = field(default=None, repr=False)
     """As of `Batch`."""
 
-    @property
-    def verb(self) -> str:
-        """`padded_batch`."""
-        return "padded_batch"
+    verb = "padded_batch"
 
     @property
     def label(self) -> str:
@@ -265,10 +262,7 @@ class BucketByLength(Sequential):
     drop_remainder: bool
     padding: Padding
 
-    @property
-    def verb(self) -> str:
-        """`bucket_by_length`."""
-        return "bucket_by_length"
+    verb = "bucket_by_length"
 
     @property
     def label(self) -> str:

@@ -25,7 +25,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, Window, copied, places_of
 from penstock.memory._times import SHORT_UNIT_S, Times
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node, located, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
 from penstock.plan._text import origins
 
@@ -152,8 +152,7 @@ def place_of(words: tuple[int, int, int], plan: Node) -> str:
     if not step:
         return "nothing yet"
     node = next(itertools.islice(walk(plan), step - 1, None))
-    where = f" at {node.where}" if hasattr(node, "where") else ""
-    return f"{node.label}{where} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
+    return f"{located(node)} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
 
 
 @final

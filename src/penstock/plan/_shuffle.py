@@ -38,10 +38,7 @@ class Shuffle(Reorder):
     window: int | None
     reshuffle: bool
 
-    @property
-    def verb(self) -> str:
-        """`shuffle`."""
-        return "shuffle"
+    verb = "shuffle"
 
     @property
     def label(self) -> str:
@@ -117,10 +114,7 @@ class Repeat(Reorder):
     source: Node
     count: int | None
 
-    @property
-    def verb(self) -> str:
-        """`repeat`."""
-        return "repeat"
+    verb = "repeat"
 
     @cached_property
     def length(self) -> Length:

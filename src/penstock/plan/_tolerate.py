@@ -170,10 +170,7 @@ class Replace(FailureFilter):
     size: int
     """Elements in a batch; 0 without batches."""
 
-    @property
-    def verb(self) -> str:
-        """`replace`."""
-        return "replace"
+    verb = "replace"
 
     @property
     def spec(self) -> Spec:

@@ -34,10 +34,7 @@ class Windows(Node):
     """For each group that has windows: its first element, and the number of windows before it."""
     count: Length
 
-    @property
-    def verb(self) -> str:
-        """`windows`."""
-        return "windows"
+    verb = "windows"
 
     @property
     def label(self) -> str:

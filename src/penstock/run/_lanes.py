@@ -7,11 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.memory._times import Noted
-from penstock.plan._batch import Batch
-from penstock.plan._map import Map
 from penstock.plan._node import Node, walk
 from penstock.plan._text import length_text
-from penstock.plan._tolerate import CheckedGroup
 from penstock.report._lanes import Lane, PlanStep, StepTime
 
 
@@ -49,7 +46,7 @@ def lane_of(
         if count
     )
     # Of a stream that is put into batches where it is read, the stream is what takes long.
-    named = node.source if is_serial and isinstance(node, Batch) else node
+    named = node.inputs[0] if is_serial and node.verb == "batch" else node
     return Lane(
         label=named.label,
         workers=workers,
@@ -109,7 +106,7 @@ def _shown(node: Node, numbers: Mapping[int, int]) -> tuple[list[int], list[int]
     parts: list[int] = []
     places = [numbers[id(node)]]
     while node.traits.is_hidden:
-        if isinstance(node, Map):
+        if node.traits.is_cpu_bound:
             parts, places = [*parts, *places], []
         (node,) = node.inputs
         places.append(numbers[id(node)])
@@ -117,7 +114,7 @@ def _shown(node: Node, numbers: Mapping[int, int]) -> tuple[list[int], list[int]
 
 
 def _label(node: Node) -> str:
-    if node.verb == "filter" and (isinstance(node.inputs[0], CheckedGroup) or node.inputs[0].verb == "skip"):
+    if node.verb == "filter" and node.inputs[0].verb != "filter":
         return "(leaves out what failed)"  # a step that nobody wrote: see `on_error`
     return node.label
 

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from typing import Any, Final, final
 
 from penstock.base._errors import DeadlineError, ElementError, WorkerError
+from penstock.lower._analysis import analyse
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._program import Unit
-from penstock.plan._node import walk
 from penstock.plan._text import length_text
-from penstock.plan._tolerate import Failure, FailureFilter
+from penstock.plan._tolerate import Failure
 
 _log = logging.getLogger("penstock")
 
@@ -122,7 +122,7 @@ class Quarantine:
 
 def is_guarded(program: BatchProgram[Any]) -> bool:
     """Whether an element that workers die of can be set aside: a unit is done again without it."""
-    return not program.is_serial and any(isinstance(each, FailureFilter) for each in walk(program.node))
+    return not program.is_serial and bool(analyse(program.node).guards)
 
 
 def note_end_of_stream(error: BaseException) -> None:
@@ -137,7 +137,7 @@ def note_end_of_stream(error: BaseException) -> None:
 def why_not_set_aside(program: BatchProgram[Any], unit: Unit) -> str:
     """Why `on_error` did not help against what workers died of, though they were told to leave it out."""
     is_whole = isinstance(program, ParallelProgram) and program.row_count(unit.epoch, unit.index, unit.length) is None
-    if is_whole and not isinstance(program.node, FailureFilter):
+    if is_whole and not program.node.traits.is_hidden:
         return (
             f"on_error='replace' did not set it aside: batch {unit.index} of epoch {unit.epoch} is made in one piece "
             f"by {program.node.label}, and a worker can be told to leave out a piece, but not an element in it. "

@@ -19,7 +19,6 @@ from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read, Source, open_source
-from penstock.plan._source_node import SourceNode
 from penstock.testing._compare import assert_fits, assert_same, row_of
 
 _JUNK = 0xA5
@@ -57,8 +56,8 @@ class SourceTests:
     def handle(self, source: Any) -> Source:
         """The source as a dataset has it: what only looks like one is wrapped."""
         node = from_source(source)._node
-        assert isinstance(node, SourceNode)
-        return node.data
+        assert isinstance(node.opens, Source)
+        return node.opens
 
     @pytest.fixture
     def elements(self, handle: Source, expected: Tree) -> Tree:

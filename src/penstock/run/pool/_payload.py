@@ -37,16 +37,14 @@ import numpy.typing as npt
 
 from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock.base._errors import SourceError, TravelError, type_of
+from penstock.lower._analysis import analyse
 from penstock.memory._budget import mib
 from penstock.memory._pickles import reduced
 from penstock.memory._shared import View, lay_out
 from penstock.plan._cache import Cache
-from penstock.plan._filter import FlatMap
-from penstock.plan._map import Map
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Node, located, walk
 from penstock.plan._source import Source
-from penstock.plan._source_node import SourceNode
-from penstock.plan._stream import Generate, StreamSource
+from penstock.plan._stream import StreamSource
 from penstock.sources._listing import FileList
 from penstock.sources._openfile import File
 from penstock.sources._remote import Settings, arrive, protocols_of
@@ -123,7 +121,7 @@ def pack(plan: Node, value: Any) -> PlanPayload:
     try:
         pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
-        raise _diagnosis(_held(plan), error) from (None if isinstance(error, _TooLargeError) else error)
+        raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, _TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
@@ -449,21 +447,12 @@ _Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it ca
 def stay_behind(plan: Node) -> list[TravelError]:
     """Says of each function and source of a plan that cannot travel why; copies no arrays."""
     found = []
-    for step in _held(plan):
+    for step in analyse(plan).held:
         try:
             _pickled(step[1], PARCEL_LIMIT_NBYTES, is_kept=False)
         except Exception as error:
             found.append(_diagnosis([step], error))
     return found
-
-
-def _held(plan: Node) -> list[tuple[Node, Any]]:
-    """What steps hold that is the user's."""
-    nodes = {id(node): node for node in walk(plan)}.values()
-    held: list[tuple[Node, Any]] = [(node, node.function) for node in nodes if isinstance(node, Map)]
-    held += [(node, node.function) for node in nodes if isinstance(node, FlatMap)]
-    held += [(node, node.data) for node in nodes if isinstance(node, (SourceNode, Generate))]
-    return held
 
 
 def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelError:
@@ -475,14 +464,14 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
         return TravelError(f'This dataset cannot travel to a worker process ({why}). Use executor="threads".')
     node, value = held[worst]
     words, culprit, (nbytes, reason) = _narrowed(value, results[worst], set())
-    where, cure = "", "Give files or arrays (from_npy, from_arrays)"
-    if isinstance(node, Generate):
-        where, cure = f" at {node.where}", "Make it inside the generator"
-    if isinstance(node, (Map, FlatMap)):
-        where, cure = f" at {node.where}", "Make it inside the function, give it as NumPy arrays, which workers share"
+    cure = "Give files or arrays (from_npy, from_arrays)"
+    if node.opens is None:  # a generator or a function
+        cure = "Make it inside the generator"
+        if node.inputs:
+            cure = "Make it inside the function, give it as NumPy arrays, which workers share"
     what = [*words, type_of(culprit)]
     what[-2:] = [", ".join(what[-2:])]
-    fact = f"{node.label}{where} {'is' if culprit is value else 'holds'} {', in it '.join(what)}"
+    fact = f"{located(node)} {'is' if culprit is value else 'holds'} {', in it '.join(what)}"
     if reason:
         fact += f", which cannot travel to a worker process ({reason})"
     else:

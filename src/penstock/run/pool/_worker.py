@@ -32,6 +32,7 @@ import cloudpickle
 
 from penstock.base._random import owned_globals
 from penstock.base._retries import RetryBudget, UnwantedError, reading_with
+from penstock.lower._analysis import analyse
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._mapping import MemoryFile, map_shared
@@ -39,10 +40,9 @@ from penstock.memory._pickles import dumps
 from penstock.memory._ring import RingView
 from penstock.memory._shared import Place, map_private, read_bytes
 from penstock.memory._slot import RingLayout, own_header, ring_header
-from penstock.plan._map import Map, learn
-from penstock.plan._node import Node, walk
+from penstock.plan._map import learn
+from penstock.plan._node import Node
 from penstock.plan._reader import WorkerStatus
-from penstock.plan._tolerate import FailureFilter
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
@@ -315,7 +315,7 @@ class _Task:
     @property
     def uses_globals(self) -> bool:
         """Whether a function draws from global generators, which threads refuse."""
-        return any(isinstance(each, Map) and each.memo.learned.uses_globals for each in walk(self._value.node))
+        return any(each.memo.learned.uses_globals for each in analyse(self._value.node).functions)
 
     def run(self, unit: Unit, status: WorkerStatus) -> UnitResult:
         """Runs a unit. Its result carries objects that have no place in the slot, or the pickled specs of a plan."""
@@ -325,8 +325,7 @@ class _Task:
                 os.chdir(self._opening.directory)
         if isinstance(self._value, Node):
             status.times = None  # those would be another task's
-            takes_any = any(isinstance(each, FailureFilter) for each in walk(self._value))
-            learned = learn(self._value, status, takes_any=takes_any)
+            learned = learn(self._value, status, takes_any=bool(analyse(self._value).guards))
             return UnitResult(rows=(cloudpickle.dumps(learned),))  # by value, for a named tuple may be the user's
         if self.clock is None:
             return self._runner.run(unit)
