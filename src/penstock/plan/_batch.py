@@ -72,10 +72,7 @@ class Batch(Node):
         """The size."""
         return self.size
 
-    @property
-    def traits(self) -> Traits:
-        """A batch is neighbouring elements."""
-        return Traits(is_parallel=True)
+    traits = Traits(is_parallel=True)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each batch, in order."""
@@ -205,10 +202,7 @@ class Unbatch(Node):
         assert self._sizes
         return self.source.spec.unstacked()
 
-    @property
-    def batch_size(self) -> int:
-        """Its elements are no batches."""
-        return 1
+    batch_size = 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements that have the parts."""
@@ -281,15 +275,7 @@ class Parts(Reorder):
 
     verb = "unbatch"
 
-    @cached_property
-    def length(self) -> Length:
-        """The input's."""
-        return self.source.length
-
-    @property
-    def batch_size(self) -> int:
-        """Its elements are no batches."""
-        return 1
+    batch_size = 1
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements."""

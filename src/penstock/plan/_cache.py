@@ -12,7 +12,6 @@ not belong together.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
@@ -161,16 +160,6 @@ class Cache(Node):
         """The cache."""
         return self.store
 
-    @cached_property
-    def length(self) -> Length:
-        """The input's."""
-        return self.source.length
-
-    @cached_property
-    def spec(self) -> Spec:
-        """The input's."""
-        return self.source.spec
-
     @property
     def memory(self) -> Memory:
         """As the cache says."""
@@ -261,10 +250,6 @@ class CompleteCache(Node):
     def memory(self) -> Memory:
         """As the cache says."""
         return self.store.memory(self.spec, self.length)
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nothing: there are no inputs."""
-        return ()
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements from the cache."""

@@ -46,10 +46,7 @@ class Cast(OneToOne):
         """The dtypes as written."""
         return {"dtypes": self._text}
 
-    @property
-    def traits(self) -> Traits:
-        """Each element by itself."""
-        return Traits(is_parallel=True)
+    traits = Traits(is_parallel=True)
 
     @property
     def memory(self) -> Memory:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, copied
+from penstock.memory._rows import Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Demand, Length, Node, Overlap
+from penstock.plan._node import Access, Length, Node, Overlap
 from penstock.plan._reader import OpenSources, Reader
 
 if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Gather
+    pass
 
 
 _NOTHING = object()
@@ -43,14 +42,6 @@ class Sequential(Node):
     def length(self) -> Length:
         """Unknown."""
         return None if self.inputs[0].length != 0 else 0
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Unknown."""
-        return ()
-
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Streams are not read by index."""
-        raise NotImplementedError(f"{self.label} has no random access")
 
 
 @final
@@ -137,10 +128,7 @@ class FlatMap(Sequential):
             "element_spec=penstock.ArraySpec(shape, dtype), or a tree of them."
         )
 
-    @property
-    def batch_size(self) -> int:
-        """A function makes elements."""
-        return 1
+    batch_size = 1
 
     @cached_property
     def overlap(self) -> Overlap:

@@ -105,15 +105,21 @@ class Node(ABC):
         """The arguments that identify this step in a checkpoint, without its inputs; values print short."""
         return arguments(self)
 
-    @property
-    @abstractmethod
+    @cached_property
     def length(self) -> Length:
-        """The number of elements of one epoch. Reads no data, except where a class says so."""
+        """The number of elements of one epoch; by default that of the first input.
 
-    @property
-    @abstractmethod
+        Reads no data. `unbatch` may run a mapped function, to find the number of rows of an element.
+        """
+        return self.inputs[0].length
+
+    @cached_property
     def spec(self) -> Spec:
-        """Structure, shapes and dtypes of an element. May run a mapped function on element 0, once."""
+        """Structure, shapes and dtypes of an element; by default those of the first input.
+
+        May run a mapped function on element 0, once.
+        """
+        return self.inputs[0].spec
 
     @property
     def known_spec(self) -> Spec | None:
@@ -126,13 +132,16 @@ class Node(ABC):
         """`"random"` if any element can be read by its index, else `"stream"`."""
         return "random" if all(node.access == "random" for node in self.inputs) else "stream"
 
-    @abstractmethod
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The elements of the inputs that the given elements need. Arithmetic only."""
+        """The elements of the inputs that the given elements need. Arithmetic only.
 
-    @abstractmethod
+        Empty for a step without inputs, and for a step of a stream that sees its input in order.
+        """
+        return ()
+
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         """Writes the given elements into rows of `out`, or makes `gather` do so when it runs."""
+        raise NotImplementedError(f"{self.label} has no random access")
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """The number of parts in which element `index` can be filled, along its first axis; None for none.
@@ -197,11 +206,6 @@ class Node(ABC):
 
 class OneToOne(Node):
     """A step whose element `i` is made of element `i` of each input."""
-
-    @cached_property
-    def length(self) -> Length:
-        """The input's."""
-        return self.inputs[0].length
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of every input."""

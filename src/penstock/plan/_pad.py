@@ -201,10 +201,7 @@ class PaddedBatch(Node):
         """The size."""
         return self.size
 
-    @property
-    def traits(self) -> Traits:
-        """A batch is neighbouring elements."""
-        return Traits(is_parallel=True)
+    traits = Traits(is_parallel=True)
 
     def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
         """The elements of each batch, in order."""

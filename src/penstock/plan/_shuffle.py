@@ -47,11 +47,6 @@ class Shuffle(Reorder):
         return f"shuffle(seed={self.seed}{window}{'' if self.reshuffle else ', reshuffle=False'})"
 
     @cached_property
-    def length(self) -> Length:
-        """The input's."""
-        return self.source.length
-
-    @cached_property
     def randomness(self) -> Randomness:
         """The order differs from epoch to epoch, unless it is not reshuffled."""
         below = self.source.randomness

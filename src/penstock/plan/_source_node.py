@@ -1,13 +1,12 @@
 """The first step of a plan: the elements of a source."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
-from penstock.plan._node import Demand, Node, Traits
+from penstock.plan._node import Node, Traits
 from penstock.plan._source import Source
 
 if TYPE_CHECKING:
@@ -54,9 +53,6 @@ class SourceNode(Node):
     def traits(self) -> Traits:
         data = self.data
         return Traits(is_cpu_bound=data.is_cpu_bound, may_hold_gil=data.may_hold_gil, is_remote=data.is_remote)
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        return ()
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         # The source executes all of its reads at once.

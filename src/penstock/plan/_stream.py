@@ -7,7 +7,7 @@ which a window is available.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -17,7 +17,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Randomness
+from penstock.plan._node import Access, Length, Node, OneToOne, Randomness
 
 if TYPE_CHECKING:
     from penstock.memory._rows import Rows
@@ -125,14 +125,6 @@ class Generate(Node):
         """What it is called, and how long it is if that was said: an epoch's length may differ from run to run."""
         return {"name": self.label, "length": self.length}
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nothing: there are no inputs."""
-        return ()
-
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Streams are not read by index."""
-        raise NotImplementedError(f"{self.label} has no random access")
-
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Begins an epoch, and looks at every element."""
         trace = reader.trace.words
@@ -209,15 +201,6 @@ class Promised(OneToOne):
     def length(self) -> Length:
         """The given one."""
         return self.count
-
-    @property
-    def spec(self) -> Spec:
-        """That of the stream."""
-        return self.source.spec
-
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
-        """Streams are not read by index."""
-        raise NotImplementedError(f"{self.label} has no random access")
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Counts; the last element is given when it is known that it is."""
@@ -296,10 +279,6 @@ class Inlet(Node):
     def describe(self, index: int) -> str:
         """An element of the step."""
         return f"element {index} of {self.stands_for}"
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """Nothing that is here."""
-        return ()
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Copies from the window."""

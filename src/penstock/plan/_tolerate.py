@@ -73,10 +73,7 @@ class FailureFilter(OneToOne):
     number: int
     """Its number among the guards of its plan."""
 
-    @property
-    def traits(self) -> Traits:
-        """It is an option of the loader, not a step of the user's. Workers run what it guards, side by side."""
-        return Traits(is_parallel=True, is_hidden=True)
+    traits = Traits(is_parallel=True, is_hidden=True)
 
     @property
     def label(self) -> str:
@@ -171,11 +168,6 @@ class Replace(FailureFilter):
     """Elements in a batch; 0 without batches."""
 
     verb = "replace"
-
-    @property
-    def spec(self) -> Spec:
-        """The input's."""
-        return self.source.spec
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""

@@ -66,10 +66,7 @@ class Windows(Node):
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(self.size)
 
-    @property
-    def batch_size(self) -> int:
-        """A window is an element."""
-        return 1
+    batch_size = 1
 
     def starts(self, indices: Indices) -> Indices:
         """The first input element of each window."""
