@@ -42,14 +42,14 @@ if sys.argv[3] == "mapped":
 if sys.argv[3] == "window":
     ds = ds.map(first_pixel).filter(lambda frame: True).shuffle(window=100)
 with ds.batch(32).loader(sys.argv[2], workers=2) as loader:
-    for epoch in range(20):
+    for epoch in range(12):
         for batch in loader:
             assert batch.sum() >= 0
         peaks.append(usage() - base)
     report = loader.report()
 print(json.dumps({
     "peak": max(peaks), "projected": loader.projected_nbytes, "copied": report.copied,
-    "growth": max(peaks[15:]) - max(peaks[5:10]),
+    "growth": max(peaks[9:]) - max(peaks[3:6]),
 }))
 """
 
