@@ -7,13 +7,14 @@ import pytest
 
 import penstock as ps
 from penstock.lower._batches import ParallelProgram
+from penstock.lower._program import Unit
 
 ROWS = 32
 
 
 def unit_sizes(dataset: Any, worker_count: int, row_s: float) -> list[int]:
     """Rows of each unit of a batch."""
-    units = ParallelProgram(dataset._node).units(0, 0, slot=0, generation=1, worker_count=worker_count, row_s=row_s)
+    units = ParallelProgram(dataset._node).cut(Unit(0, 0, 0, 1, slot=0, generation=1), worker_count, row_s)
     assert [unit.start for unit in units] == [0, *(unit.stop for unit in units)][:-1]
     assert units[-1].stop == ROWS
     return [unit.stop - unit.start for unit in units]

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError, patience, reading_with
 from penstock.lower._batches import ParallelProgram
+from penstock.lower._program import Unit
 from penstock.run import _executor_spec as _choice
 from penstock.run.pool._payload import pack, unpack
 from penstock.sources import _openfile, _remote, images
@@ -377,7 +378,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
 def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s, count):
     ds = records(server).map(len, element_spec=ps.ArraySpec((), "int64")).batch(20)
     for node in (ds._node, ds.shuffle(seed=1)._node):
-        units = ParallelProgram(node).units(0, 0, slot=0, generation=1, worker_count=4, row_s=row_s)
+        units = ParallelProgram(node).cut(Unit(0, 0, 0, 1, slot=0, generation=1), 4, row_s)
         assert len(units) == count
 
 

@@ -95,35 +95,15 @@ class BatchProgram(Program[R]):
         """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet."""
         return self.node
 
-    def units(
-        self,
-        epoch: int,
-        index: int,
-        slot: int,
-        generation: int,
-        *,
-        worker_count: int,
-        row_s: float = 0.0,
-        announce: tuple[int, int, int] = NO_BATCHES,
-        base: int = 0,
-        length: int = -1,
-        origin: tuple[int, int] = (0, 0),
-    ) -> list[Unit]:
+    def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
         """Cuts a batch into units. The cut does not change what is delivered.
 
         Args:
-            epoch: The epoch of the batch.
-            index: The batch.
-            slot: Where it is written.
-            generation: The number of this use of the slot.
+            unit: The whole batch, without rows.
             worker_count: How many workers share the batch; 0 if the consumer fills it.
             row_s: Measured seconds for a row; 0 if unknown.
-            announce: See `Unit.announce`.
-            base: See `Unit.base`.
-            length: See `Unit.length`.
-            origin: See `Unit.origin`.
         """
-        return [Unit(epoch, index, 0, 1, slot, generation, announce, base, length, origin)]
+        return [unit]
 
     def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
         """Returns the rows of a unit: an entry for each leaf, then the extents of leaves of varying length."""
@@ -294,33 +274,21 @@ class ParallelProgram(BatchProgram[Reader]):
         """Returns into how many rows a batch can be cut; None if it is made in one piece."""
         return self.at(length).part_count(epoch, index)
 
-    def units(
-        self,
-        epoch: int,
-        index: int,
-        slot: int,
-        generation: int,
-        *,
-        worker_count: int,
-        row_s: float = 0.0,
-        announce: tuple[int, int, int] = NO_BATCHES,
-        base: int = 0,
-        length: int = -1,
-        origin: tuple[int, int] = (0, 0),
-    ) -> list[Unit]:
-        """Cuts a batch into units of about equal size; see `BatchProgram.units`."""
-        rows = self.row_count(epoch, index, length)
+    def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
+        """Cuts a batch into units of about equal size; see `BatchProgram.cut`."""
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
-            return [Unit(epoch, index, 0, 1, slot, generation, announce, base, length)]
+            return [unit]
         first, last = self.shard_rows(rows)
         count = self._unit_count(last - first, worker_count, row_s)
         if count == 1:
-            return [Unit(epoch, index, first, last, slot, generation, announce, base, length)]
+            return [unit._replace(start=first, stop=last)]
         bounds = [first + (last - first) * number // count for number in range(count + 1)]
-        return [
-            Unit(epoch, index, start, stop, slot, generation, announce if start == first else NO_BATCHES, base, length)
-            for start, stop in itertools.pairwise(bounds)
+        units = [
+            unit._replace(start=start, stop=stop, announce=NO_BATCHES) for start, stop in itertools.pairwise(bounds)
         ]
+        units[0] = units[0]._replace(announce=unit.announce)
+        return units
 
     def _unit_count(self, row_count: int, worker_count: int, row_s: float) -> int:
         """Returns into how many units a batch is cut.

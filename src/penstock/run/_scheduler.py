@@ -294,17 +294,10 @@ class Scheduler:
         consumed = self._consumed_after(position[1])
         self._go_to(self._program.next_position(*position))
         self._generation += 1
-        units = self._program.units(
-            *position,
-            slot=slot,
-            generation=self._generation,
-            worker_count=worker_count,
-            row_s=row_s,
-            announce=self._announcement(position) if self._program.announces else NO_BATCHES,
-            base=base,
-            length=length,
-            origin=self._resumed[1] if self._resumed[0] == position[0] else (0, 0),
-        )
+        announce = self._announcement(position) if self._program.announces else NO_BATCHES
+        origin = self._resumed[1] if self._resumed[0] == position[0] else (0, 0)
+        whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length, origin)
+        units = self._program.cut(whole, worker_count, row_s)
         batch = PendingBatch(*position, slot, self._generation, len(units), consumed=consumed, needs=needs)
         self._pending[self._generation] = batch
         self._order.append(batch)
