@@ -12,9 +12,9 @@ import pytest
 import penstock as ps
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Outcome, Unit
+from penstock.lower._rewrite import cut
 from penstock.lower._streams import SerialProgram
 from penstock.memory._spans import SpanLayout
-from penstock.plan._stream import cut
 from penstock.run._scheduler import Scheduler
 from penstock.run._span_schedule import SpanSchedule
 
@@ -128,7 +128,7 @@ class Stream(Table):
 
     def make(self, **options: Any) -> Scheduler:
         plan = ps.from_generator(numbers, element_spec=INT64).map(same, element_spec=INT64).batch(2)
-        above, below = cut(plan._node, float("inf"))
+        above, below = cut(plan._node)
         self.stream = SpanSchedule(size=4, slot_count=3, ahead_count=2)
         program = ParallelProgram(above, spans=SpanLayout(below.spec, 4, 3))
         return Scheduler(program, self.free, self.stream, lambda place: 100 + place, **options)

@@ -222,11 +222,6 @@ class ParallelProgram(BatchProgram[Reader]):
         return any(isinstance(node, (Cache, CompleteCache)) for node in walk(self.node))
 
     @cached_property
-    def is_in_memory(self) -> bool:
-        """Whether batches are copied from memory: no function runs, and nothing waits."""
-        return not self.computes and all(getattr(each, "is_in_memory", False) is True for each in self._opened)
-
-    @cached_property
     def announces(self) -> bool:  # type: ignore[override]
         """Whether a source wants announcements of the reads that follow."""
         # The object is asked, not its class: an open source may forward methods that its class lacks.

@@ -66,9 +66,6 @@ class Source(Openable, ABC):
 
     A worker then makes a whole small batch, and `workers="auto"` starts more threads than there are CPUs."""
 
-    is_in_memory: bool = False
-    """Whether elements are copied from memory by code that cannot hang. A consumer may then read them itself."""
-
     may_hold_gil: bool = False
     """Whether reading may hold the GIL. The report then says what helps."""
 
@@ -169,7 +166,7 @@ class SourceAdapter(Source):
         self._inner = inner
         self._handle = handle
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
-        for flag in ("is_cpu_bound", "is_remote", "is_in_memory", "may_hold_gil"):
+        for flag in ("is_cpu_bound", "is_remote", "may_hold_gil"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]

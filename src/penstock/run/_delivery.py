@@ -143,9 +143,7 @@ class Delivery(DeliveryBase, Client):
             self.ring.give_up(self._scheduler.given_up)
         if self._feed is not None and self._feed.schedule.is_stirred:
             self._feed.stir()
-        # An executor that holds back units waits for the last one, and the consumer goes on then.
-        is_idle = not executor.queue_target and not self._scheduler.unfinished_count
-        if self._is_awaited and (self._scheduler.is_head_ready or is_idle):
+        if self._is_awaited and self._scheduler.is_head_ready:
             self._is_awaited = False
             self._wakeup.put(None)
         return units
@@ -209,14 +207,6 @@ class Delivery(DeliveryBase, Client):
         """Closes the stream that the calling worker reads."""
         self._runners.leave()
 
-    def when_idle(self, call: Callable[[], None]) -> bool:
-        """Makes a call while no unit is under way."""
-        with self._lock:
-            if self._scheduler.unfinished_count:
-                return False
-            call()
-            return True
-
     # The consumer's side.
 
     def seek(self, position: Position, consumed: int = -1) -> None:
@@ -227,7 +217,6 @@ class Delivery(DeliveryBase, Client):
             consumed: Streams: `consumed` after the batch before it, in another run; -1 if unknown.
         """
         self.require_open()
-        self._executor.pause()
         with self._lock:
             self._seek(position, consumed)
 
@@ -260,9 +249,12 @@ class Delivery(DeliveryBase, Client):
         self.require_open()  # before the lock: in a child of fork() the lock may never be released
         if self.ring.interrupts:
             self.pass_on_interrupt()
-        has_restarted, asked_s = False, time.perf_counter()
+        has_restarted = False
         while (batch := self._head_if_ready(position)) is None:
-            if self._executor.drive(timeout_s) or (self._feed is not None and self._feed.drive(timeout_s)):
+            # `drive` may find that the epoch ended, and then the feed need not begin the next one yet.
+            if self._executor.drive(timeout_s) or self._scheduler.is_head_ready:
+                continue
+            if self._feed is not None and self._feed.drive(timeout_s):
                 continue
             if self._executor.is_driven and not has_restarted:
                 has_restarted = True
@@ -272,7 +264,6 @@ class Delivery(DeliveryBase, Client):
         if batch.is_end:
             self._executor.wake()  # batches behind the next end may be issued now
             return END_OF_EPOCH
-        self._executor.batch_taken(asked_s)
         self.rest = None  # it may be that of a batch whose hand-out Ctrl-C cut off
         if not batch.errors:
             self.consumed = batch.consumed
@@ -390,7 +381,6 @@ class Delivery(DeliveryBase, Client):
             is_serial=self._program.is_serial,
             executor="inline" if executor.is_driven else executor.name,
             first=first,
-            takes_turns=executor.takes_turns,
         )
         if self._feed is None:
             return [own]

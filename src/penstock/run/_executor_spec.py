@@ -16,7 +16,6 @@ from penstock.plan._map import adopt
 from penstock.plan._node import Node
 from penstock.plan._reader import place_of
 from penstock.run._cpus import usable_cpu_count
-from penstock.run.executors._consumer_or_threads import ConsumerOrThreadsExecutor
 from penstock.run.executors._executor import Client, Executor, start_thread
 from penstock.run.executors._registry import EXECUTORS
 from penstock.run.pool._payload import PlanPayload, pack
@@ -119,15 +118,8 @@ class ExecutorSpec:
                 cache.spec  # noqa: B018  # known from now on
         return any(cache.known_spec for cache in caches)
 
-    def make_executor(self, client: Client, *, consumer_slots: tuple[int, int | None] | None = None) -> Executor:
-        """Makes the executor and starts its workers.
-
-        Args:
-            client: Gives it units.
-            consumer_slots: If the consumer may fill batches itself: the slots of the ring, and the bytes of a batch.
-        """
-        if consumer_slots is not None:
-            return ConsumerOrThreadsExecutor(client, self.worker_count, self.events, *consumer_slots)
+    def make_executor(self, client: Client) -> Executor:
+        """Makes the executor and starts its workers."""
         return EXECUTORS[self.executor].make(client, self)
 
     def take_payload(self) -> PlanPayload:

@@ -209,10 +209,6 @@ class Feed(Client):
         """Closes the stream, on the thread that read it."""
         self._runners.leave()
 
-    def when_idle(self, call: Callable[[], None]) -> bool:
-        """Makes no call: the worker of a feed does not change."""
-        return False
-
     # The delivery's side.
 
     def stir(self) -> None:

@@ -22,7 +22,6 @@ def lane_of(
     is_serial: bool,
     executor: str,
     first: int,
-    takes_turns: bool = False,
 ) -> Lane:
     """What some workers did so far.
 
@@ -35,7 +34,6 @@ def lane_of(
         is_serial: Whether one worker does it, whatever the number that was asked for.
         executor: What they are, see `Lane`.
         first: The place of `node` in the whole plan.
-        takes_turns: Whether they run one at a time.
     """
     noted = Noted.of(times)
     steps = tuple(
@@ -57,7 +55,6 @@ def lane_of(
         steps=steps,
         executor=executor,
         first=first,
-        takes_turns=takes_turns,
         given=None if rows_per_batch else noted.rows,
         unit=unit_of(node),
         repeats=noted.repeats,

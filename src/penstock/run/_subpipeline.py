@@ -4,7 +4,6 @@ Each wait, and what ends it. The worker of a feed waits for a batch of a stage (
 wait, an error, the deadline, or `request_stop`, which stages get with the feed.
 """
 
-import functools
 import math
 import threading
 import time
@@ -27,7 +26,6 @@ from penstock.run._consumer import END_OF_EPOCH, DeliveryBase
 from penstock.run._copy_delivery import CopyDelivery
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._delivery import Delivery
-from penstock.run._driving import MOST_NBYTES
 from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
 from penstock.run._lanes import unit_of
@@ -48,7 +46,6 @@ class SubPipeline:
         self._options = options
         self._stages: dict[int, _Stage] = {}
         self._feed: FeedProgram | None = None
-        self._may_drive = False
         self.gives_cursor = False
         """States hold how far a filter got in an input that it reads by index."""
         self.program: BatchProgram[Any]
@@ -104,9 +101,6 @@ class SubPipeline:
         )
         self.program = program
         self.executor.pack(program)
-        is_threads = options.executor == "auto" and self.executor.executor == "threads"
-        is_own = is_threads and parts is None and not options.is_inner
-        self._may_drive = is_own and program.is_in_memory and program.spec.nbytes <= MOST_NBYTES
         process_count = self.executor.worker_count if self.executor.executor == "processes" else 0
         feed_nbytes = source_nbytes = 0
         if parts is not None and self._feed is not None:
@@ -119,7 +113,7 @@ class SubPipeline:
             analysis,
             program.spec,
             slot_count=options.prefetch + 2,
-            worker_count=self.executor.worker_count + self._may_drive,
+            worker_count=self.executor.worker_count,
             shared_nbytes=self.executor.shared_nbytes,
             spans_nbytes=feed_nbytes,
             source_nbytes=max(1, process_count) * analysis.source_nbytes() + source_nbytes,
@@ -198,16 +192,11 @@ class SubPipeline:
         """Starts the workers; see `Delivery`."""
         # The consumer holds one slot and requests another; `prefetch` are ready or being filled. With fewer than two
         # of these left, workers would stand still while the consumer works.
-        make_executor = self.executor.make_executor
-        if self._may_drive:
-            spec, slot_count = self.program.spec, self.budget.slot_count
-            batch_nbytes = spec.nbytes if spec.is_bounded else None
-            make_executor = functools.partial(make_executor, consumer_slots=(slot_count, batch_nbytes))
         delivery = Delivery(
             self.program,
             slot_count=self.budget.slot_count,
             spare_count=min(2, self._options.prefetch),
-            make_executor=make_executor,
+            make_executor=self.executor.make_executor,
             make_feed=self._make_feed if self._feed else None,
             timeout_s=self._options.timeout_s,
             gives_rest=gives_rest,

@@ -131,11 +131,6 @@ class OpenCacheFiles(OpenCache):
     def length(self) -> int:
         return self.files.length
 
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether every leaf is a row in memory."""
-        return not self._has_rest and all(isinstance(rows, ArraySource) for rows in self._rows)
-
     def held_count(self) -> int:
         """Returns the number of held elements, by all marks."""
         return int(np.count_nonzero(self._learn(np.arange(self._row_limit))))

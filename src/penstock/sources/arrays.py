@@ -42,18 +42,10 @@ _MAX_TEXT: Final = 120
 # Elements of an object that are read before they are written. They may be large.
 _AT_ONCE: Final = 64
 
-# About this many elements of a list represent all of them.
-_LOOKED_AT: Final = 64
-_GOLDEN: Final = 0x9E3779B1  # odd, and near the golden ratio of 2**32, so that its multiples are spread evenly
-# Types whose conversion runs no user code.
-_PLAIN: Final = frozenset({np.ndarray, bool, int, float, complex, str, bytes})
-
 
 @final
 class ArraySource(Source):
     """The rows of an array in memory. The array is not copied, and must not change while it is read."""
-
-    is_in_memory = True
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         # Without a subclass: rows of `np.matrix` have two axes, and other classes refuse a change of dtype.
@@ -127,7 +119,6 @@ class RangeSource(Source):
     """The integers from 0 on, int64 scalars."""
 
     element_spec: Tree = ArraySpec((), np.dtype(np.int64))
-    is_in_memory = True
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -172,15 +163,6 @@ class SequenceSource(Source):
     @property
     def _is_list(self) -> bool:
         return type(self._items) in (list, tuple)
-
-    @property
-    def is_in_memory(self) -> bool:  # type: ignore[override]  # depends on the items
-        """Whether it is a list of arrays, numbers and text, which run no user code. Checks some of them."""
-        if not self._is_list:
-            return False
-        # At uneven distances, because kinds of elements may alternate.
-        some = {number * _GOLDEN % len(self) for number in range(min(_LOOKED_AT, len(self)))}
-        return all(_is_plain(leaf) for index in some for leaf in _tree.flatten(self._items[index])[0])
 
     def describe(self, index: int) -> str:
         """Names the object's type and the index; for a list also the element's text, often the name of a file."""
@@ -249,13 +231,6 @@ class SequenceSource(Source):
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
-
-
-def _is_plain(leaf: object) -> bool:
-    """Whether its conversion to an array runs no user code. The first item of a list represents all."""
-    if type(leaf) is list:
-        return all(map(_is_plain, leaf[:1]))
-    return type(leaf) in _PLAIN or isinstance(leaf, np.generic)
 
 
 def as_array(leaf: object, place: str) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from penstock.base._errors import WorkerError
@@ -54,9 +54,6 @@ class Client(Protocol):
     def leave(self) -> None:
         """Closes what the calling worker holds open. A thread calls this before it ends."""
 
-    def when_idle(self, call: Callable[[], None]) -> bool:
-        """Makes a call while no unit is under way and none is issued. Returns whether it did."""
-
 
 class Executor(ABC):
     """Runs units. It knows no dataset, no batch and no order.
@@ -69,7 +66,7 @@ class Executor(ABC):
     worker_count: int
     """How many units can run at once; 0 if the consumer runs them."""
     queue_target: int
-    """The client issues batches while fewer units than this are unfinished. 0 holds back all units for a moment."""
+    """The client issues batches while fewer units than this are unfinished."""
     isolates: bool
     """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
     is_elsewhere: bool = False
@@ -78,10 +75,8 @@ class Executor(ABC):
     """Whether other processes map the ring. Else results carry all rows, if units run elsewhere."""
     shared: SharedFile | None = None
     """Where worker processes find data that has no place in a ring; None if there are none."""
-    takes_turns: bool = False
-    """Whether workers run one at a time at present."""
     is_driven: bool = False
-    """Whether the consumer runs the units at present, by `drive`."""
+    """Whether the consumer runs the units, by `drive`."""
 
     def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
         """Receives the program, once, before the first unit.
@@ -116,12 +111,6 @@ class Executor(ABC):
 
     def forget(self) -> None:
         """Drops all units of a driven executor. After this, nothing writes to a slot. The consumer calls it."""
-
-    def batch_taken(self, asked_s: float) -> None:
-        """Learns that the consumer took a batch, which it asked for at this reading of `time.perf_counter`."""
-
-    def pause(self) -> None:
-        """Learns that the consumer starts elsewhere, so that the time up to now says nothing."""
 
     def deadline_s(self, timeout_s: float) -> float:
         """How long a standstill lasts before the loader gives up. Longer for executors that watch their workers."""

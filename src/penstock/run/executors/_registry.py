@@ -45,7 +45,7 @@ class ExecutorKind:
 
 EXECUTORS: Final = {
     "inline": ExecutorKind(lambda client, _: InlineExecutor(client), has_workers=False),
-    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count, to.events)),
+    "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count)),
     "processes": ExecutorKind(
         lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s)
     ),

@@ -6,7 +6,6 @@ worker writes its own entry of `_running` and `_done_counts`, and reads no entry
 Each wait, and what ends it.
 - A worker waits in `_queue.get()`. A unit, a wake-up or a stop ends that. `request_stop` puts one stop for each worker,
   and a worker that takes a stop takes nothing more. So every worker gets one.
-- A worker may wait for its turn: see `_turns.py`.
 - `join` waits for the end of the threads, or for its timeout. A thread cannot be killed. One that never returns from a
   user's function stays behind. It is a daemon thread, so it does not keep the process alive.
 
@@ -24,11 +23,9 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Final, final
 
-from penstock.lower._program import Program, Unit, UnitResult
-from penstock.memory._ring import Ring
-from penstock.run._turns import Turns
+from penstock.lower._program import Unit, UnitResult
 from penstock.run.executors._executor import Client, Executor, start_thread
 
 _WAKE: Final = object()
@@ -37,29 +34,29 @@ _STACK_DEPTH: Final = 8
 """How many of the innermost calls of a stuck worker a message shows."""
 
 
+@final
 class ThreadsExecutor(Executor):
     """Runs units on daemon threads, oldest first.
 
     Args:
         client: Gives the units.
         worker_count: How many threads.
-        events: Receives a line for each event that the report shows.
     """
 
     name = "threads"
     isolates = False
 
-    def __init__(self, client: Client, worker_count: int, events: list[str]) -> None:
+    def __init__(self, client: Client, worker_count: int) -> None:
         self.worker_count = self.queue_target = worker_count
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._running: list[Unit | None] = [None] * worker_count
         self._done_counts = [0] * worker_count
-        self._turns = Turns(events)
-        self._stop = functools.partial(_stop, self._queue, self._turns, worker_count)
+        self._stop = functools.partial(_stop, self._queue, worker_count)
         self._client = weakref.ref(client, self._stop)
         self._threads = [
             threading.Thread(
-                target=_Worker(number, self._queue, self._running, self._done_counts, self._turns, self._client).work,
+                target=_work,
+                args=(number, self._queue, self._running, self._done_counts, self._client),
                 name=f"penstock-{number}",
                 daemon=True,
             )
@@ -71,15 +68,6 @@ class ThreadsExecutor(Executor):
         except BaseException:  # the system allows no more threads, or Ctrl-C struck: stop those that run
             self.request_stop()
             raise
-
-    @property
-    def takes_turns(self) -> bool:  # type: ignore[override]  # it changes at run time
-        """Whether threads run one at a time at present."""
-        return self._turns.are_taken
-
-    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
-        """Learns whether the program has functions, in which threads may hinder each other."""
-        self._turns.are_useful = self.worker_count > 1 and program.computes and not program.keeps
 
     def wake(self) -> None:
         """Makes one thread ask for units."""
@@ -117,58 +105,34 @@ class ThreadsExecutor(Executor):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _stop(tasks: "queue.SimpleQueue[object]", turns: Turns, worker_count: int, _: object = None) -> None:
-    turns.is_over = True
+def _stop(tasks: "queue.SimpleQueue[object]", worker_count: int, _: object = None) -> None:
     for _ in range(worker_count):
         tasks.put(_STOP)
 
 
-@final
-class _Worker:
-    """What one thread works with."""
-
-    def __init__(
-        self,
-        number: int,
-        tasks: "queue.SimpleQueue[object]",
-        running: list[Unit | None],
-        done_counts: list[int],
-        turns: Turns,
-        client: Callable[[], Client | None],
-    ) -> None:
-        self._number = number
-        self._tasks = tasks
-        self._running = running
-        self._done_counts = done_counts
-        self._turns = turns
-        self._client = client
-
-    def work(self) -> None:
-        """Runs units until a stop comes, or until the client is gone."""
-        while (task := self._tasks.get()) is not _STOP and (client := self._client()) is not None:
-            for unit in self._run(client, task) if isinstance(task, Unit) else client.issue():
-                self._tasks.put(unit)
-            del task, client  # what they hold must not live until the next task comes
-        client = self._client()
-        if client is not None:
-            client.leave()
-
-    def _run(self, client: Client, unit: Unit) -> Any:
-        is_turn = self._turns.begin()
-        self._running[self._number] = unit
-        cpu_began = time.thread_time() if self._turns.are_useful else 0.0
-        try:
-            result = client.run(unit)
-        except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
-            result = UnitResult(error)
-        self._running[self._number] = None
-        self._done_counts[self._number] += 1
-        if is_turn:
-            self._turns.give_back()
-        units = client.finished(unit, result)
-        del result  # the traceback of its error holds this frame
-        if self._turns.are_useful:
-            cpu_s, now_s = time.thread_time() - cpu_began, time.perf_counter()
-            has_more = bool(units) or not self._tasks.empty()
-            self._turns.note(unit.stop - unit.start, cpu_s, now_s, has_more=has_more)
-        return units
+def _work(
+    number: int,
+    tasks: "queue.SimpleQueue[object]",
+    running: list[Unit | None],
+    done_counts: list[int],
+    client_ref: Callable[[], Client | None],
+) -> None:
+    while (task := tasks.get()) is not _STOP and (client := client_ref()) is not None:
+        if isinstance(task, Unit):
+            running[number] = task
+            try:
+                result = client.run(task)
+            except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
+                result = UnitResult(error)
+            running[number] = None
+            done_counts[number] += 1
+            units = client.finished(task, result)
+            del result  # the traceback of its error holds this frame
+        else:
+            units = client.issue()
+        for unit in units:
+            tasks.put(unit)
+        del task, client, units  # what they hold must not live until the next task comes
+    client = client_ref()
+    if client is not None:
+        client.leave()
