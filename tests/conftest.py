@@ -70,7 +70,7 @@ def _fast_tests_import_no_framework(request: pytest.FixtureRequest) -> Iterator[
 def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a script, as text or as a path, in an interpreter of its own, with warnings as errors.
 
-    `fresh_python(script, *arguments, timeout_s=60, env={}, prefix=[])` returns the completed process, its output
+    `fresh_python(script, *arguments, timeout_s=120, env={}, prefix=[])` returns the completed process, its output
     as text; `env` is added to ours, and `prefix` is a command that starts the interpreter. One that takes longer is
     aborted; the failure holds every thread's stack.
     """
@@ -78,7 +78,7 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(
         script: str | Path,
         *arguments: str,
-        timeout_s: float = 60,
+        timeout_s: float = 120,
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.leftovers import not_of_others, shared_names
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """How long anybody waits for what must come, on a busy machine."""
 
 WARNINGS = ("-W", "error", "-W", "ignore:unclosed file:ResourceWarning")

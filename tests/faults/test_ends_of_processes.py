@@ -87,7 +87,7 @@ CASES.append(pytest.param("inline", LIVE["iterator alive"].replace(", workers=3"
 @pytest.mark.parametrize(("executor", "script"), CASES)
 def test_exit_with_a_live_loader_is_quiet_and_quick(fresh_python: Run, script: str, executor: str) -> None:
     began = time.monotonic()
-    clean(fresh_python(PRELUDE + on(executor, script), timeout_s=20))
+    clean(fresh_python(PRELUDE + on(executor, script)))
     assert time.monotonic() - began < 8
 
 
@@ -104,7 +104,6 @@ it = iter(loader)
 print([next(it).tolist() for _ in range(3)], flush=True)
 """,
         ),
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "[[0, 1], [2, 3], [4, 5]]\n"
@@ -121,7 +120,6 @@ with ps.range(100).map(waits_at(3), element_spec=spec).batch(1).loader('threads'
     for batch in loader:
         pass
 """,
-        timeout_s=30,
     )
     assert done.returncode == 1
     assert "DeadlineError: No worker got on for timeout_s=1 s, while batch 3 of epoch 0 was waited for" in done.stderr
@@ -215,7 +213,6 @@ except KeyboardInterrupt:
 gate.set()
 print(got + [batch.tolist() for batch in it], loader.get_state()['epoch'])
 """,
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "[[0], [1], 'interrupted', [2], [3], [4], [5]] 1\n"
@@ -244,7 +241,6 @@ thread.join()
 source.open_gate()
 print(got + [batch.tolist() for batch in it], loader.get_state()['epoch'])
 """,
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "[[0], [1], 'interrupted', [2], [3], [4], [5]] 1\n"
@@ -285,7 +281,6 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(len(list(it)), len(list(loader)))
 """,
-        timeout_s=40,
     )
     clean(done)
     assert done.stdout == "31 [0, 1]\n169 200\n"
@@ -326,7 +321,6 @@ thread.join()
 print(found == [0, 1, 2, 3])
 loader.close()
 """,
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "True\nTrue\nTrue\n"
@@ -347,7 +341,6 @@ assert os.waitpid(child, 0)[1] == 0
 print([int(x) for x in loader])
 loader.close()
 """,
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "[[0, 1, 2, 3], [0, 1, 2, 3]]\n[0, 1, 2, 3]\n"
@@ -381,7 +374,6 @@ assert os.waitpid(child, 0)[1] == 0
 gate.set()
 thread.join()
 """,
-        timeout_s=30,
     )
     clean(done)
     assert done.stdout == "[1, 2, 3, 4]\n"
@@ -416,7 +408,6 @@ gate.set()
 print([batch.tolist() for batch in it])
 loader.close()
 """,
-        timeout_s=20,
     )
     clean(done)
     assert done.stdout == "[[4, 5]]\n"
@@ -445,7 +436,6 @@ assert os.waitpid(child, 0)[1] == 0
 print(len(list(mine)))
 """,
         ),
-        timeout_s=40,
     )
     clean(done)
     assert done.stdout == "10\n"
@@ -478,7 +468,6 @@ os.write(writer, b'.')
 print(os.waitpid(child, 0)[1] >> 8)
 """,
         ),
-        timeout_s=40,
     )
     clean(done)
     assert done.stdout == "0\n"
@@ -503,7 +492,6 @@ for batch in loader:
 loader.close()
 os._exit(0 if got == (numbers * 2).tolist() else 5)
 """,
-        timeout_s=40,
     )
     assert done.returncode == 0
 
@@ -529,6 +517,5 @@ with kept.loader('threads') as loader:
     epochs = [np.concatenate([batch.copy() for batch in loader]).tolist() for _ in range(2)]
 os._exit(0 if epochs == [(np.arange(2000.0) * 2).tolist()] * 2 else 5)
 """,
-        timeout_s=40,
     )
     assert (done.returncode, done.stderr) == (0, "")

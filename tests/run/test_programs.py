@@ -36,7 +36,7 @@ def run(arguments: list[Any], text: str | None = None, **options: Any) -> subpro
         input=text,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         **options,
     )
 
@@ -92,7 +92,7 @@ def test_an_interactive_session_loads_in_processes() -> None:
     )
     os.close(theirs)
     os.write(ours, "\n".join([*_typed(BODY), "", "exit()", ""]).encode())
-    out, _ = session.communicate(timeout=30)
+    out, _ = session.communicate(timeout=120)
     os.close(ours)
     assert "[[1, 4, 7], [10, 13, 16]]" in out, out
     assert out.count("once") == 1, out
