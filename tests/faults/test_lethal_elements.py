@@ -137,7 +137,7 @@ def test_what_ends_the_process_that_reads_a_stream_ends_no_other(
     assert "ended with exit status 3" in told
     assert place in told
     assert "third worker in a row" in told  # and no more of them
-    assert "on_error= does not set it aside: what a stream was to give after that, nobody knows." in told
+    assert "on_error= does not set it aside, because the elements of a stream after that are not known." in told
     assert done.stderr.count("A new worker does its work again.") == 2
 
 
@@ -155,7 +155,9 @@ def test_a_generator_that_ends_its_process_is_not_tried_more_often_for_on_error(
             next(batches)
         assert loader.report().note.count("A new worker does its work again.") == 2
     (note,) = caught.value.__notes__
-    assert note.startswith("on_error= does not set it aside: what a stream was to give after that, nobody knows.")
+    assert note.startswith(
+        "on_error= does not set it aside, because the elements of a stream after that are not known."
+    )
 
 
 def test_a_worker_that_dies_at_a_function_of_a_stream_costs_nothing() -> None:

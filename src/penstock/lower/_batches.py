@@ -320,7 +320,7 @@ class ParallelProgram(BatchProgram[Reader]):
         """Fills the rows of a unit, then announces the reads that follow.
 
         Raises:
-            Exception: What a source or a function raised, with a note that names the batch.
+            Exception: The error of a source or a function, with a note that names the batch.
         """
         place = f" in batch {unit.index} of epoch {unit.epoch}"
         try:

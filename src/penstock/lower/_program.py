@@ -46,7 +46,7 @@ class Unit(NamedTuple):
 
 
 class UnitResult(NamedTuple):
-    """What a finished unit reports, beside what it wrote into its slot."""
+    """The report of a finished unit. Rows that it wrote into its slot are not in it."""
 
     error: BaseException | None = None
     rows: Sequence[Any] = ()
@@ -84,7 +84,7 @@ class UnitReader(Protocol):
     """State of one worker that runs units of one program."""
 
     trace: WorkerStatus
-    """What the worker is working on."""
+    """The element that the worker is working on."""
 
 
 R = TypeVar("R", bound=UnitReader)

@@ -121,7 +121,7 @@ class FeedProgram(Program[Cursor]):
         """Writes rows `[start, stop)` of a span, as far as there are elements.
 
         Raises:
-            Exception: What the stream raised. The elements before it are written.
+            Exception: The error of the stream. The elements before it are written.
         """
         rows, consumed, marks = self.layout.rows(out), self.layout.consumed(out), self.layout.marks(out)
         first = unit.index * self.layout.size
@@ -211,7 +211,7 @@ class SerialProgram(BatchProgram[Cursor]):
         """Fills a slot as far as there are elements.
 
         Raises:
-            Exception: What the stream raised. The elements before it are written, and the outcome counts them.
+            Exception: The error of the stream. The elements before it are written, and the outcome counts them.
         """
         count, is_last = 0, False
         rows = out if self._batch is None else out.parts()

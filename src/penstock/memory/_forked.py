@@ -1,4 +1,4 @@
-"""Children that the user forks: what this process holds then is in their hands, too, for as long as they run."""
+"""Children that the user forks. A child holds what this process holds at that moment, for as long as it runs."""
 
 import contextlib
 import os
@@ -8,24 +8,24 @@ from typing import final
 
 @final
 class Inherited:
-    """What a child of `fork` holds; made before it. Takes no lock.
+    """Objects that a forked child holds. It is made before the fork. Takes no lock.
 
-    The child has one end of a pipe, as have those that it forks itself. Nobody writes to it: the kernel closes it with
-    the last of them, or with `exec`, after which nothing is held any more.
+    The child, and each child that it forks, has one end of a pipe. Nothing is written to the pipe. The kernel closes it
+    with the last of them, or with `exec`, and then nothing is held any more.
 
     Args:
-        held: What is kept until this is dropped.
+        held: Kept alive until this object is dropped.
     """
 
     def __init__(self, held: object) -> None:
         self._held = held
         self._reader = self._writer = -1
-        with contextlib.suppress(OSError):  # too many files are open: nobody learns of the child's end
+        with contextlib.suppress(OSError):  # too many files are open, so the child's end stays unknown
             self._reader, self._writer = os.pipe()
             os.set_blocking(self._reader, False)
 
     def forked(self, *, is_child: bool) -> None:
-        """Leaves each of the two with its own end; the child's is open as long as it runs."""
+        """Leaves each process its own end of the pipe. The child's end is open as long as the child runs."""
         other = self._reader if is_child else self._writer
         if is_child:
             self._reader = -1
@@ -42,7 +42,7 @@ class Inherited:
             return False
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # By a default and not by a module, which may be taken apart by now.
+        # `close` is a default, because the module may be torn down by now.
         for descriptor in (self._reader, self._writer):
             if descriptor >= 0:
                 close(descriptor)

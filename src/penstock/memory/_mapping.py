@@ -1,9 +1,9 @@
 """Memory without a name, for this process alone or for others to map.
 
-Nothing can be left in `/dev/shm`, whose size does not matter either, and when the last process that maps it is
-gone, however it went, the system frees it. On Linux it is a memory file (`memfd_create`), elsewhere, and in a sandbox
-that refuses these, a temporary file that is unlinked at once; another process can map it if it is handed the
-descriptor.
+Nothing can be left behind in `/dev/shm`, and its size does not matter. The system frees the memory when the last
+process that maps it is gone, however it ended. On Linux the memory is a memory file (`memfd_create`). Elsewhere, and in
+a sandbox that refuses memory files, it is a temporary file that is unlinked at once. Another process can map either if
+it receives the descriptor.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ PAGE_NBYTES: Final = mmap.PAGESIZE
 
 @final
 class MemoryFile:
-    """A file of zeros in memory, taken page by page as it is written; on disk, at once.
+    """A file of zeros. In memory its pages are taken when they are written; on disk, at once.
 
-    The descriptor is closed by `close`, or when this is dropped; mappings live on without it.
+    `close` closes the descriptor, and so does dropping this object. Mappings live on without it.
 
     Args:
-        nbytes: Its size; at least a page is taken.
+        nbytes: The size; at least a page.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -34,11 +34,13 @@ class MemoryFile:
         self.descriptor = -1
         self.descriptor, is_on_disk = _unnamed_file()
         os.ftruncate(self.descriptor, self.nbytes)
-        if is_on_disk and hasattr(os, "posix_fallocate"):  # where a disk is full, who writes to a mapping is killed
+        if is_on_disk and hasattr(
+            os, "posix_fallocate"
+        ):  # on a full disk, a write to the mapping would kill the process
             os.posix_fallocate(self.descriptor, 0, self.nbytes)
 
     def map(self) -> mmap.mmap:
-        """Maps all of it. The mapping goes when the last array that views it is gone; there is nothing to close."""
+        """Maps the whole file. The mapping ends with the last array that views it."""
         return map_shared(self.descriptor, self.nbytes)
 
     def close(self) -> None:
@@ -52,9 +54,9 @@ class MemoryFile:
 
 
 def private(nbytes: int) -> mmap.mmap:
-    """Returns memory of this process alone: a child of fork() gets its own copy of what it holds.
+    """Returns memory of this process alone. A child of fork() gets its own copy.
 
-    It goes when the last array that views it is gone.
+    The memory is freed with the last array that views it.
     """
     nbytes = max(nbytes, PAGE_NBYTES)
     if sys.platform == "win32":
@@ -63,7 +65,7 @@ def private(nbytes: int) -> mmap.mmap:
 
 
 def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
-    """Maps a memory file, so that what one process writes the others see."""
+    """Maps a memory file. Each process sees what the others write."""
     if sys.version_info >= (3, 13):
         return _advised(mmap.mmap(descriptor, nbytes, trackfd=False))
     return _advised(mmap.mmap(descriptor, nbytes))  # which keeps a descriptor of its own
@@ -71,22 +73,22 @@ def map_shared(descriptor: int, nbytes: int) -> mmap.mmap:
 
 def _advised(memory: mmap.mmap) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        # Fewer faults while the ring is written for the first time, and fewer misses of the TLB after. Where the
-        # kernel has no huge pages for shared memory this asks for nothing, or is refused.
+        # Fewer page faults while the ring is written for the first time, and fewer TLB misses after. A kernel without
+        # huge pages for shared memory ignores or refuses this.
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def _unnamed_file() -> tuple[int, bool]:
-    """Opens a file without a name; returns its descriptor, and whether it is on disk."""
+    """Opens a file without a name. Returns its descriptor, and whether it is on disk."""
     keep_standard_numbers()
     try:
         return os.memfd_create("penstock", os.MFD_CLOEXEC), False
     except AttributeError:
         pass
     except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):  # what filters of system calls answer
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):  # the errors of system call filters
             raise
     descriptor, path = tempfile.mkstemp(prefix="penstock")
     os.unlink(path)

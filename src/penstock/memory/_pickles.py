@@ -1,7 +1,6 @@
 """Pickles that keep arrays as they are.
 
-NumPy's own bring most arrays in the other order of bytes to the machine's, so that what arrived had another dtype than
-what was sent.
+NumPy's own pickles convert most arrays to the machine's byte order. The array that arrives then has another dtype.
 """
 
 import io
@@ -12,14 +11,14 @@ import numpy as np
 
 
 def dumps(value: object, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:
-    """As `pickle.dumps`; what `pickle.loads` makes of it has the dtypes of the value."""
+    """As `pickle.dumps`. `pickle.loads` then restores the dtypes of the value."""
     file = io.BytesIO()
     _Pickler(file, protocol).dump(value)
     return file.getvalue()
 
 
 def reduced(array: Any) -> Any:
-    """What `reducer_override` returns for an array: one in the other order of bytes travels as if in the machine's."""
+    """Implements `reducer_override` for an array: foreign byte order travels as if it were the machine's."""
     dtype = array.dtype
     if type(array) is not np.ndarray or dtype.isnative or dtype.names:  # the fields of records stay as they are
         return NotImplemented

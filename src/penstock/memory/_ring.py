@@ -1,24 +1,22 @@
-"""The ring: a few slots that are filled, handed out as leases, and come back when nobody looks at them.
+"""The ring: a few slots that are filled, handed out as leases, and come back when their last view is gone.
 
-Who writes what. A slot belongs to one of three at any time: to the queue `free`, to the workers that fill
-it, or to a lease. `free` is the one way from the last to the first.
+Which thread writes what. A slot belongs to one of three at any time: to the queue `free`, to the workers that fill it,
+or to a lease. It goes from a lease to `free` in a finalizer, on any thread.
 
 Guarantees.
-- A batch that somebody holds never changes: its slot comes back when the last view of it is gone, views
-  held by other libraries included. NumPy gives a view of a view the *owner* of the memory as its base, so a
-  lease begins with an array made for it alone (`np.frombuffer`), which the views keep alive, and whose weak
-  reference tells when it dies.
-- That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps inside a lock that this
-  very thread holds. So it takes no lock: it appends to a deque, pops from a dict, and calls
-  `on_free`; the first two are single operations of C code. Ctrl-C that interrupts there is kept in `interrupts`. Where
-  it interrupts before the first line Python drops it, and the slot stays leased, which costs a copy now and then.
-- Nothing waits for a user to let go. If a lease would leave too few slots, the batch is copied out; but first Python
-  looks for young objects that only each other hold. Keras on torch leaves every batch to a closure that calls itself.
-- That holds for a child that the user forks, too, in whose hands is what this process holds just then. Where the memory
-  is shared, for workers in other processes, those leases last as long as the child, which nobody sees let go. What
-  either of the two writes into such a batch, both see.
+- A batch that the user holds never changes. Its slot comes back when the last view of it is gone, also views that other
+  libraries hold. NumPy makes the *owner* of the memory the base of a view of a view. So a lease begins with an array of
+  its own (`np.frombuffer`), which the views keep alive. A weak reference to that array reports its end.
+- That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps while this thread holds a lock. So
+  `_return_slot` takes no lock. It appends to a deque, pops from a dict, and calls `on_free`. The first two are single
+  operations of C code. A Ctrl-C that strikes there is kept in `interrupts`. If it strikes before the first line, Python
+  drops it and the slot stays leased, which costs a copy now and then.
+- Nothing waits for the user to release a batch. If a lease would leave too few slots, the batch is copied out. Before
+  that, Python collects young objects in cycles: Keras on torch leaves every batch to a closure that calls itself.
+- A child that the user forks holds what this process holds at that moment. Where the memory is shared with workers,
+  those leases last as long as the child. Both processes see what either writes into such a batch.
 
-Decided elsewhere: which batch fills a slot (`run/_pipeline.py`).
+Decided elsewhere: which batch fills a slot (`run/_scheduler.py`).
 """
 
 import functools
@@ -52,12 +50,12 @@ class Ring:
     """Slots for a spec in one mapping, and the leases on them.
 
     Args:
-        spec: What one slot holds.
+        spec: The contents of a slot.
         slot_count: How many slots; at least two.
         spare_count: How many slots a hand-out must leave, or the batch is copied instead.
         on_free: Called after a slot came back, from a finalizer: it takes no lock and does not fail. None for nothing.
-        is_shared: Whether other processes are to write to it.
-        step_count: Steps of which workers note how long they take.
+        is_shared: Whether other processes write to it.
+        step_count: Steps whose time is measured.
     """
 
     def __init__(
@@ -89,46 +87,42 @@ class Ring:
         self.header = ring_header(self.memory, slot_count)
         """See `ring_header`."""
         self.times = self._layout.times(self.memory)
-        """Where each worker notes its time; see `Times`."""
+        """The words in which workers note their time; see `Times`."""
         self._rows = self._layout.slots(self.memory)
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
         self.copied_count = 0
-        """How many batches were handed out as private copies because their user kept many."""
+        """How many batches were handed out as private copies, because the user holds many."""
         self.free: deque[int] = deque(reversed(range(slot_count)))
-        """Slots that may be filled; the one that came back last is taken first."""
+        """Slots that may be filled. The one that came back last is taken first."""
         self.interrupts: list[BaseException] = []
-        """Ctrl-C that struck while a slot came back, where Python drops it: for whoever takes the next batch."""
+        """Ctrl-C that struck while a slot came back, where Python drops it. The next `take` raises it."""
         self._is_over = False
         self._inherited: set[Inherited] = set()
-        """What keeps leases from ending; see `inherit`."""
+        """Forked children that hold leases; see `inherit`."""
         if is_shared:
             _shared_rings[id(self)] = self
 
     def rows(self, slot: int) -> Rows:
-        """The slot as the place that workers write to.
+        """Returns a slot as the place that workers write to.
 
         Raises:
-            LoaderError: It was released.
+            LoaderError: The ring was released.
         """
         try:
             return self._rows[slot]
-        except IndexError:  # it was released, in the middle of what the consumer does itself
+        except IndexError:  # another thread closed the loader
             raise LoaderError(CLOSED_MEANWHILE) from None
 
     def hand_out(self, slot: int) -> Tree:
-        """Gives a filled slot to the user: as a lease, or as a copy if too few slots would be left.
-
-        Args:
-            slot: The slot, filled, and from now on the user's.
-        """
+        """Hands a filled slot to the user: as a lease, or as a copy if too few slots would remain."""
         if self._inherited:
             self._drop_inherited()
         is_lease = self._has_room()
         if not is_lease and gc.isenabled():
-            gc.collect(0)  # some 50 us, where to copy a batch of some megabytes into fresh memory takes milliseconds
+            gc.collect(0)  # some 50 us; copying some megabytes into fresh memory takes milliseconds
             is_lease = self._has_room()
-        rows = self._rows  # before the root: `release`, on another thread, lets go of them in the other order
+        rows = self._rows  # before the root: `release`, on another thread, drops them in the other order
         memory = self.memory
         if memory is None:
             raise LoaderError(CLOSED_MEANWHILE)
@@ -142,10 +136,9 @@ class Ring:
                     leaves[number] = leaf.copy()[()]
         batch = self._structure.unflatten(leaves)
         if is_lease:
-            # Last of all: an interrupt before it leaves a slot for `reclaim`, one after it a lease that ends.
+            # Last of all. An interrupt before it leaves a slot for `reclaim`; one after it leaves a lease that ends.
             self._lease_count += 1
-            # What returns it holds the queues and not the ring: a batch that outlives its loader keeps the mapping, no
-            # more.
+            # The callback holds the queues and not the ring: a batch that outlives its loader keeps the mapping only.
             queues = self._leases, self.free, self._on_free, self.interrupts
             back = functools.partial(_return_slot, *queues, slot, self._lease_count)
             self._leases[self._lease_count] = slot, weakref.ref(root, back)
@@ -155,27 +148,27 @@ class Ring:
         return batch
 
     def _has_room(self) -> bool:
-        """Whether a lease more leaves as many slots as it must."""
+        """Returns whether enough slots remain after one more lease."""
         return self.slot_count - len(self._leases) - 1 >= self._spare_count
 
     def reclaim(self, busy: set[int]) -> None:
-        """Frees each slot that is neither free nor leased nor busy. Nobody else may fill or hand out meanwhile.
+        """Frees each slot that is neither free nor leased nor busy. No other thread fills or hands out slots meanwhile.
 
         Args:
             busy: Slots that workers may be writing to.
         """
-        # A lease may end at any bytecode: leases are looked at first, and in a copy, which is one operation.
+        # A lease may end at any bytecode. So leases are read first, and as a copy, which is one operation.
         leased = {slot for slot, _ in self._leases.copy().values()}
         self.free.extend(set(range(self.slot_count)) - busy - leased - set(self.free.copy()))
 
     def give_back(self, slot: int) -> None:
-        """Returns a slot that nobody writes to and nobody sees."""
+        """Returns a slot that is neither written nor leased."""
         self.free.append(slot)
         if self._on_free is not None:
             self._on_free()
 
     def inherit(self) -> Inherited | None:
-        """Has the leases that there are now last as long as a child that is about to be forked. Takes no lock."""
+        """Makes the present leases last as long as a child that is about to be forked. Takes no lock."""
         roots = [root() for _, root in self._leases.copy().values()]
         if not roots:
             return None
@@ -184,7 +177,7 @@ class Ring:
         return inherited
 
     def _drop_inherited(self) -> None:
-        for each in self._inherited.copy():  # one operation, for another thread may fork
+        for each in self._inherited.copy():  # a copy is one operation; another thread may fork
             if each.is_over:
                 self._inherited.discard(each)
 
@@ -205,8 +198,8 @@ class Ring:
         self.memory = None
         self._rows = []
         self._inherited.clear()
-        self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for a report of what was
-        # Not nothing: a consumer that fills batches itself may be in the middle of its books.
+        self.times = [memoryview(self.total_times().tobytes()).cast("q")]  # for reports
+        # A consumer that runs units itself may still read the header.
         words = own_header(self.slot_count)
         words[0] = NOTHING_WANTED
         self.header = words
@@ -214,13 +207,13 @@ class Ring:
             self.file.close()
 
     def total_times(self) -> npt.NDArray[np.int64]:
-        """The words of all workers, added up; see `Noted.of`."""
+        """Returns the sums of the time words of all workers; see `Noted.of`."""
         total: npt.NDArray[np.int64] = np.sum([np.frombuffer(words, np.int64) for words in self.times], axis=0)
         return total
 
     @property
     def leased_count(self) -> int:
-        """How many slots are in the user's hands."""
+        """How many slots the user holds."""
         return len(self._leases)
 
 
@@ -230,7 +223,7 @@ class RingView:
 
     Args:
         memory: The memory of the ring.
-        spec: What one slot holds.
+        spec: The contents of a slot.
         slot_count: How many slots.
         step_count: Steps whose time is measured.
     """
@@ -260,8 +253,8 @@ def _return_slot(
         leases.pop(lease, None)
         if on_free is not None:
             on_free()
-    except BaseException as error:  # which interrupts when a call returns: the slot is free
-        leases.pop(lease, None)  # or the slot, once it is handed out again, would seem to be in two hands for ever
+    except BaseException as error:  # Ctrl-C strikes when a call returns, and the slot is free
+        leases.pop(lease, None)  # else the slot would seem leased twice after its next hand-out
         interrupts.append(error.with_traceback(None))
         if on_free is not None:
             on_free()
@@ -293,7 +286,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _own(leaf: Any, kind: str) -> Any:
-    """A leaf without a place in the slot as its taker's own: text of a batch as an array of text."""
+    """Returns a leaf that has no place in the slot as an object of the user's own; text as an array of text."""
     if isinstance(leaf, np.ndarray) and leaf.dtype == object:
         return text_array(leaf, kind) if kind in "US" else leaf.copy()
     return leaf

@@ -94,9 +94,9 @@ class Rows:
         """Writes the leaves of an element, of a spec that these places were made for, into a row of the arrays.
 
         Args:
-            row: Where.
-            leaves: What.
-            are_new: Whether nobody else has them, so that arrays of any size need not be copied.
+            row: The row.
+            leaves: The leaves.
+            are_new: Whether the leaves are not used elsewhere, so that ragged arrays need no copy.
         """
         if self._is_plain or self._plain():
             number = 0  # counted by hand: for an element of two leaves, `zip` takes longer than writing them
@@ -123,7 +123,7 @@ class Rows:
         """Gives the elements in the first rows of the arrays one after the other, see `leaf_values`.
 
         Args:
-            structure: Of an element.
+            structure: The structure of an element.
             count: How many.
             is_writeable: Whether arrays in them may be written to.
         """
@@ -172,8 +172,8 @@ class Rows:
     def copy_from(self, other: "Rows", count: int) -> None:
         """Copies the first `count` rows of `other` here, casting as NumPy's assignment does.
 
-        The places of `other` may be smaller where the first axis varies. What is beyond their extent is not
-        looked at: it was never written.
+        The places of `other` may be smaller where the first axis varies. Rows beyond their extent are not read,
+        because they were never written.
         """
         leaves = zip(self.arrays, self.extents, other.arrays, other.extents, strict=True)
         for ours, mine, theirs, extent in leaves:
@@ -270,7 +270,7 @@ def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
 
 
 def _owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Ragged arrays, which whoever gets them may change, as copies; other values as they are."""
+    """Returns ragged arrays as copies, because a function may change them; other values as they are."""
     if values.dtype != object or values.ndim != 1 or not any(isinstance(value, np.ndarray) for value in values):
         return values
     copies = np.empty_like(values)

@@ -1,19 +1,18 @@
-"""One memory file a pool: large arrays and pickled plans, written once and read by every worker.
+"""One memory file for each pool: large arrays and pickled plans, written once and read by every worker.
 
-Who writes what. The parent alone writes, and by `pwrite`: it maps nothing, so its memory does not grow by what it
-shares, and the pages are the system's, counted once however many workers look at them. A worker reads bytes, or
-maps them for itself (copy on write): it may write to its arrays, and neither the parent nor another worker ever
-sees it.
+Which process writes what. The parent alone writes, by `pwrite`. It maps nothing, so its memory does not grow by what it
+shares. The pages belong to the system and count once for all workers. A worker reads bytes, or maps them privately
+(copy on write). It may write to its arrays, and neither the parent nor another worker sees that.
 
 Guarantees.
-- A place is never written again, nor given out again, once it was returned: the file only grows, by whole pages. So
-  no worker can see one array in the place of another. What was released is a hole and takes no memory.
+- A place is written once and never reused: the file only grows, by whole pages. So no worker can see one array in the
+  place of another. A released place is a hole and takes no memory.
 - Any thread may call. A child that the parent forks has the file too, but never changes it.
 
-An array that is a view of another is shared as such: `lay_out` says which memory, and `View` makes it again.
+A view of another array is shared as a view: `lay_out` finds the memory, and `View` makes the view again.
 
-Decided elsewhere: when a place may be released. Every worker that mapped it must have let go, for pages of a
-hole that a worker has not written to itself read as zeros from then on.
+Decided elsewhere: when a place may be released. No worker may map it any more, because a page of a hole that the worker
+has not written reads as zeros.
 """
 
 import contextlib
@@ -53,13 +52,13 @@ class _Held:
     def __init__(self, place: Place, root: "weakref.ref[npt.NDArray[Any]] | None") -> None:
         self.place = place
         self.root = root
-        """The array whose bytes these were when they were put."""
+        """The array from which the bytes were written."""
         self.count = 1
 
 
 @final
 class SharedFile:
-    """The parent's side. The memory goes back to the system when the last process has closed and unmapped the file."""
+    """The parent's side. The memory is freed when the last process has closed and unmapped the file."""
 
     def __init__(self) -> None:
         self._file = MemoryFile(0)
@@ -70,7 +69,7 @@ class SharedFile:
 
     @property
     def descriptor(self) -> int:
-        """What workers are handed; -1 once closed."""
+        """The descriptor for workers; -1 after `close`."""
         return self._file.descriptor
 
     def put_array(self, root: npt.NDArray[Any]) -> Place:
@@ -103,9 +102,9 @@ class SharedFile:
             return self._write(memoryview(data), None)
 
     def release(self, place: Place) -> None:
-        """Gives a place back; the last of those who put it there gives its memory back to the system."""
+        """Releases a place. Its memory is freed when each `put` of it was released."""
         if os.getpid() != self._pid:
-            return  # The lock may have been taken when this process was forked, for ever; and the file is not ours.
+            return  # a forked child: the lock may be taken for ever, and the file is the parent's
         with self._lock:
             held = self._held[place.offset]
             held.count -= 1
@@ -126,18 +125,18 @@ class SharedFile:
                 piece = data[written : written + _WRITE_NBYTES]
                 written += os.pwrite(self.descriptor, piece, place.offset + written)
         except BaseException:
-            os.ftruncate(self.descriptor, place.offset)  # nobody knows of it yet, and it is the last
+            os.ftruncate(self.descriptor, place.offset)  # the place is the last, and not in use yet
             raise
-        # Also a place of no bytes takes a page: its offset is what it is known by.
+        # A place of no bytes takes a page too, because its offset identifies it.
         self._end += -(-max(place.nbytes, 1) // PAGE_NBYTES) * PAGE_NBYTES
         self._held[place.offset] = _Held(place, root)
         return place
 
     def _holds(self, place: Place, data: memoryview) -> bool:
-        """Whether a place has these bytes; a piece at a time, so that nothing of their size is made."""
+        """Returns whether a place has these bytes. Compares in pieces, which needs little memory."""
         if place.nbytes != data.nbytes:
             return False
-        # A bytearray and another buffer are compared at once; bytes or memoryviews would be item by item.
+        # A bytearray compares with another buffer at once. Bytes or memoryviews compare item by item.
         buffer = bytearray(min(_COMPARE_NBYTES, place.nbytes))
         for start in range(0, place.nbytes, _COMPARE_NBYTES):
             piece = data[start : start + _COMPARE_NBYTES]
@@ -147,7 +146,7 @@ class SharedFile:
         return True
 
     def _punch(self, place: Place) -> None:
-        # A file system that cannot make holes keeps the memory until the file goes.
+        # A file system without holes keeps the memory until the file is closed.
         if hasattr(mmap, "MADV_REMOVE") and place.nbytes and self.descriptor >= 0:
             with (
                 contextlib.suppress(OSError),
@@ -157,7 +156,7 @@ class SharedFile:
 
 
 def map_private(descriptor: int, place: Place) -> npt.NDArray[np.uint8]:
-    """Maps a place for a worker: shape `(nbytes,)`, writable; what is written is the worker's alone.
+    """Maps a place for a worker: shape `(nbytes,)`, writable. Other processes do not see its writes.
 
     Pages that are only read are shared by all workers. The mapping goes with the last view of the array.
     """
@@ -183,35 +182,35 @@ def read_bytes(descriptor: int, place: Place) -> bytes:
             raise EOFError(f"the shared file ends {place.nbytes - read:,} bytes before the end of {place}")
         pieces.append(piece)
         read += len(piece)
-    return b"".join(pieces)  # the one piece itself, if it is one
+    return b"".join(pieces)  # no copy if there is one piece
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """An array's memory as bytes, without a copy."""
+    """Returns the memory of an array as bytes, without a copy."""
     assert array.flags.forc, "its memory is one piece"
     assert not array.dtype.hasobject, array.dtype
-    # Order "A" is the order in memory, C or Fortran. Not every dtype has a buffer (dates), uint8 has.
+    # Order "A" is the order in memory, C or Fortran. Some dtypes have no buffer (dates), so it is viewed as uint8.
     return np.asarray(array).reshape(-1, order="A").view(np.uint8).data
 
 
 class View(NamedTuple):
-    """An array, as a part of the memory of another that is shared."""
+    """An array as a part of the memory of another array, which is shared."""
 
     root: int
-    """Which of the shared arrays."""
+    """The number of the shared array."""
     offset: int
-    """Bytes from its start to the first element."""
+    """Bytes from the start of that array to the first element."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
 
     def load(self, roots: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]:
-        """Makes the array, of the memory of the roots."""
+        """Makes the array, in the memory of the shared arrays."""
         return np.ndarray(self.shape, self.dtype, roots[self.root], self.offset, self.strides)
 
 
 def lay_out(arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[View], tuple[npt.NDArray[Any], ...]]:
-    """Says what has to be shared for some arrays, and where in that each lies.
+    """Finds the memory to share for some arrays, and the place of each in it.
 
     An array that owns its memory is shared once for all of its views, if they need half of it or more; otherwise
     each view is shared alone, and copied before if it has gaps.
@@ -240,17 +239,17 @@ def lay_out(arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[View], tuple[npt.N
 
 
 def _is_worth(root: npt.NDArray[Any], needs: set[tuple[int, int, int]]) -> bool:
-    """Whether to share an array for the sake of views, each its first byte, its end, and its size."""
+    """Returns whether to share an array for its views. Each view is its first byte, its end, and its size."""
     if not root.flags.forc or root.dtype.hasobject:
         return False
     low, high = byte_bounds(root)
     is_inside = all(low <= start and end <= high for start, end, _ in needs)
-    # A column has less bytes than lie between its ends, and windows that overlap have more.
+    # A column has fewer bytes than lie between its ends. Overlapping windows have more.
     return is_inside and root.nbytes <= 2 * sum(min(nbytes, end - start) for start, end, nbytes in needs)
 
 
 def _root_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array below a view that owns the memory, or has it from what is no array."""
+    """Returns the array below a view that owns the memory, or whose memory belongs to no array."""
     while True:
         base: Any = array.base
         if not isinstance(base, np.ndarray):

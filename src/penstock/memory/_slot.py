@@ -1,4 +1,4 @@
-"""How one element of the loader, most often a batch, lies in a slot."""
+"""The layout of a slot, which holds one element of the loader, and of the ring around it."""
 
 import mmap
 from typing import Any, final
@@ -12,16 +12,16 @@ from penstock.memory._rows import Rows
 from penstock.memory._times import word_count
 
 TIMED_COUNT = 16
-"""Workers that have places of their own for their times. Two that share one may lose a note, which is no harm."""
+"""Workers that have time words of their own. Two workers that share words may lose a note, which does no harm."""
 ALIGNMENT_NBYTES = 64
-"""A cache line, and what XLA asks of memory that it takes over without a copy."""
+"""A cache line. XLA needs this alignment to use memory without a copy."""
 
 
 @final
 class SlotLayout:
-    """Where each leaf of a spec is in a slot: aligned places, one after the other.
+    """The place of each leaf of a spec in a slot: aligned places, one after the other.
 
-    Leaves without a size (text, ragged arrays) have no place in it; the ring keeps them as Python objects.
+    Leaves without a size (text, ragged arrays) have no place. The ring keeps them as Python objects.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -34,7 +34,7 @@ class SlotLayout:
         self.has_arrays_alone = all(
             place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
         )
-        """Whether every leaf is an array with a place in the slot: no object, and no scalar."""
+        """Whether every leaf is an array with a place in the slot, so no object and no scalar."""
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -44,7 +44,7 @@ class SlotLayout:
         return place
 
     def rows(self, root: npt.NDArray[np.uint8]) -> Rows:
-        """The slot as the one row that a plan fills, with Python objects where a leaf has no place."""
+        """Returns the slot as the one row that a plan fills, with Python objects where a leaf has no place."""
         unplaced = iter(Rows.allocate(self.spec.unbounded(), 1).arrays)
         arrays = [
             next(unplaced) if place is None else np.ndarray((1, *shape), leaf.dtype, root, place)
@@ -54,7 +54,7 @@ class SlotLayout:
         return Rows(arrays, slice(0, 1), extents)
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
-        """The element in a slot: views of `root`, cut to what is used; objects of leaves without a place."""
+        """Returns the element in a slot: views of `root`, cut to the used extent, and Python objects."""
         leaves: list[Any] = []
         for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
             array, extent = filled.arrays[number], filled.extents[number]
@@ -68,12 +68,12 @@ class SlotLayout:
 
 @final
 class RingLayout:
-    """Where the slots of a ring are in its memory, and the words before them that its workers share.
+    """The layout of a ring: a header that its workers share, the slots, then the words for times.
 
     Args:
-        spec: What one slot holds.
+        spec: The contents of a slot.
         slot_count: How many slots.
-        step_count: Steps of which workers note how long they take, behind the slots.
+        step_count: Steps whose time is measured.
     """
 
     def __init__(self, spec: Spec, slot_count: int, step_count: int = 0) -> None:
@@ -85,25 +85,26 @@ class RingLayout:
         self.nbytes = self._times_at + 8 * TIMED_COUNT * self._times_count
 
     def times(self, memory: mmap.mmap) -> "list[memoryview[int]]":
-        """Where each worker notes its time, see `Times`; workers beyond `TIMED_COUNT` begin again at 0."""
+        """Returns the time words of each worker, see `Times`. Worker `TIMED_COUNT` shares those of worker 0."""
         words = memoryview(memory)[self._times_at : self.nbytes].cast("q")
         return [words[start : start + self._times_count] for start in range(0, len(words), self._times_count)]
 
     def slots(self, memory: mmap.mmap) -> list[Rows]:
-        """Every slot as the one row that a plan fills."""
+        """Returns every slot as the one row that a plan fills."""
         return [self.slot.rows(self.root(memory, slot)) for slot in range(self.slot_count)]
 
     def root(self, memory: mmap.mmap, slot: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a slot, as an array of their own."""
+        """Returns the bytes of a slot, as an array of its own."""
         return np.frombuffer(memory, np.uint8, self.slot.nbytes, self._header_nbytes + slot * self.slot.nbytes)
 
 
 def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":
-    """Integers before the slots of a ring, which its workers share.
+    """Returns the header of a ring: 64-bit integers before the slots, which its workers share.
 
-    The first is the last generation that is given up; then come the units left of each slot, and three words a slot of
-    what came of a unit that reads a stream; the last one is how many nanoseconds a row took of late, 0 before the
-    first.
+    - The first is the last generation that was given up.
+    - One word a slot counts the units that are left of it, for worker processes.
+    - Three words a slot hold the outcome of a unit that reads a stream.
+    - The last one is the recent time for a row in nanoseconds; 0 before the first row.
     """
     return memoryview(memory)[: _header_nbytes_of(slot_count)].cast("q")
 
@@ -113,18 +114,18 @@ def _header_nbytes_of(slot_count: int) -> int:
 
 
 def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
-    """The three words of a slot for what came of a unit that reads a stream; see `Outcome`."""
+    """Returns the three words for the outcome of a unit that reads a stream; see `Outcome`."""
     start = 1 + len(words) // 4 + 3 * slot
     return words[start : start + 3]
 
 
 def own_header(slot_count: int = 1) -> "memoryview[int]":
-    """Such words that nobody else looks at: of a plan without a ring, or after its end."""
+    """Returns a header that no other process sees: for a plan without a ring, or after the end of the ring."""
     return ring_header(bytearray(_header_nbytes_of(slot_count)), slot_count)
 
 
 def note_time(words: "memoryview[int]", row_count: int, seconds: float) -> None:
-    """Notes how long some rows took. Workers may overwrite each other's notes; it is about the size of units only."""
+    """Notes how long some rows took. Workers may overwrite each other's notes. It only decides the size of units."""
     row_ns = int(seconds * 1e9) // max(1, row_count)
     words[-1] = (7 * words[-1] + row_ns) // 8 if words[-1] else row_ns
 

@@ -1,4 +1,4 @@
-"""How elements of a stream wait for the workers: in spans, some elements each."""
+"""The layout of spans, in which elements of a stream wait for the workers."""
 
 import pickle
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from penstock.memory._slot import RingLayout
 
 @final
 class SpanLayout:
-    """How elements of a stream lie in a span: each leaf stacked, and what is ragged or text as Python objects.
+    """The layout of a span: each leaf stacked, with text and ragged arrays as Python objects.
 
     Args:
-        spec: What an element looks like.
+        spec: The spec of an element.
         size: Elements in a span.
         slot_count: Spans.
     """
@@ -37,10 +37,10 @@ class SpanLayout:
         leaves.append(ArraySpec((size,), "int64"))
         leaves.append(ArraySpec((3,), "int64"))
         self.spec = Spec(tuple(leaves), _tree.flatten(tuple(leaves))[1])
-        """Of the slot that holds a span."""
+        """The spec of the slot that holds a span."""
 
     def rows(self, slot: Rows) -> Rows:
-        """A span as places of elements."""
+        """Returns a span as places of elements."""
         count = len(self.element.leaves)
         extents: list[Any] = [None] * count
         for place, number in enumerate(self._extents):
@@ -48,30 +48,30 @@ class SpanLayout:
         return Rows([array[0] for array in slot.arrays[:count]], slice(0, self.size), extents)
 
     def window(self, slots: Sequence[Rows], shared: int = -1) -> Window:
-        """All spans as what a worker reads from.
+        """Returns all spans as the window of a worker.
 
         Args:
-            slots: What holds them.
-            shared: In another process, the descriptor of the file that text and ragged arrays are found in.
+            slots: The slots of the spans.
+            shared: In another process, the descriptor of the file with text and ragged arrays.
         """
         fetch = _Fetch(self, slots, shared).fetch if shared >= 0 and self.has_objects else None
         return Window([self.rows(slot) for slot in slots], self.size, fetch)
 
     def objects(self, slot: Rows) -> list[Any]:
-        """The arrays of a span that hold Python objects, one for each element."""
+        """Returns the arrays of a span that hold Python objects, one for each element."""
         return [array[0] for array in slot.arrays if array.dtype == object]
 
     def packed(self, slot: Rows, start: int, stop: int) -> bytes:
-        """Text and ragged arrays of some elements, for another process."""
+        """Pickles text and ragged arrays of some elements, for another process."""
         return dumps([array[start:stop] for array in self.objects(slot)], pickle.HIGHEST_PROTOCOL)
 
     def note_place(self, slot: Rows, start: int, stop: int, place: Place) -> None:
-        """Writes beside some elements where what `packed` returned lies."""
+        """Writes beside some elements the place of the bytes from `packed`."""
         slot.arrays[-3][0][start:stop] = (*place, start)
 
     @staticmethod
     def place(slot: Rows, row: int) -> tuple[Place, int]:
-        """Where what belongs to an element lies, and the first element that it belongs to."""
+        """Returns the place of the bytes of an element, and the first element in them."""
         offset, nbytes, start = slot.arrays[-3][0][row].tolist()
         return Place(offset, nbytes), start
 
@@ -82,28 +82,28 @@ class SpanLayout:
 
     @staticmethod
     def consumed(slot: Rows) -> Any:
-        """For each element, how far the stream's input was read for it; see `Reader.consumed`."""
+        """Returns how far the input of the stream was read for each element; see `Reader.consumed`."""
         return slot.arrays[-2][0]
 
     @staticmethod
     def marks(slot: Rows) -> Any:
-        """Three integers: elements in the span, whether the epoch ended after them, and the writer's generation."""
+        """Returns three integers: elements in the span, whether the epoch ended after them, and the generation."""
         return slot.arrays[-1][0]
 
 
 @final
 class _Fetch:
-    """Gets text and ragged arrays from the process that reads the stream, when they are asked for."""
+    """Loads text and ragged arrays from the process that reads the stream, on demand."""
 
     def __init__(self, layout: SpanLayout, slots: Sequence[Rows], shared: int) -> None:
         self._layout = layout
         self._slots = slots
         self._shared = shared
         self._there: list[tuple[int, set[int]]] = [(-1, set())] * len(slots)
-        """For each slot, the number of its span, and the first elements of what was fetched of it."""
+        """For each slot, the number of its span, and the first elements of the bytes that were loaded."""
 
     def fetch(self, number: int, start: int, stop: int) -> None:
-        """Has the objects of some elements of a span in their places."""
+        """Loads the objects of some elements of a span into their places."""
         which = number % len(self._slots)
         slot = self._slots[which]
         if self._there[which][0] != number:

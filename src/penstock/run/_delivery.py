@@ -58,7 +58,7 @@ class Delivery(DeliveryBase, Client):
     """Fills the slots of a ring by an executor, ahead of the consumer, and delivers batches in order.
 
     Args:
-        program: What the batches are of.
+        program: The program of the batches.
         slot_count: Slots in the ring.
         spare_count: Slots that a hand-out must leave unleased.
         make_executor: Makes the executor, given its client.
@@ -244,7 +244,7 @@ class Delivery(DeliveryBase, Client):
         Raises:
             DeadlineError: Nothing moved for `timeout_s`. The message names the elements under way.
             LoaderError: The loader was closed meanwhile.
-            Exception: What a unit of this batch raised.
+            Exception: The error of the first row that failed.
         """
         self.require_open()  # before the lock: in a child of fork() the lock may never be released
         if self.ring.interrupts:
@@ -334,7 +334,7 @@ class Delivery(DeliveryBase, Client):
                 self._feed.look()
         raise queue.Empty
 
-    # What it says of itself.
+    # Reports.
 
     def deadline_s(self, timeout_s: float) -> float:
         """Returns how long a standstill lasts before this gives up: as long as those take that are waited for."""

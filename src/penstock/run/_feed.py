@@ -60,7 +60,7 @@ class Stage(ElementSequence, Protocol):
         """Returns the workers; see `Executor.tasks`."""
 
     def request_stop(self) -> None:
-        """Makes the workers stop soon, and whoever waits for them. Takes no lock."""
+        """Makes the workers stop soon, and ends waits for them. Takes no lock."""
 
     def close(self, timeout_s: float) -> bool:
         """Stops, and waits for the workers. Returns whether they ended."""
@@ -71,7 +71,7 @@ class Feed(Client):
     """Fills spans on one worker, in order, as far as there is room.
 
     Args:
-        program: What the feed reads.
+        program: The part of the stream that the feed reads.
         stages: The parts of it that run on workers, by their places in the order of `uses`.
         make_executor: Makes the executor, of one worker.
         wake: Wakes the executor of the delivery. Takes no lock.

@@ -1,4 +1,4 @@
-"""Elements that failed and were set aside: written down as it happens, counted, and too many refused."""
+"""Elements that failed and were set aside: they are written to a file and counted, and too many are an error."""
 
 import hashlib
 import json
@@ -21,26 +21,26 @@ from penstock.plan._tolerate import Failure
 
 _log = logging.getLogger("penstock")
 
-_TOLD_COUNT: Final = 3
-"""So many failures are logged, one by one; after them, each tenfold number."""
+_LOGGED_COUNT: Final = 3
+"""This number of failures is logged, one by one. After them, failures 10, 100, ... are logged."""
 
 
 @final
 class Quarantine:
-    """Where failures go: from any thread of this process, to a file, a line of JSON each.
+    """Takes failures from any thread of this process and writes them to a file, a line of JSON for each.
 
-    A line is appended by one `write`, so that loaders of several processes may share a file. Nothing is kept open. An
-    element that fails in every epoch, or is read twice, has one line a loader. Of a stream whose order changes, nobody
-    can say that it is the same: it has one line an epoch, and counts with those of its epoch alone.
+    A line is appended by one `write`, so loaders of several processes may share a file. The file is not kept open. An
+    element that fails in every epoch, or is read twice, has one line for each loader. A stream whose order changes has
+    no lasting numbers of elements. Its elements have one line an epoch, and count with those of their epoch alone.
 
     Memory: some 100 bytes for each element that failed.
 
     Args:
-        path: The file; made when the first element fails. None to keep failures in `kept`, and tell nobody.
-        plan: The plan's identity, for whoever runs them again.
-        on_error: How the loader goes on.
+        path: The file, made when the first element fails. None to keep failures in `kept`, without a log.
+        plan: The identity of the plan, for a replay of the elements.
+        on_error: How the loader continues.
         limit: How many elements may fail; None for any number.
-        limit_text: That, as the user said it.
+        limit_text: The limit as the user wrote it.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Quarantine:
 
     @property
     def _counted(self) -> int:
-        """How many count, where a number of them is allowed."""
+        """How many elements count against the limit."""
         return self._lasting_count + max(self._passing_counts.values(), default=0)
 
     def add(self, failures: Sequence[Failure]) -> None:
-        """Takes what failed in a unit.
+        """Takes the failures of a unit.
 
         Raises:
-            ElementError: That is more than was allowed.
+            ElementError: More elements failed than the limit allows.
         """
         with self._lock:
             for failure in failures:
@@ -88,7 +88,7 @@ class Quarantine:
                     self.kept.append(failure)
                 else:
                     self._write(failure, self.path)
-                    self._tell(failure)
+                    self._log_failure(failure)
             if self._limit is not None and self._counted > self._limit:
                 raise ElementError(
                     f"{length_text(self._counted)} failed, which is more than max_errors={self._limit_text} allows. "
@@ -103,54 +103,54 @@ class Quarantine:
                 os.write(descriptor, _line(record))
             finally:
                 os.close(descriptor)
-        except OSError as error:  # which is no reason to end a night's training
+        except OSError as error:  # the training continues
             if not self._has_failed_to_write:
                 self._has_failed_to_write = True
                 _log.error("%s cannot be written, so elements that fail are only counted: %s", path, str(error))
 
-    def _tell(self, failure: Failure) -> None:
-        if self.count > _TOLD_COUNT and str(self.count).strip("0") != "1":
+    def _log_failure(self, failure: Failure) -> None:
+        if self.count > _LOGGED_COUNT and str(self.count).strip("0") != "1":
             return
         _log.warning(
             "An element was set aside, the %s so far, see %s%s: %s",
             _ordinal(self.count),
             self.path,
-            ", and for those that follow" if self.count >= _TOLD_COUNT else "",
+            ", and for those that follow" if self.count >= _LOGGED_COUNT else "",
             failure.message,
         )
 
 
 def is_guarded(program: BatchProgram[Any]) -> bool:
-    """Whether an element that workers die of can be set aside: a unit is done again without it."""
+    """Returns whether an element that crashes workers can be set aside: its unit runs again without it."""
     return not program.is_serial and bool(analyse(program.node).guards)
 
 
 def note_end_of_stream(error: BaseException) -> None:
-    """Says why `on_error` does not help against what ends the process that reads a stream, or stands still there."""
+    """Adds to a crash or hang of the worker that reads a stream why `on_error` does not help."""
     if isinstance(error, (WorkerError, DeadlineError)):
         error.add_note(
-            "on_error= does not set it aside: what a stream was to give after that, nobody knows. Do what may end a "
-            "process in a map(), of which an element that does is set aside."
+            "on_error= does not set it aside, because the elements of a stream after that are not known. Do what may "
+            "end a process in a map(): then on_error= sets the element aside."
         )
 
 
 def why_not_set_aside(program: BatchProgram[Any], unit: Unit) -> str:
-    """Why `on_error` did not help against what workers died of, though they were told to leave it out."""
+    """Explains why `on_error` did not help against an element that crashed workers."""
     is_whole = isinstance(program, ParallelProgram) and program.row_count(unit.epoch, unit.index, unit.length) is None
     if is_whole and not program.node.traits.is_hidden:
         return (
             f"on_error='replace' did not set it aside: batch {unit.index} of epoch {unit.epoch} is made in one piece "
-            f"by {program.node.label}, and a worker can be told to leave out a piece, but not an element in it. "
-            "on_error='skip' looks at elements before they go into a batch, and leaves it out."
+            f"by {program.node.label}, and a worker can leave out a piece, but not an element in it. "
+            "on_error='skip' tries elements before they go into a batch, and leaves it out."
         )
     return (
-        "on_error='replace' set aside one element that workers died of, and they died of the one that was to stand in "
-        "its place, too. on_error='skip' needs none, and leaves out both."
+        "on_error='replace' set aside one element that crashed workers, and the element that replaced it crashed them "
+        "too. on_error='skip' needs no replacement, and leaves out both."
     )
 
 
 _UNSAFE: Final = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
-"""Ends of lines to `str.splitlines`; and halves of pairs, as in names of files that are no UTF-8, which are no text."""
+"""Characters that end a line for `str.splitlines`, and surrogates, as in names of files that are not UTF-8."""
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -70,7 +70,7 @@ class Scheduler:
     """Decides which units run, and which batch is next.
 
     Args:
-        program: What the batches are of.
+        program: The program of the batches.
         free: Slots that may be filled. Those that come back are appended to it.
         stream: The spans that the program reads, if it is above a stream.
         consumed_at: Returns how far the input of the stream was read for the element at a place.
@@ -160,7 +160,7 @@ class Scheduler:
 
         Args:
             unit: The unit.
-            error: What it raised.
+            error: The error that it raised.
             outcome: Its outcome, if the program is serial.
             crashed: Whether the error says that workers crashed or hung.
 

@@ -1,17 +1,18 @@
-"""The end of the process, and of a loader that was dropped.
+"""Stops loaders at the end of the process, and loaders that were dropped.
 
-NOTE on shutdown: why nothing hangs and nothing is left.
-1. A loader that is closed, by `close` or `with`, stops its workers and waits for them.
-2. A loader that is dropped is finalized: the workers are told to stop, and nobody waits, for a finalizer
-   must not. Between units they hold nothing but their queue, so dropping the loader is enough.
-3. At the end of the process loaders that still live are closed, before modules are torn down, with a short
-   wait. Workers are daemon threads: one that is stuck in a user's function does not keep the process. A
-   daemon thread of the user that is in `next` ends without a word (`DeliveryBase.require_open`).
-4. Ctrl-C reaches the main thread alone. If it waits for a batch, the wait is interrupted; the loader stays
-   usable, and 1 to 3 end it.
-5. SIGKILL needs no help: threads end with the process, and the mapping has no name to be left behind.
-6. After fork() a child has no workers. Its loader says so (`DeliveryBase.require_open`), and neither finalizer
-   nor exit touches the parent's threads (`request_stop` looks at the process id).
+Why nothing hangs and nothing is left behind:
+
+1. `close`, or the end of a `with` block, stops the workers of a loader and waits for them.
+2. A loader that is dropped is finalized. The finalizer tells the workers to stop and does not wait for them. Between
+   units the workers hold nothing but their queue, so dropping the loader is enough.
+3. At the end of the process, live loaders are closed before modules are torn down, with a short wait. Workers are
+   daemon threads. One that is stuck in a user's function does not keep the process alive. A daemon thread of the user
+   that is in `next` ends silently (`DeliveryBase.require_open`).
+4. Ctrl-C reaches the main thread alone. If that thread waits for a batch, the wait ends. The loader stays usable, and 1
+   to 3 end it.
+5. SIGKILL needs no help. Threads end with the process, and the mapping has no name that could be left behind.
+6. After fork() the child has no workers. Its loader says so (`DeliveryBase.require_open`). Neither finalizers nor the
+   exit touch the threads of the parent, because `request_stop` looks at the process id.
 """
 
 import atexit
@@ -21,22 +22,22 @@ from collections.abc import Callable
 from penstock.run._consumer import DeliveryBase
 
 EXIT_WAIT_S = 2.0
-"""How long the end of a process waits for the workers of each loader that nobody closed."""
+"""How long the end of the process waits for the workers of each live loader."""
 
 _live: "weakref.WeakSet[DeliveryBase]" = weakref.WeakSet()
 
 
 def watch(owner: object, delivery: DeliveryBase) -> None:
-    """Has a delivery stopped when its owner is dropped, and at the end of the process."""
+    """Makes a delivery stop when its owner is dropped, and at the end of the process."""
     _live.add(delivery)
-    # The finalizer lives as long as the owner, so it must not hold what may hold the owner: the plan's functions and
-    # their globals, by way of the delivery. Executors hold none of that.
+    # The finalizer lives as long as the owner, so it must not hold the owner. The delivery may hold it, through the
+    # functions of the plan and their globals. Executors hold none of that.
     weakref.finalize(owner, _stop, weakref.ref(delivery), delivery.stop_workers).atexit = False
 
 
 def _stop(delivery_ref: "weakref.ref[DeliveryBase]", stop_workers: Callable[[], object]) -> None:
     delivery = delivery_ref()
-    if delivery is None:  # it went together with its owner
+    if delivery is None:  # it was dropped together with its owner
         stop_workers()
     else:
         delivery.request_stop()

@@ -67,13 +67,13 @@ class SpanSchedule:
         self._slot_count = slot_count
         self._ahead_count = ahead_count
         self.reading: Reading | None = None
-        """What is being read."""
+        """The reading under way."""
         self.given_up = 0
         """Units of generations up to this one are not wanted any more."""
         self.is_stirred = False
         """Whether the worker of the feed may have something to do; see `Feed.stir`."""
         self.freed: list[int] = []
-        """Slots whose spans were dropped since somebody emptied this list."""
+        """Slots whose spans were dropped since this list was emptied."""
         self._spans: deque[_Span] = deque()
         self._next_number = 0
         self._needed_from = 0
@@ -167,7 +167,7 @@ class SpanSchedule:
         Args:
             unit: The unit.
             ended: Whether the epoch ended in it.
-            error: What the element after those that arrived raised.
+            error: The error of the element after those that arrived.
         """
         is_wanted = self.is_wanted(unit)
         found = self._units.pop(unit.generation, None)

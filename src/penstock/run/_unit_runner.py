@@ -76,7 +76,7 @@ class UnitRunner:
         A unit that is abandoned while it waits to repeat a read ends early, without an error.
 
         Raises:
-            BaseException: What is no `Exception`, such as `KeyboardInterrupt`. The unit may run again.
+            BaseException: An error that is no `Exception`, such as `KeyboardInterrupt`. The unit may run again.
         """
         status, header = self.status, self._memory.header
         times = status.times = self.times
@@ -118,7 +118,7 @@ class UnitRunner:
             del error  # its traceback holds this frame
 
     def close(self) -> None:
-        """Closes what the worker holds open, and lets go of the memory of the ring."""
+        """Closes what the worker holds open, and drops its views of the ring."""
         self.times = self.status.times = None
         self._program.close(self._reader)
 

@@ -17,7 +17,7 @@ from penstock.run.pool._pool import PoolClient
 
 
 class ExecutorRequest(Protocol):
-    """What the maker of an executor is passed."""
+    """The values from which an executor is made."""
 
     worker_count: int
     timeout_s: float
