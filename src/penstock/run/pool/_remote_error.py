@@ -1,21 +1,21 @@
 """An exception crosses from a worker process to the parent, and looks there as if it had been raised there.
 
-What is promised. `dump_error` and `load_error` raise nothing, whatever the exception does: a `__reduce__`, `__str__`
-or constructor of the user that fails costs that part alone. The type's name, the message, the notes, the chain and
-the traceback always arrive, at most so much of each. The exception itself arrives as its own type where that can be
-made again, and else as a `RemoteError` that says why.
+Promises. `dump_error` and `load_error` raise nothing, whatever the exception does: a `__reduce__`, `__str__` or
+constructor of the user that fails costs that part alone. The type's name, the message, the notes, the chain and the
+traceback always arrive, up to a limit for each. The exception arrives as its own type where that can be made again,
+and else as a `RemoteError` that says why.
 
 How. Each exception of the chain travels by itself, and refers to the others by number. Its constructor is not called
-again: many want other arguments than those that they hand on (`TypeError: missing 1 required argument`), or change
-them once more. Only a class that says how it is pickled is believed.
+again: many want other arguments than those that they pass on (`TypeError: missing 1 required argument`), or change
+them once more. Only a class that defines how it is pickled is trusted.
 
 A class of the user's `__main__` came to the worker by value. cloudpickle remembers under which name, and finds the
-user's own class when it returns, so `except MyError` works; but it would also write the worker's copies of attributes
-and methods into that class, which `_Unpickler` keeps it from.
+user's own class when it returns, so `except MyError` works. But it would also write the worker's copies of attributes
+and methods into that class; `_Unpickler` prevents that.
 
 The traceback has real frames, of code that does nothing: file, function, line and columns are the worker's, and
-linecache finds the source. Not `tblib` (3.2): its code objects have columns of their own, so that Python underlines
-the wrong part of the user's line; its frames hold the calling thread's by `f_back`; and a deep traceback is a
+linecache finds the source. `tblib` (3.2) was rejected: its code objects have columns of their own, so Python underlines
+the wrong part of the user's line; its frames hold the calling thread's by `f_back`; a deep traceback is a
 RecursionError.
 """
 
@@ -35,22 +35,19 @@ import numpy as np
 from penstock.base._errors import PenstockError, RemoteError, type_of
 
 PAYLOAD_NBYTES: Final = 1 << 20
-"""Arguments and attributes of a chain of exceptions travel up to this many bytes of pickle, in all."""
-_ERROR_COUNT: Final = 64
+"""Limit of the pickled arguments and attributes of a chain of exceptions, in all."""
+_ERROR_LIMIT: Final = 64
 """The most exceptions of a chain."""
-_FRAME_COUNT: Final = 1000
+_FRAME_LIMIT: Final = 1000
 """The most frames of a traceback: half of them the outermost, half the innermost."""
 _TEXT_LENGTH: Final = 20_000
 """The most characters of a message or a note."""
 _FAR: Final = 1 << 24
-"""No line or column of a file is as large, and what decodes them does not look."""
+"""A limit for lines and columns, above those of any file."""
 
-# Frames of these lead from a worker's loop to the user's function; they say nothing to the user.
+# Frames of these lead from a worker's loop to the user's function.
 _OUR_ROOTS: Final = {"penstock", "numpy", "optree"}
-_IS_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by Python code, or as if
-
-Positions = tuple[int | None, int | None, int | None, int | None]
-"""First and last line, first and last column, as `code.co_positions()` has them."""
+_IS_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by Python code
 
 
 class _Line(NamedTuple):
@@ -62,7 +59,8 @@ class _Line(NamedTuple):
     module: str
     first_line: int
     line: int
-    positions: Positions
+    positions: tuple[int | None, int | None, int | None, int | None]
+    """First and last line, first and last column, as `code.co_positions()` has them."""
 
 
 @dataclass(slots=True)
@@ -74,13 +72,13 @@ class _Sent:
     notes: list[str] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
     whole: bytes | None = None
-    """The exception as its class says, where it does."""
+    """The exception as its class defines, where it does."""
     why_not_whole: list[str] = field(default_factory=list)
     type_: bytes | None = None
     arguments: bytes | None = None
     attributes: dict[str, bytes] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
-    """What had to stay, each with the reason."""
+    """The parts that stayed, each with the reason."""
     cause: int | None = None
     context: int | None = None
     suppresses_context: bool = False
@@ -92,17 +90,17 @@ class _Sent:
 
 
 def dump_error(error: BaseException, worker: str) -> bytes:
-    """Makes bytes of an exception with its chain and tracebacks. Raises nothing, whatever the exception does.
+    """Pickles an exception with its chain and tracebacks. Raises nothing, whatever the exception does.
 
     Args:
-        error: What was caught.
-        worker: Who sends it: `worker 2 (pid 41207)`.
+        error: The exception.
+        worker: The sender: `worker 2 (pid 41207)`.
     """
     try:
         sent = _Dump(error).sent
     except BaseException as failure:
         lost = [f"the exception ({_text_of(failure)})"]
-        sent = [_Sent(_type_name(error), _text(lambda: str(error)), lost=lost)]
+        sent = [_Sent(_type_name(error), _text(error), lost=lost)]
     return pickle.dumps((worker, sent), protocol=5)
 
 
@@ -113,36 +111,36 @@ class _Dump:
     def __init__(self, error: BaseException) -> None:
         self._budget_nbytes = PAYLOAD_NBYTES
         self._errors = [error]
-        self._numbers = {id(error): 0}
         self.sent = [self._describe(each) for each in self._errors]  # which grows meanwhile
 
     def _describe(self, error: BaseException) -> _Sent:
-        sent = _Sent(_type_name(error), _text(lambda: str(error)))
+        sent = _Sent(_type_name(error), _text(error))
         with suppress(BaseException):
             sent.lines = _lines(error)
         with suppress(BaseException):
-            sent.notes = [_text(lambda note=note: str(note)) for note in error.__notes__[:_ERROR_COUNT]]  # type: ignore[misc]
+            sent.notes = [_text(note) for note in error.__notes__[:_ERROR_LIMIT]]
         with suppress(BaseException):
             self._pack(error, sent)
-        # By the base class's descriptors: a subclass may have anything under these names.
-        sent.cause = self._number(_slot(error, "__cause__"))
-        sent.context = self._number(_slot(error, "__context__"))
+        sent.cause, sent.context = self._number(_slot(error, "__cause__")), self._number(_slot(error, "__context__"))
         sent.suppresses_context = _slot(error, "__suppress_context__")
         return sent
 
     def _number(self, error: BaseException | None) -> int | None:
-        if error is None or (id(error) not in self._numbers and len(self._errors) >= _ERROR_COUNT):
+        if error is None:
             return None
-        if id(error) not in self._numbers:
-            self._numbers[id(error)] = len(self._errors)
-            self._errors.append(error)
-        return self._numbers[id(error)]
+        for number, each in enumerate(self._errors):
+            if each is error:
+                return number
+        if len(self._errors) >= _ERROR_LIMIT:
+            return None
+        self._errors.append(error)
+        return len(self._errors) - 1
 
     def _pack(self, error: BaseException, sent: _Sent) -> None:
         is_group = isinstance(error, BaseExceptionGroup)
-        if _says_how_it_pickles(type(error)) and not is_group:
+        if _defines_pickle(type(error)) and not is_group:
             sent.whole = self._pickled(error, "the exception", sent.why_not_whole)
-        # As Python's own types have it: with the file names of an OSError, the `name` of an ImportError.
+        # As Python's own types reduce: with the file names of an OSError, the `name` of an ImportError.
         base: Any = _static_base(type(error))
         reduced = base.__reduce__(error)
         arguments, attributes = reduced[1], dict((reduced[2] if len(reduced) > 2 else None) or {})
@@ -151,8 +149,7 @@ class _Dump:
                 attributes[name] = object.__getattribute__(error, name)
         if is_group:
             members = BaseExceptionGroup.__dict__["exceptions"].__get__(error)
-            numbers = [self._number(member) for member in members]
-            sent.members = [number for number in numbers if number is not None]
+            sent.members = [number for each in members if (number := self._number(each)) is not None]
             arguments = arguments[:1]
         sent.type_ = self._pickled(type(error), "its class", sent.lost)
         sent.arguments = self._pickled(arguments, "its arguments", sent.lost)
@@ -175,7 +172,7 @@ class _Dump:
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # of an untyped library
-    """Refuses a large array before pickle copies it, which may be what the worker has no memory for."""
+    """Refuses a large array before pickle copies it, because the worker may lack memory for the copy."""
 
     def reducer_override(self, obj: Any) -> Any:
         """As cloudpickle's."""
@@ -202,7 +199,7 @@ class _Bounded(io.BytesIO):
 
 
 def _lines(error: BaseException) -> list[_Line]:
-    """The frames that say something to the user."""
+    """The frames from the user's first one on."""
     lines: list[_Line] = []
     link: types.TracebackType | None = _slot(error, "__traceback__")
     while link is not None:
@@ -210,20 +207,20 @@ def _lines(error: BaseException) -> list[_Line]:
         code, line = frame.f_code, link.tb_lineno or frame.f_code.co_firstlineno
         positions = next(itertools.islice(code.co_positions(), max(link.tb_lasti, 0) // 2, None), (None,) * 4)
         module = str(frame.f_globals.get("__name__", ""))
-        lines.append(
-            _Line(code.co_filename, code.co_name, code.co_qualname, module, code.co_firstlineno, line, positions)
-        )
+        names = code.co_filename, code.co_name, code.co_qualname, module
+        lines.append(_Line(*names, code.co_firstlineno, line, positions))
         link = link.tb_next
-    theirs = [n for n, line in enumerate(lines) if line.module.partition(".")[0] not in _OUR_ROOTS]
-    if theirs:
-        lines = lines[theirs[0] :]
+    first = next((n for n, line in enumerate(lines) if line.module.partition(".")[0] not in _OUR_ROOTS), None)
+    if first is not None:
+        lines = lines[first:]
     elif isinstance(error, PenstockError):  # raised on purpose, and its message says all
         lines = lines[-1:]
-    half = _FRAME_COUNT // 2
-    return lines if len(lines) <= _FRAME_COUNT else lines[:half] + lines[-half:]
+    half = _FRAME_LIMIT // 2
+    return lines if len(lines) <= _FRAME_LIMIT else lines[:half] + lines[-half:]
 
 
 def _slot(error: BaseException, name: str) -> Any:
+    """An attribute by the base class's descriptor: a subclass may have anything under its name."""
     return BaseException.__dict__[name].__get__(error)
 
 
@@ -232,7 +229,7 @@ def _static_base(cls: type) -> type:
     return next(each for each in cls.__mro__ if not each.__flags__ & _IS_HEAP_TYPE)
 
 
-def _says_how_it_pickles(cls: type) -> bool:
+def _defines_pickle(cls: type) -> bool:
     names = {"__reduce__", "__reduce_ex__", "__setstate__"}
     bases = itertools.takewhile(lambda each: each is not BaseException, cls.__mro__)
     return cls in copyreg.dispatch_table or any(
@@ -245,12 +242,12 @@ def _type_name(error: BaseException) -> str:
 
 
 def _text_of(failure: BaseException) -> str:
-    return f"{_type_name(failure)}: {_text(lambda: str(failure))}"
+    return f"{_type_name(failure)}: {_text(failure)}"
 
 
-def _text(make: Callable[[], str]) -> str:
+def _text(value: object) -> str:
     try:
-        text = make()
+        text = str(value)
         if len(text) > _TEXT_LENGTH:
             text = f"{text[:_TEXT_LENGTH]}... ({len(text):,} characters)"
         return str.__str__(text)  # of a subclass of str, the text alone
@@ -262,7 +259,7 @@ def _text(make: Callable[[], str]) -> str:
 
 
 def load_error(data: bytes) -> BaseException:
-    """Makes the exception of what `dump_error` has made. Raises nothing; Ctrl-C passes, as everywhere."""
+    """Makes the exception again from the bytes of `dump_error`. Raises nothing but KeyboardInterrupt."""
     try:
         worker, sent = pickle.loads(data)
         return _Load(worker, sent).error
@@ -280,15 +277,13 @@ class _Load:
         self._worker = worker
         self._sent = sent
         self._errors: dict[int, BaseException] = {}
-        self._notes: dict[int, list[str]] = {}
         for number in range(len(sent)):
             self._make(number)
+        sent[0].notes.append(f"It was raised in {worker}.")
         for number, each in enumerate(sent):
-            error, notes = self._errors[number], self._notes[number]
-            if number == 0:
-                notes.append(f"It was raised in {worker}.")
-            if notes:
-                _set(error, "__notes__", notes)
+            error = self._errors[number]
+            if each.notes:
+                _set(error, "__notes__", each.notes)
             _set(error, "__cause__", None if each.cause is None else self._errors[each.cause])
             _set(error, "__context__", None if each.context is None else self._errors[each.context])
             _set(error, "__suppress_context__", each.suppresses_context)
@@ -297,49 +292,46 @@ class _Load:
 
     def _make(self, number: int) -> BaseException:
         if number not in self._errors:
-            sent = self._sent[number]
-            # In this order: making it adds to what it says.
-            self._errors[number] = self._new(sent)
-            self._notes[number] = sent.notes
+            self._errors[number] = self._new(self._sent[number])
         return self._errors[number]
 
     def _new(self, sent: _Sent) -> BaseException:
+        """The exception as its class defines, or from its parts, or a stand-in that says why."""
         reasons = sent.why_not_whole
-        if sent.whole is not None:
-            try:
-                return _checked(unpickled(sent.whole))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as failure:
-                reasons.append(_text_of(failure))
-        if sent.type_ is not None:
-            try:
-                error = self._from_parts(unpickled(sent.type_), sent)
-                if sent.lost:
-                    str(error)  # which may need what was lost
-                    sent.notes.append(f"What stayed in {self._worker}: {'; '.join(sent.lost)}.")
-                return error
-            except KeyboardInterrupt:
-                raise
-            except BaseException as failure:
-                reasons.append(_text_of(failure))
+        for data, make in ((sent.whole, self._from_whole), (sent.type_, self._from_parts)):
+            if data is not None:
+                try:
+                    return make(sent)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as failure:
+                    reasons.append(_text_of(failure))
         why = "; ".join(reasons + sent.lost)
         sent.notes.append(f"The {sent.type_name} itself could not come from {self._worker}: {why}.")
         return RemoteError(f"{sent.type_name}: {sent.message}")
 
-    def _from_parts(self, cls: type, sent: _Sent) -> BaseException:
+    def _from_whole(self, sent: _Sent) -> BaseException:
+        assert sent.whole is not None
+        return _checked(unpickled(sent.whole))
+
+    def _from_parts(self, sent: _Sent) -> BaseException:
+        assert sent.type_ is not None
+        cls = unpickled(sent.type_)
         arguments = (sent.message,) if sent.arguments is None else unpickled(sent.arguments)
         if sent.members:
             arguments = (*arguments, [self._make(member) for member in sent.members])
         base: Any = _static_base(cls)
         error = _checked(base.__new__(cls, *arguments))
-        with suppress(Exception):  # of a class that hands on other arguments than Python's own type takes
+        with suppress(Exception):  # of a class that passes on other arguments than Python's own type takes
             base.__init__(error, *arguments)
         for name, value in sent.attributes.items():
             try:
                 _set(error, name, unpickled(value))
             except Exception as failure:
                 sent.lost.append(f"its attribute {name!r} ({_text_of(failure)})")
+        if sent.lost:
+            str(error)  # which may need what was lost
+            sent.notes.append(f"What stayed in {self._worker}: {'; '.join(sent.lost)}.")
         return error
 
 
@@ -359,7 +351,7 @@ class _Unpickler(pickle.Unpickler):
         """Classes that were here before."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Looks up a global; cloudpickle's two for a class that travels by value are watched."""
+        """Looks up a global, and wraps cloudpickle's functions for a class that travels by value."""
         found = super().find_class(module, name)
         if module == "cloudpickle.cloudpickle" and name in ("_make_skeleton_class", "_make_skeleton_enum"):
             return lambda *arguments: self._class(found, arguments)
@@ -368,7 +360,7 @@ class _Unpickler(pickle.Unpickler):
         return found
 
     def _class(self, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
-        # Private of cloudpickle (3.0 to 3.1); without it, classes come all the same, and are written to.
+        # Private of cloudpickle (3.0 to 3.1). Without it, classes arrive all the same, and are written to.
         is_known = arguments[-2] in getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
         cls = make(*arguments)
         if is_known:
@@ -377,7 +369,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes) -> Any:
-    """Unpickles what came from a worker, and leaves the user's own classes as they are."""
+    """Unpickles bytes from a worker, and leaves the user's own classes as they are."""
     return _Unpickler(data).load()
 
 
@@ -389,10 +381,10 @@ def _traceback(lines: list[_Line]) -> types.TracebackType | None:
     codes: dict[_Line, types.CodeType] = {}
     link: types.TracebackType | None = None
     for line in reversed(lines):
-        with suppress(Exception):  # numbers that no compiler accepts, of code that none has made
+        with suppress(Exception):  # numbers that no compiler accepts, of generated code
             if line not in codes:
                 codes[line] = _code(line)
-            # The frame of a generator that was never begun: it is on that line, and no frame is behind it. One that
+            # The frame of a generator that never began: it is on that line, and no frame is behind it. One that
             # waits at its `yield` is closed when it is dropped, and 3.12 puts the frame that does so behind it.
             generator = types.FunctionType(codes[line], {"__name__": line.module, "__file__": line.filename})()
             link = types.TracebackType(link, generator.gi_frame, 0, line.line)
@@ -404,7 +396,7 @@ def _generator() -> Iterator[None]:
 
 
 def _code(line: _Line) -> types.CodeType:
-    """Code of which each instruction is where the worker's was."""
+    """Code whose instructions are all where the worker's was."""
     code = _generator.__code__
     first, last, start, stop = line.positions
     table, count, distance = b"", len(code.co_code) // 2, line.line - line.first_line
