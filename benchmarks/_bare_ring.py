@@ -1,8 +1,8 @@
 """The least that two worker processes need to fill batches in order: the yardstick of the library's own workers.
 
-Two forked processes, a pipe of tasks to each, one pipe of answers back, and one shared mapping for six batches. Each
+Two forked processes, a pipe of tasks to each, one pipe of answers back, and one shared mapping for eight batches. Each
 worker fills one half of every batch. Nothing else: no error of the function crosses, a dead worker is not noticed, no
-element is redone, and a batch is only good until the next one is asked for.
+element is redone, and a batch is only valid until the next but one is requested.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import numpy as np
 from _contenders import Element
 from _harness import Array, Epoch
 
-_SLOT_COUNT = 6
+_SLOT_COUNT = 8
 _WORKER_COUNT = 2
 _TASK = struct.Struct("=qqq")  # the first element, its row in the mapping, how many rows
 _ANSWER = struct.Struct("=q")  # the slot in which a half is filled
@@ -49,15 +49,15 @@ def bare_ring(element: Element, batch_size: int) -> Epoch:
 
         try:
             done = [0] * _SLOT_COUNT
-            for batch in range(_SLOT_COUNT):
+            for batch in range(_SLOT_COUNT - 2):
                 issue(batch)
             for batch in itertools.count():
+                issue(batch + _SLOT_COUNT - 2)
                 slot = batch % _SLOT_COUNT
                 while done[slot] < _WORKER_COUNT:
                     done[_ANSWER.unpack(os.read(answers, _ANSWER.size))[0]] += 1
                 done[slot] = 0
                 yield (rows[slot * batch_size : (slot + 1) * batch_size],)
-                issue(batch + _SLOT_COUNT)
         finally:
             for pid in workers:
                 os.kill(pid, signal.SIGKILL)

@@ -8,10 +8,11 @@ processes on two cores. The speed, as a part of twice that of a plain loop; and 
 Method: `python benchmarks/augment_characters.py`. Each contender has a fresh process, in turn, and the same consumer,
 which sums every byte. 150 batches and at least 3 s, after a second that warms up; `serial`, the function in a plain
 loop in such a process, in the same round, takes 3 s alone. `bare_pair` is two processes that run the function and
-deliver nothing: what the machine has to give. Gaps are from hand-over to hand-over. Of 150, the 99th percentile
-lies between the second and the third largest: it says whether stalls are usual, not how rare ones look, and one
-disturbance of the machine more or less moves it. After each, the first and the last batch are compared with what the
-function gives in one process; distortions are drawn from the element's index.
+deliver nothing: the machine's limit. `bare_ring` is the least that delivers batches in order, see `_bare_ring.py`.
+Gaps are from hand-over to hand-over. Of 150, the 99th percentile lies between the second and the third largest: it
+says whether stalls are usual, not how rare ones look, and one disturbance of the machine moves it. After each, the
+first and the last batch are compared with what the function gives in one process; distortions are drawn from the
+element's index.
 
 Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default
 collation; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is
@@ -54,6 +55,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from _bare_ring import bare_ring
 from _characters import COUNT, SIDE, characters, distorted, half_distorted
 from _contenders import Contender, Element, bare_pair, grain, keras, penstock, serial, torch
 from _harness import Array, Epoch, Numbers, Options, Target, part_of_twice, ratio, run, time_steady, value
@@ -135,17 +137,21 @@ def _bare_pair(options: Options) -> Numbers:
 
 _CASES = {
     "serial": _case(serial, 0),
-    **{name: _case(run_, _GAP_COUNT) for name, run_ in {"penstock": penstock, **_OTHERS}.items()},
+    **{
+        name: _case(run_, _GAP_COUNT)
+        for name, run_ in {"penstock": penstock, **_OTHERS, "bare_ring": bare_ring}.items()
+    },
     "bare_pair": _bare_pair,
 }
 
 
 def _targets(options: Options) -> list[Target]:
     return [
+        Target("penstock / bare ring", ratio("penstock", ["bare_ring"]), at_least=0.95),
         Target("penstock / twice serial", part_of_twice("penstock"), at_least=0.93),
         Target("penstock / best of the others", ratio("penstock", list(_OTHERS)), at_least=1.3),
         Target("penstock, gap at p99 / median", value("penstock", "p99/median"), at_most=1.7),
-        *(Target(f"{name} / twice serial", part_of_twice(name)) for name in (*_OTHERS, "bare_pair")),
+        *(Target(f"{name} / twice serial", part_of_twice(name)) for name in (*_OTHERS, "bare_ring", "bare_pair")),
     ]
 
 

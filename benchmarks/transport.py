@@ -6,7 +6,8 @@ two worker processes on two cores. What is left when the work is only to bring t
 Method: `python benchmarks/transport.py`. Each contender has a fresh process, in turn, and the same consumer, which
 sums every byte; the rate is that of 3 s of batches, after a second that warms up. Each picture has one colour, which
 follows from its index; after each batch, the first and the last byte of every picture are checked. `serial` is a
-plain loop with `np.stack` in such a process.
+plain loop with `np.stack` in such a process. `bare_ring` is the least that delivers batches from two processes in
+order, see `_bare_ring.py`.
 
 Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default collation,
 which stacks in shared memory; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is two
@@ -40,6 +41,7 @@ Not shown: real work, which hides the transport as far as it takes longer; how e
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from _bare_ring import bare_ring
 from _contenders import Contender, grain, penstock, serial, spdl, torch
 from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
 from _jobs import plain_picture
@@ -68,11 +70,13 @@ def _checked(batches: Iterable[Sequence[Array]], *, in_order: bool) -> Iterator[
         yield (batch,)
 
 
-_CASES = {name: _case(run_) for name, run_ in {"serial": serial, "penstock": penstock, **_OTHERS}.items()}
+_ALL = {"serial": serial, "penstock": penstock, "bare_ring": bare_ring, **_OTHERS}
+_CASES = {name: _case(run_) for name, run_ in _ALL.items()}
 
 
 def _targets(options: Options) -> list[Target]:
     return [
+        Target("penstock / bare ring", ratio("penstock", ["bare_ring"]), at_least=0.95),
         Target("penstock / best of the others", ratio("penstock", list(_OTHERS)), at_least=7.0),
         *(Target(f"penstock / {name}", ratio("penstock", [name])) for name in _OTHERS),
         Target("penstock / serial", ratio("penstock", ["serial"])),

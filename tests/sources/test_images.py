@@ -483,9 +483,9 @@ def test_the_list_of_files_goes_to_workers_in_shared_memory() -> None:
     names = Texts(np.zeros(6 * count, np.uint8), np.arange(count) * 6, np.full(count, 5, np.int32))
     files = FileList("", "/", Texts.of([packed([""])]), np.zeros(count, np.int32), names)
     node = SourceNode(ImageSource(files, Decoding((2, 2)), Labels(np.arange(count))), "from_image_files")
-    parcel = pack(node, node)
-    assert len(parcel.data) < 10_000
-    assert parcel.shared_nbytes == count * (16 + 6 + 8)
+    payload = pack(node, node)
+    assert len(payload.data) < 10_000
+    assert payload.shared_nbytes == count * (16 + 6 + 8)
 
 
 def test_the_list_of_files_is_gone_with_its_dataset(pets: Path) -> None:

@@ -321,10 +321,10 @@ def test_what_a_program_set_of_fsspec_travels(tmp_path, monkeypatch):
     urls = [in_zip(tmp_path / f"{part}.zip", "records", (tmp_path / "records").read_bytes()) for part in "ab"]
     monkeypatch.setattr(fsspec.config, "conf", {"zip": {"allowZip64": False}, "s3": {"secret": "of another"}})
     node = ps.from_tfrecord(urls)._node
-    parcel = pack(node, node)
-    assert b"of another" not in parcel.data
+    payload = pack(node, node)
+    assert b"of another" not in payload.data
     monkeypatch.setattr(fsspec.config, "conf", {"file": {"auto_mkdir": True}})
-    there = unpack(parcel.data, [])
+    there = unpack(payload.data, [])
     assert fsspec.config.conf == {"zip": {"allowZip64": False}}
     assert there.data.files == node.data.files
 

@@ -254,14 +254,14 @@ class MapDataset(TorchDataset):
         return reader_of(self._node)
 
     def __reduce__(self) -> Any:
-        parcel = pack(self._node, self._node)
+        payload = pack(self._node, self._node)
         if multiprocessing.context.get_spawning_popen() is None:  # not to a worker: a copy, or a file
-            return _unpacked, (parcel.data, parcel.arrays, int(self._epoch))
+            return _unpacked, (payload.data, payload.arrays, int(self._epoch))
         if self._shared is None:
             self._shared = SharedFile()
-        places = [self._shared.put_array(array) for array in parcel.arrays]
+        places = [self._shared.put_array(array) for array in payload.arrays]
         handle = multiprocessing.reduction.DupFd(self._shared.descriptor)
-        return _arrived, (parcel.data, handle, places, self._epoch)
+        return _arrived, (payload.data, handle, places, self._epoch)
 
     def __repr__(self) -> str:
         return f"<penstock MapDataset of {len(self)}, each {self._node.spec}>"

@@ -75,11 +75,11 @@ class ProcessesExecutor(Executor):
         return pool_deadline_s(timeout_s)
 
     def progress(self) -> object:
-        """What all workers of the pool got done."""
+        """Grows while workers of the pool get on."""
         return self._pool.progress
 
     def tasks(self) -> list[str]:
-        """All of the pool's."""
+        """The workers of the pool."""
         return list(map(str, self._pool.pids()))
 
     def request_stop(self) -> None:
@@ -103,7 +103,7 @@ class _Receiver:
 
     def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
         client = self._client()
-        return "a batch that nobody wants" if client is None else client.describe(unit, status)
+        return "a batch that is not wanted any more" if client is None else client.describe(unit, status)
 
 
 def _issue(pool: Pool, task: PoolTask, client_ref: "weakref.ref[Client]") -> None:

@@ -24,7 +24,7 @@ def attribute(worker: WorkerProcess, job: Job, status: tuple[int, int, int]) -> 
         An error if the unit reached a limit; None if another worker does it again.
     """
     if job.unit.generation <= job.task.header[0]:
-        return None  # given up: whoever gets it does not run it
+        return None  # given up: workers skip it
     at = job.task.receiver.describe(job.unit, status)
     if worker.asked_at:
         job.hang_count += 1

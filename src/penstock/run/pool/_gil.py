@@ -1,9 +1,9 @@
-"""Whether functions let go of the GIL: the question that decides between threads and processes.
+"""Measures whether functions release the GIL, which decides between threads and processes.
 
-A thread that sleeps and wakes beside a function is a clock of the GIL. Next to a function that lets go of it the
-thread is late by what the system takes to wake it, some 0.1 ms; next to one that holds it, until it is let go of
-or, after 5 ms, taken away. One that holds it often and briefly, as Python between calls of Pillow does, makes most
-wake-ups a little late: so the lateness that a quarter of them exceed is what counts.
+A thread that sleeps and wakes beside a function is a clock of the GIL. Beside a function that releases the GIL the
+thread is late by the time that the system takes to wake it, some 0.1 ms. Beside one that holds it, the thread is late
+until the GIL is released or, after 5 ms, taken away. A function that holds it often and briefly, as Python between
+calls of Pillow does, makes most wake-ups a little late. So the lateness that a quarter of them exceed decides.
 """
 
 import statistics
@@ -20,19 +20,19 @@ _DEADLINE_S: Final = 5.0
 
 @final
 class GilClock(threading.Thread):
-    """Takes samples while functions run, then ends; it costs them some wake-ups, once.
+    """Takes samples while functions run, then ends. It costs them some wake-ups, once.
 
     Args:
-        pause_s: How long to leave the functions alone first: what they do at first may be different.
+        pause_s: How long to wait first, because the first calls of a function may be different.
     """
 
     def __init__(self, pause_s: float = 0.5) -> None:
         super().__init__(name="penstock-gil", daemon=True)
         self._pause_s = pause_s
         self.is_busy = False
-        """Whether a function runs; kept by who runs it."""
+        """Whether a function runs; set by the worker."""
         self.lateness_s: float | None = None
-        """What a quarter of the samples exceed, once it is known."""
+        """The lateness that a quarter of the samples exceed, once it is known."""
 
     def run(self) -> None:
         """Samples until there are enough, or for some seconds."""
@@ -51,5 +51,5 @@ class GilClock(threading.Thread):
 
     @property
     def finds_it_free(self) -> bool:
-        """Whether the GIL was there when it was wanted. False too while that is not known."""
+        """Whether the GIL was free when it was wanted. False too while that is unknown."""
         return self.lateness_s is not None and self.lateness_s < _LATE_S

@@ -1,16 +1,16 @@
 """How a plan travels to worker processes, with the user's functions in it.
 
-A parcel is a pickle and some arrays. In the pickle, by value: functions and classes of the main module and of
-modules that are not installed (one beside the script, a test module), with the globals that they mention. By
-reference: what is installed, which a worker imports. Not in the pickle: large arrays, of which a worker gets its
-own copy on write in shared memory; memmaps, which it maps again by path; open files, which are refused.
+A payload is a pickle and some arrays. The pickle holds functions and classes by value if they belong to the main module
+or to modules that are not installed (one beside the script, a test module), with the globals that they mention.
+Installed modules go by reference, and a worker imports them. Not in the pickle: large arrays, of which a worker gets a
+copy on write of shared memory; memmaps, which it maps again by path; open files, which are refused.
 
 A module of the user's that is used as an object (`import mylib`, then `mylib.f`) travels as a module with the names
-that travelling functions take from it. What else it imported stays at home: no worker imports a framework that
-only the training uses.
+that travelling functions take from it. Its other imports stay behind: no worker imports a framework that only the
+training uses.
 
-To pack it, nothing of the user's is imported, and nothing run but the methods by which objects are pickled. What
-cannot travel is refused by the name of the variable, which is looked for afterwards, by packing parts.
+Packing imports nothing of the user's, and runs only the methods by which objects are pickled. An object that cannot
+travel is refused by the name of its variable. That name is found afterwards, by packing parts.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ from penstock.sources.npy import StridedFile
 
 SHARED_ARRAY_NBYTES: Final = 1 << 20
 """Arrays from this size on go into shared memory."""
-PARCEL_LIMIT_NBYTES: Final = 32 << 20
-"""What else travels may not be larger, pickled: each worker has a copy, and takes time to make it."""
+PAYLOAD_LIMIT_NBYTES: Final = 32 << 20
+"""Limit of the pickle: each worker has a copy, and takes time to make it."""
 
 Array = npt.NDArray[Any]
 
@@ -64,15 +64,14 @@ class PlanPayload:
     """Something packed."""
 
     data: bytes
-    """For `unpack`, together with the memory of the arrays."""
+    """The input of `unpack`, with the memory of the arrays."""
     arrays: tuple[Array, ...]
-    """What has to be put into shared memory: each one piece of memory, C or Fortran, without Python objects."""
+    """Arrays for shared memory: each is one piece of memory, C or Fortran, without Python objects."""
 
     generators: tuple[str, ...] = ()
-    """The types of random generators that are in it, of which each worker gets a copy."""
+    """The types of random generators in it. Each worker gets a copy."""
     unseen: tuple[Cache, ...] = ()
-    """Caches of datasets that functions hold, of which nobody has seen yet what they are to keep: where they arrive,
-    they keep nothing."""
+    """Caches of datasets that functions hold, whose specs are unknown. In a worker they keep nothing."""
 
     @property
     def shared_nbytes(self) -> int:
@@ -109,17 +108,17 @@ class _Mapped(NamedTuple):
 
 
 def pack(plan: Node, value: Any) -> PlanPayload:
-    """Packs a value for worker processes; what `lay_out` copies is all the memory that it takes.
+    """Packs a value for worker processes. Takes the memory that `lay_out` copies, and no more.
 
     Args:
-        plan: The plan in it; looked at to find out what does not travel, and what is not its own.
-        value: What `unpack` gives back: the plan, and what goes with it.
+        plan: The plan in it, to name what does not travel, and to know which nodes are its own.
+        value: The plan, and what goes with it; `unpack` returns it.
 
     Raises:
-        TravelError: Something cannot travel; names the step and the variable.
+        TravelError: An object cannot travel. Names the step and the variable.
     """
     try:
-        pickler, sink = _pickled(value, PARCEL_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
+        pickler, sink = _pickled(value, PAYLOAD_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
         raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, _TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
@@ -130,15 +129,15 @@ def pack(plan: Node, value: Any) -> PlanPayload:
 
 
 def unpack(data: bytes, arrays: Sequence[npt.NDArray[np.uint8]]) -> Any:
-    """Gives back what `pack` was given, in a worker.
+    """Makes again, in a worker, the value that `pack` was given.
 
     Args:
-        data: That of the parcel.
-        arrays: The memory of each of its arrays, writable, shape `(nbytes,)`. What it returns holds views of them.
+        data: That of the payload.
+        arrays: The memory of each of its arrays, writable, shape `(nbytes,)`. The value holds views of them.
 
     Raises:
         SourceError: The file of a memmap is gone or another.
-        Exception: What the user's objects raise when they are made; ImportError for a module that is not there.
+        Exception: Raised by the user's objects when they are made; ImportError for a missing module.
     """
     file = io.BytesIO(data)
     places = pickle.load(file)
@@ -165,7 +164,7 @@ class _TooLargeError(Exception):
 
 
 class _Sink:
-    """Where a pickle is written: kept or only counted, up to a limit."""
+    """A file for a pickle, kept or only counted, up to a limit."""
 
     def __init__(self, limit_nbytes: int, is_kept: bool) -> None:
         self.pieces: list[bytes] = []
@@ -180,8 +179,8 @@ class _Sink:
             self.pieces.append(bytes(data))
 
 
-# Which modules cloudpickle takes by value is known to the whole process: one thread at a time says so. A thread may
-# come again, from a method of the user's by which an object is pickled.
+# cloudpickle's list of modules to take by value belongs to the process, so one thread at a time changes it. It may come
+# again, from a method of the user's by which an object is pickled.
 @final
 class _Turn:
     def __init__(self) -> None:
@@ -190,7 +189,7 @@ class _Turn:
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """After fork(): whoever held the lock did not come along."""
+        """After fork(): the thread that held the lock does not exist in the child."""
         self.lock = threading.RLock()
 
 
@@ -218,14 +217,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     Args:
         sink: Where it writes.
-        names: What functions take from modules, as dumps of the same before have found; this one adds to it.
+        names: The names that functions take from modules, from earlier dumps of the same value. This one adds to it.
         own: The ids of the plan's nodes. Others are of datasets that functions hold.
     """
 
     def __init__(self, sink: _Sink, names: "_Names", own: Collection[int]) -> None:
         super().__init__(sink, protocol=5)
         self.arrays: list[tuple[Array, StridedFile | None]] = []
-        """Arrays that are not in the pickle, by number, and where those that are mapped lie."""
+        """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
         self.generators: set[str] = set()
         self.unseen: list[Cache] = []
         """See `PlanPayload`."""
@@ -237,10 +236,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._registered: list[types.ModuleType] = []
         self._aliases: set[int] = set()
         self._settings: dict[str, Settings] = {}
-        """What other processes have to know to read URLs, by protocol."""
+        """Settings that other processes need to read URLs, by protocol."""
 
     def forget(self) -> None:
-        """Has cloudpickle treat modules as before; what the user registered was left alone."""
+        """Undoes the registration of modules in cloudpickle, except the user's own."""
         for module in self._registered:
             with contextlib.suppress(ValueError):  # a thread of the user's has done it
                 cloudpickle.unregister_pickle_by_value(module)
@@ -262,7 +261,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return number
 
     def reducer_override(self, obj: Any) -> Any:
-        """What pickle asks for everything but plain values."""
+        """Called by pickle for all but plain values."""
         if isinstance(obj, np.ndarray):
             return _reduce_array(obj)
         if isinstance(obj, types.FunctionType):
@@ -334,7 +333,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return arrive, (settings, type(files), tuple(vars(files).values()))
 
     def _reduce_hint(self, hint: Any) -> Any:
-        """What annotations mention, which pickle and cloudpickle would have a worker look up in the user's module."""
+        """Types of annotations; pickle and cloudpickle would make a worker look them up in the user's module."""
         if isinstance(hint, typing.NewType):
             return typing.NewType, (hint.__name__, hint.__supertype__)
         if isinstance(hint, (typing.ParamSpec, typing.TypeVarTuple)):
@@ -346,14 +345,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 class _Names:
-    """Which names travelling functions take from the user's modules."""
+    """The names that travelling functions take from the user's modules."""
 
     def __init__(self) -> None:
         self._taken: dict[str, set[str]] = {}
         self._mentioned: set[str] = set()
 
     def of(self, module: types.ModuleType) -> set[str]:
-        """Those of a module; for one that came by a way that was not seen, all that are mentioned anywhere."""
+        """The names of one module; if it is known by no function, all names that are mentioned anywhere."""
         # A module that makes its names when they are asked for (PEP 562) goes on doing so.
         names = self._taken.get(module.__name__, self._mentioned) | {"__getattr__"}
         return (names - {"__builtins__", "__loader__", "__spec__"}) & vars(module).keys()
@@ -445,18 +444,18 @@ _Result = tuple[float, str | None]  # bytes, pickled; or infinity, and why it ca
 
 
 def stay_behind(plan: Node) -> list[TravelError]:
-    """Says of each function and source of a plan that cannot travel why; copies no arrays."""
+    """Returns an error for each function and source of a plan that cannot travel. Copies no arrays."""
     found = []
     for step in analyse(plan).held:
         try:
-            _pickled(step[1], PARCEL_LIMIT_NBYTES, is_kept=False)
+            _pickled(step[1], PAYLOAD_LIMIT_NBYTES, is_kept=False)
         except Exception as error:
             found.append(_diagnosis([step], error))
     return found
 
 
 def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelError:
-    """Names the step and the variable that cannot travel; or that is the largest, where all can."""
+    """Names the step and the variable that cannot travel; or the largest one, if all can."""
     results = [_measured(value) for _, value in held]
     worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
     if worst is None or (not isinstance(error, _TooLargeError) and results[worst][1] is None):
@@ -476,7 +475,7 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
         fact += f", which cannot travel to a worker process ({reason})"
     else:
         size = f"more than {mib(_MEASURED_NBYTES)}" if nbytes > _MEASURED_NBYTES else mib(int(nbytes))
-        fact += f" of {size} pickled; besides arrays, at most {mib(PARCEL_LIMIT_NBYTES)} travel to a worker process"
+        fact += f" of {size} pickled; besides arrays, at most {mib(PAYLOAD_LIMIT_NBYTES)} travel to a worker process"
     return TravelError(f'{fact}. {cure}, or use executor="threads".')
 
 
@@ -490,7 +489,7 @@ def _measured(value: Any) -> _Result:
 
 
 def _narrowed(value: Any, result: _Result, above: set[int]) -> tuple[list[str], Any, _Result]:
-    """The part of a value that is to blame: the words that lead to it, itself, and its result."""
+    """The part of a value that cannot travel: the words that lead to it, itself, and its result."""
     above = {*above, id(value)}
     for words, part in _parts(value):
         if id(part) not in above and len(above) < 10:
@@ -502,7 +501,7 @@ def _narrowed(value: Any, result: _Result, above: set[int]) -> tuple[list[str], 
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value holds that is pickled with it, in words; none where it goes without saying."""
+    """The parts that are pickled with a value, each with words for it; empty words where they would say nothing."""
     kind = type(value)
     if isinstance(value, types.MethodType):
         yield from (("", value.__func__), ("", value.__self__))

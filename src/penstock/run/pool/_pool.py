@@ -6,7 +6,7 @@ queue that takes no lock, so finalizers may post too.
 
 Guarantees.
 - The pool knows which worker holds which unit (see `_task_queue.py`). When a worker died, another one does its unit
-  again, but not before the system has reaped the dead one: so nobody writes to a slot unnoticed.
+  again, but not before the system has reaped the dead one: so no dead worker writes to a slot.
 - A unit that kills its workers again and again, or makes them stand still, is an error that names the element (see
   `_crashes.py`). A worker that stands still is killed after it wrote its stack.
 - Workers that cannot even start are an error too, after `START_COUNT` in a row.
@@ -188,7 +188,7 @@ class Pool:
         while self.client_count:
             try:
                 self._turn()
-            except BaseException as error:  # a bug of ours; nobody may wait for ever because of it
+            except BaseException as error:  # a bug of ours; no consumer may wait for ever because of it
                 if self._failure is None:
                     _log.exception("The pool of worker processes failed.")
                 self._fail(LoaderError(f"The pool of worker processes failed: {type(error).__name__}: {error}."))
@@ -286,7 +286,7 @@ class Pool:
         self._leaving.append(client)
 
     def _see_off(self) -> None:
-        """Lets clients go of which nothing runs any more."""
+        """Lets clients go that have no running units."""
         for client in self._leaving[:]:
             for task in client.tasks[:]:
                 if task.unfinished_count:
@@ -331,7 +331,7 @@ class Pool:
         found = self._queue.lock_holder()
         if found is None or found != holder:
             self._lock_seen = (found, time.monotonic())
-        elif time.monotonic() - since > GRACE_S:  # it is held for a few instructions: somebody stopped the holder
+        elif time.monotonic() - since > GRACE_S:  # it is held for a few instructions: the holder was stopped
             for worker in self._workers.values():
                 if worker.pid == found:
                     worker.kill()
@@ -429,7 +429,7 @@ class Pool:
             return
         if message.kind == "free":
             task.notes.add(
-                "executor='threads' would have done as well: the functions let go of the GIL, as a thread beside them "
+                "executor='threads' would have done as well: the functions release the GIL, as a thread beside them "
                 "in a worker found.",
                 is_warning=False,
             )
@@ -522,7 +522,7 @@ class Pool:
         self._looked_at = now
         if not self._ending:
             self.require(self._worker_count)
-        if self._tasks and self._lock():  # or somebody stopped the worker that holds it
+        if self._tasks and self._lock():  # finds a stopped worker that holds it
             self._queue.unlock()
         held = {self._queue.owner(place): place for place in self._queue.places(CLAIMED)}
         queued = self._queue.places(QUEUED)
@@ -532,7 +532,7 @@ class Pool:
             is_mute = worker.silent_at and now - worker.silent_at > GRACE_S
             if is_mute or (worker.asked_at and (worker.was_stopped or now - worker.asked_at > GRACE_S / 2)):
                 worker.kill()
-            # One that has no unit stands still too, if it takes none of those that wait: somebody stopped it.
+            # A worker without a unit stands still too, if it takes none of the queued ones: it was stopped.
             place = held.get(worker.number, queued[0] if queued else None)
             if place is None or (not worker.is_ready and now - worker.started_at < START_S):
                 worker.seen = None
@@ -570,7 +570,7 @@ class Pool:
         try:
             self._dismiss()
         finally:
-            last, self._last = self._last, None  # which holds this: whoever drops it closes the wakeup
+            last, self._last = self._last, None  # which holds this: dropping it may close the wakeup
             if last is not None:
                 last.is_gone.set()
 
@@ -605,7 +605,7 @@ class PoolClient:
     def __init__(self, pool: Pool, lines: list[str]) -> None:
         self.pool = pool
         self.is_gone = threading.Event()
-        """Set when nothing of this client runs any more; and, if it was the last, no worker either."""
+        """Set when no unit of this client runs. If it was the last client, the workers have ended too."""
         self.tasks: list[PoolTask] = []
         self._notes = Notes(lines)
         self._has_left = False
@@ -632,7 +632,7 @@ class PoolClient:
         for task in self.tasks:
             task.header[0] = NOTHING_WANTED
         self.pool.post(lambda: self.pool.leave(self))
-        self._has_left = True  # last: Ctrl-C may strike anywhere before, and then whoever calls again does it
+        self._has_left = True  # last: Ctrl-C may strike anywhere before, and then another call does it
 
     def join(self, timeout_s: float) -> bool:
         """Waits until it is gone; returns whether it is. After fork() a child has nothing to wait for.
@@ -652,7 +652,7 @@ class _Registry:
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """After fork(): whoever held the lock did not come along, nor did the pool's thread."""
+        """After fork(): the child has neither the thread that held the lock nor the pool's."""
         self._lock = threading.Lock()
         self._pool: Pool | None = None
 

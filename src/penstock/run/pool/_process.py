@@ -53,7 +53,7 @@ class WorkerProcess:
 
     Args:
         number: Its number in the pool; a replacement has that of the one before.
-        channels: What it shares with the others.
+        channels: The descriptors that all workers share.
         thread_count: How many threads BLAS and the like may start in it.
 
     Raises:
@@ -79,7 +79,7 @@ class WorkerProcess:
         """When it was asked for its stack, before it is killed; 0 while it is well."""
         self.started_at = time.monotonic()
         self.seen: object = None
-        """What it was doing at the last look."""
+        """Its state at the last look."""
         self.seen_at = 0.0
         self._outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -166,7 +166,7 @@ class WorkerProcess:
         self._own_peak_nbytes = max(self._own_peak_nbytes, _peak_nbytes(self.pid))
 
     def ask_for_stack(self) -> None:
-        """Makes it write its stack, unless somebody stopped it. The pool kills it afterwards."""
+        """Makes it write its stack, unless it was stopped (SIGSTOP). The pool kills it afterwards."""
         self.asked_at = time.monotonic()
         with contextlib.suppress(OSError):
             self.was_stopped = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
@@ -177,7 +177,7 @@ class WorkerProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        # By descriptor: if the user's code reaps all children, the number may be somebody else's by now.
+        # By descriptor: if the user's code reaps all children, the system may have given the number to another process.
         with contextlib.suppress(ProcessLookupError):
             if self.ending is None and self.pidfd is not None:
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -206,7 +206,7 @@ class WorkerProcess:
             if peak_nbytes <= self._inherited_nbytes:
                 peak_nbytes = self._own_peak_nbytes
             code: int | None = os.waitstatus_to_exitcode(status)
-        except ChildProcessError:  # somebody else waited for all children, as the user's code may
+        except ChildProcessError:  # the user's code may have waited for all children
             code = None
         self._process.returncode = self._code = code if code is not None else 0
         self.socket.close()

@@ -20,7 +20,7 @@ A token is a byte in a pipe. One too many costs a look at the queue. A worker th
 parent adds one for each death.
 
 Each wait, and what ends it. A worker waits for the lock: ended by its holder's next lines, or by the holder's death.
-The parent finds a holder that somebody stopped in between by `lock_holder`, and kills it. The parent itself never
+The parent finds a holder that was stopped in between by `lock_holder`, and kills it. The parent itself never
 waits: it tries the lock. It keeps the GIL meanwhile, or else the user's threads would run while it holds the lock.
 """
 
@@ -113,7 +113,7 @@ class TaskQueue:
         return place
 
     def entry(self, place: int) -> Entry:
-        """What is to be done at a place that is claimed."""
+        """The unit at a place that is claimed."""
         task, epoch, index, start, stop, slot, generation, a, b, c, base, length, first, consumed, is_poisoned = (
             _ENTRY.unpack_from(self._memory, _ENTRIES + place * _ENTRY.size)
         )
@@ -152,7 +152,7 @@ class TaskQueue:
         return not self._lockf(self._descriptor, os.F_TLOCK, 1)
 
     def lock_holder(self) -> int | None:
-        """The process that holds the lock; None if nobody does, or the system does not say."""
+        """The process that holds the lock; None if it is free, or the system does not say."""
         if struct.calcsize("P") != 8:
             return None
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -22,7 +22,7 @@ class Receiver(Protocol):
     """Takes what comes of the units of a task; called on the pool's thread."""
 
     def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        """What a worker was at that had a unit, for messages; see `WorkerStatus` for where in it."""
+        """Describes where a worker is in a unit, for messages. `status` is the worker's: see `WorkerStatus`."""
 
     def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
         """Takes the result of a unit; returns units of the same task to run next, in order."""
@@ -59,7 +59,7 @@ class PoolTask:
         receiver: Takes the outcomes.
         spans: Where units read, in a plan over a stream.
         shared: The pool's file, which gets the plan and its arrays.
-        notes: Of the loader.
+        notes: Those of the loader.
     """
 
     def __init__(

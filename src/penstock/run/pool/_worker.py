@@ -11,7 +11,7 @@ Each wait, and what ends it.
 What ends the worker: the parent closes the control socket, or kills the worker, or dies. If the parent dies, the system
 kills the worker at once, whatever it is doing (Linux); or else the next of these waits fails.
 
-SIGINT, SIGTERM and the user's signals are for the parent, which decides. If somebody sends them to a whole group or
+SIGINT, SIGTERM and the user's signals are for the parent, which decides. If they are sent to a whole group or
 container, the workers stay, so that the program can finish its work.
 """
 
@@ -50,9 +50,9 @@ from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWERED, DONE, TaskQueue
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
-"""Makes a worker write its Python stacks to its control socket, whatever it is doing. It is a signal that nobody else
-sends, because walking the frames of a worker that runs can crash it (seen once in thousands of times, CPython 3.11).
-That does no harm to a worker that is about to be replaced."""
+"""Makes a worker write its Python stacks to its control socket, whatever it is doing. It is a signal without
+another use, because walking the frames of a worker that runs can crash it (seen once in thousands of times, CPython
+3.11). That does no harm to a worker that is about to be replaced."""
 PACKET_NBYTES: Final = 1 << 16
 """The largest message. A larger one goes along as a memory file."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -68,9 +68,9 @@ class Opening(NamedTuple):
     arrays: tuple[Place, ...]
     """Arrays that it refers to."""
     slot_count: int
-    """Of the ring."""
+    """Slots of the ring."""
     file_nbytes: tuple[int, ...]
-    """Of the memory behind the descriptors; none for a task without a ring."""
+    """Sizes of the memory behind the descriptors; none for a task without a ring."""
     timeout_s: float
     """How long a worker may stand still."""
     directory: str
@@ -86,7 +86,7 @@ class Closing(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a worker sends to its parent."""
+    """A message from a worker to its parent."""
 
     kind: str
     """`ready`; of a unit: `error`, `made`; of a task: `imported`, `free` (the GIL)."""
@@ -204,7 +204,7 @@ class _Worker:
         return self._tasks[number], unit
 
     def _run(self, place: int, task: "_Task", unit: Unit) -> int:
-        """Runs a unit, sends what there is to say of it, and returns the state of its place."""
+        """Runs a unit, sends its rows, failures or error, and returns the state of its place."""
         self._status.words[0] = 0
         self._status.failures.clear()
         if unit.generation <= task.header[0]:

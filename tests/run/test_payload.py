@@ -19,7 +19,7 @@ import pytest
 import penstock
 from penstock.base._code import is_own
 from penstock.memory._shared import SharedFile
-from penstock.run.pool._payload import PARCEL_LIMIT_NBYTES, pack, unpack
+from penstock.run.pool._payload import PAYLOAD_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
 
@@ -42,9 +42,9 @@ data, *arrays = map(Place, numbers[::2], numbers[1::2])
 function, arguments = unpack(read_bytes(descriptor, data), [map_private(descriptor, each) for each in arrays])
 print(function(*arguments))
 """
-    parcel = pack(penstock.range(1)._node, (function, arguments))
+    payload = pack(penstock.range(1)._node, (function, arguments))
     shared = SharedFile()
-    places = [shared.put_bytes(parcel.data), *map(shared.put_array, parcel.arrays)]
+    places = [shared.put_bytes(payload.data), *map(shared.put_array, payload.arrays)]
     numbers = [str(number) for place in places for number in place]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", child, str(shared.descriptor), *numbers],
@@ -85,9 +85,9 @@ def tell(listener):
     """As `send`, but one process for all that this file sends it, as one worker runs many plans."""
 
     def call(function, *arguments):
-        parcel = pack(penstock.range(1)._node, (function, arguments))
+        payload = pack(penstock.range(1)._node, (function, arguments))
         shared = SharedFile()
-        places = [shared.put_bytes(parcel.data), *map(shared.put_array, parcel.arrays)]
+        places = [shared.put_bytes(payload.data), *map(shared.put_array, payload.arrays)]
         print(f"/proc/{os.getpid()}/fd/{shared.descriptor}", *itertools.chain(*places), file=listener.stdin, flush=True)
         said = listener.stdout.readline().strip()
         shared.close()
@@ -99,7 +99,7 @@ def tell(listener):
 def refusal_of(dataset):
     with pytest.raises(penstock.TravelError) as caught:
         pack(dataset._node, dataset._node)
-    return re.sub(r"test_parcel\.py:\d+", "test_parcel.py:LINE", str(caught.value))
+    return re.sub(r"test_payload\.py:\d+", "test_payload.py:LINE", str(caught.value))
 
 
 # Where functions are written.
@@ -313,10 +313,10 @@ def test_two_steps_share_one_array_through_views_of_it(tell):
         left[0] = -1  # to its own copy
         return right[0], big[0], left.flags.writeable, right.base is not None
 
-    parcel = pack(penstock.range(1)._node, (first, second))
-    assert [array is big for array in parcel.arrays] == [True]
-    assert parcel.shared_nbytes == big.nbytes
-    assert len(parcel.data) < 3000
+    payload = pack(penstock.range(1)._node, (first, second))
+    assert [array is big for array in payload.arrays] == [True]
+    assert payload.shared_nbytes == big.nbytes
+    assert len(payload.data) < 3000
     assert (
         tell(lambda: (first(1), *second(1))) == "(np.float64(1.0), np.float64(655360.0), np.float64(-1.0), True, True)"
     )
@@ -330,8 +330,8 @@ def test_the_same_array_arrives_as_one():
 
 
 def through(value):
-    parcel = pack(penstock.range(1)._node, value)
-    return unpack(parcel.data, [np.frombuffer(bytearray(root.tobytes("A")), np.uint8) for root in parcel.arrays])
+    payload = pack(penstock.range(1)._node, value)
+    return unpack(payload.data, [np.frombuffer(bytearray(root.tobytes("A")), np.uint8) for root in payload.arrays])
 
 
 ARRAYS = {
@@ -366,8 +366,8 @@ def test_arrays_arrive_bit_for_bit(name):
 def test_masked_arrays_share_their_data_and_mask():
     array = np.ma.masked_greater(np.arange(float(2 * MIB)), 5, copy=False)
     array.fill_value = -7
-    parcel = pack(penstock.range(1)._node, array)
-    assert parcel.shared_nbytes == array.data.nbytes + array.mask.nbytes
+    payload = pack(penstock.range(1)._node, array)
+    assert payload.shared_nbytes == array.data.nbytes + array.mask.nbytes
     again = through(array)
     assert type(again) is np.ma.MaskedArray
     assert again.fill_value == -7
@@ -392,9 +392,9 @@ def test_a_memmap_is_mapped_again_from_its_path(memmap, tmp_path, monkeypatch, t
         memmap[0, 0] = 9  # to its own copy
         return memmap[0, :2], type(memmap).__name__, memmap.filename[-10:], row[:2], backwards[:2, -2]
 
-    parcel = pack(penstock.range(1)._node, f)
-    assert parcel.arrays == ()
-    assert len(parcel.data) < 4000
+    payload = pack(penstock.range(1)._node, f)
+    assert payload.arrays == ()
+    assert len(payload.data) < 4000
     rows = "memmap([9, 1], dtype=uint8), 'memmap', 'frames.npy', memmap([0, 1], dtype=uint8)"
     assert tell(f) == f"({rows}, array([5, 3], dtype=uint8))"
     assert memmap[0, 0] == 0
@@ -406,8 +406,8 @@ def test_a_memmap_without_a_file_travels_as_an_array(memmap, tmp_path):
     private.flush()
     private = np.memmap(tmp_path / "private", np.uint8, "c")
     private[0] = 7  # which the file does not say
-    parcel = pack(penstock.range(1)._node, (memmap, private))
-    assert [len(array.reshape(-1)) for array in parcel.arrays] == [memmap.size, private.size]
+    payload = pack(penstock.range(1)._node, (memmap, private))
+    assert [len(array.reshape(-1)) for array in payload.arrays] == [memmap.size, private.size]
     again, changed = through((memmap, private))
     np.testing.assert_array_equal(again, memmap)
     assert changed[0] == 7
@@ -537,7 +537,7 @@ def refused(file):
     cure = 'Make it inside the function, give it as NumPy arrays, which workers share, or use executor="threads".'
 
     def here(label, what, why=cannot):
-        return f"{label} at test_parcel.py:LINE holds {what}, which cannot travel to a worker process ({why}). {cure}"
+        return f"{label} at test_payload.py:LINE holds {what}, which cannot travel to a worker process ({why}). {cure}"
 
     yield numbers.map(f), here("map(f)", "the global `LOCK`, a lock")
     yield numbers.map(lambda x: variable), here("map(<lambda>)", "the variable `variable`, a lock")
@@ -572,12 +572,12 @@ def refused(file):
     text = f"from_source(Lazy) holds the attribute `generator`, a generator, {why}. {instead}"
     yield penstock.from_source(Lazy()).batch(2), text
     text = (
-        f"from_generator(Simulator) at test_parcel.py:LINE holds the attribute `lock`, a lock, {unpicklable}. {inside}"
+        f"from_generator(Simulator) at test_payload.py:LINE holds the attribute `lock`, a lock, {unpicklable}. {inside}"
     )
     yield penstock.from_generator(Simulator()), text
     limit = "of SIZE pickled; besides arrays, at most 32 MiB travel to a worker process"
     large = [str(n) * 100 for n in range(100_000)]
-    place = "map(<lambda>) at test_parcel.py:LINE holds"
+    place = "map(<lambda>) at test_payload.py:LINE holds"
     yield numbers.map(lambda x: large[x]), f"{place} the variable `large`, a list {limit}. {cure}"
     text = f"{place} the global `LARGE`, in it the item 'all', a bytes {limit}. {cure}"
     yield numbers.map(lambda x: LARGE), text
@@ -606,5 +606,5 @@ def test_of_many_large_things_the_largest_is_named():
     assert "holds the variable `other`, a bytes of 19.0 MiB" in refusal_of(dataset)
 
 
-def test_a_parcel_of_the_largest_size_travels():
-    assert through(bytes(PARCEL_LIMIT_NBYTES - 1000)) == bytes(PARCEL_LIMIT_NBYTES - 1000)
+def test_a_payload_of_the_largest_size_travels():
+    assert through(bytes(PAYLOAD_LIMIT_NBYTES - 1000)) == bytes(PAYLOAD_LIMIT_NBYTES - 1000)
