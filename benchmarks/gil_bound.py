@@ -4,10 +4,11 @@ Question: a function of pure Python takes about 1 ms an element and never lets g
 worker processes on two cores. The speed, as a part of twice that of a plain loop.
 
 Method: `python benchmarks/gil_bound.py`. Each contender has a fresh process, in turn, and the same consumer, which
-sums every byte; the rate is that of 3 s of batches, after a second that warms up. `serial` is the function in a
-plain loop in such a process, in the same round; twice its speed is 1. `bare_pair` is two processes that run the
-function and deliver nothing: the machine's limit. `bare_ring` is the least that delivers batches in order, see
-`_bare_ring.py`; the library's crash attribution, redo and deadlines may cost 3 % beside it. After each, the indices in the batches are checked.
+sums every byte; the rate is that of 3 s of batches, after a second that warms up. `serial` is the function in a plain
+loop in such a process, in the same round; twice its speed is 1. `bare_pair` is two processes that run the function
+and deliver nothing: the machine's limit. `bare_ring` is the least that delivers batches in order, see
+`_bare_ring.py`; the library's crash attribution, redo and deadlines may cost 3 % beside it. After each, the indices
+in the batches are checked.
 
 Contenders, as their documentations advise: `torch` is a DataLoader with two persistent workers and default
 collation; `grain` batches in its two workers (`mp_prefetch`), each with one thread that is
