@@ -218,7 +218,7 @@ def _case(plan: Callable[[_Units | None], Any], executor: str) -> Callable[[Opti
             if executor == "inline":
                 with plan(None).loader(executor) as loader:
                     next(iter(loader))
-                    runners = [(runner, runner.times) for runner in loader._pipeline._runners._all]
+                    runners = [(runner, runner.times) for runner in loader._pipeline._runners.all()]
                     ratios = _by_batch(loader, runners, _PAIR_COUNT // part)
                     report = loader.report()
             else:

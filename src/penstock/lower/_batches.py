@@ -17,12 +17,12 @@ import numpy as np
 from penstock.base._errors import ArgumentError, ElementError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
+from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._program import Position, Program, Unit, UnitReader
 from penstock.lower._rewrite import closed
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
-from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._source import Openable
@@ -202,24 +202,18 @@ class ParallelProgram(BatchProgram[Reader]):
                 )
 
     @cached_property
+    def _facts(self) -> Analysis:
+        return analyse(self.node)
+
+    @property
     def step_count(self) -> int:
         """The number of steps whose time is measured."""
-        return len(list(walk(self.node)))
+        return len(self._facts.steps)
 
-    @cached_property
-    def computes(self) -> bool:  # type: ignore[override]
+    @property
+    def is_cpu_bound(self) -> bool:  # type: ignore[override]
         """Whether units call functions, and do not only read."""
-        return any(node.traits.is_cpu_bound for node in walk(self.node))
-
-    @cached_property
-    def is_remote(self) -> bool:
-        """Whether a source waits for a server."""
-        return is_remote(self.node)
-
-    @cached_property
-    def keeps(self) -> bool:  # type: ignore[override]
-        """Whether results of functions are cached, so that they do not run each time."""
-        return any(isinstance(node, (Cache, CompleteCache)) for node in walk(self.node))
+        return self._facts.is_cpu_bound
 
     @cached_property
     def announces(self) -> bool:  # type: ignore[override]
@@ -299,13 +293,13 @@ class ParallelProgram(BatchProgram[Reader]):
         if worker_count == 0 or row_count < 2:
             return 1
         share = -(-row_count // worker_count)
-        is_short = self.keeps and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
+        is_short = self._facts.is_cached and 0 < row_s * row_count < UNIT_S / 4  # rows come from the cache now
         row_nbytes = self.node.spec.nbytes // row_count
         most = UNIT_NBYTES // max(1, row_nbytes)
-        if self.is_remote:
-            if self.computes and row_s:
+        if self._facts.is_remote:
+            if self.is_cpu_bound and row_s:
                 most = min(most, round(SERVER_UNIT_S / row_s))
-        elif self.computes and not is_short:
+        elif self.is_cpu_bound and not is_short:
             most = min(share, max(1, round(UNIT_S / row_s)) if row_s else FIRST_UNIT_ROWS)
             return min(row_count, -(-row_count // (most * worker_count)) * worker_count)
         return -(-row_count // max(share, most))
@@ -399,8 +393,3 @@ class ParallelProgram(BatchProgram[Reader]):
             return 0
         first, _ = self.shard_rows(rows)
         return 0, slice(unit.start - first, unit.stop - first)
-
-
-def is_remote(node: Node) -> bool:
-    """Returns whether a source of a plan waits for a server."""
-    return any(each.traits.is_remote for each in walk(node))

@@ -95,10 +95,8 @@ class Program(ABC, Generic[R]):
 
     is_serial: ClassVar[bool] = False
     """Whether one worker runs all units in order, and each reports an `Outcome`."""
-    computes: bool = False
+    is_cpu_bound: bool = False
     """Whether units call functions, and do not only read."""
-    keeps: bool = False
-    """Whether results of functions are cached, so that they do not run each time."""
     node: Node
 
     @property

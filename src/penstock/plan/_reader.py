@@ -126,14 +126,14 @@ class WorkerStatus:
     guards of a plan and the code that runs a unit; see `_tolerate.py`.
     """
 
-    __slots__ = ("failures", "is_condemned", "takes_any", "times", "words")
+    __slots__ = ("failures", "is_poisoned", "takes_any", "times", "words")
 
     def __init__(self, words: "memoryview[int] | None" = None) -> None:
         self.words: memoryview[int] = memoryview(array("q", bytes(24))) if words is None else words
         """The step's number in the order of `walk` plus one, or 0 before the first; the epoch; the element."""
         self.failures: list[Any] = []
         """The `Failure`s that were set aside in this unit."""
-        self.is_condemned: bool = False
+        self.is_poisoned: bool = False
         """Workers died of the one element of this unit, so it is not tried again."""
         self.takes_any: bool = False
         """The caller needs some elements of a stream, so those that fail are skipped."""

@@ -82,8 +82,8 @@ class FailureFilter(OneToOne):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills all rows at once; if that fails, one by one. An element that killed workers is not tried again."""
-        is_condemned, reader.trace.is_condemned = reader.trace.is_condemned, False
-        if is_condemned and len(indices) == 1:
+        is_poisoned, reader.trace.is_poisoned = reader.trace.is_poisoned, False
+        if is_poisoned and len(indices) == 1:
             self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
             self._fill_instead(reader, epoch, int(indices[0]), out)
             return

@@ -85,7 +85,7 @@ class UnitRunner:
             times.sample()
         status.words[0] = 0
         status.failures.clear()
-        status.is_condemned = unit.is_poisoned
+        status.is_poisoned = unit.is_poisoned
         budget, before = RetryBudget(header, unit.generation, self._timeout_s), None
         rows: Any = ()
         error: Exception | None = None
@@ -132,34 +132,32 @@ class LocalRunners:
     """
 
     def __init__(self) -> None:
-        self._local = threading.local()
-        self._own: UnitRunner | None = None
-        self._all: list[UnitRunner] = []
+        self._runners: dict[int, UnitRunner] = {}
+        """By thread; 0 for the consumer. Each thread adds and removes its own."""
 
     def get(self, make: Callable[[int], UnitRunner], *, is_own: bool) -> UnitRunner:
         """Returns the runner of the calling thread, or that of the consumer; `make(number)` makes it."""
-        runner: UnitRunner | None = self._own if is_own else getattr(self._local, "runner", None)
+        key = 0 if is_own else threading.get_ident()
+        runner = self._runners.get(key)
         if runner is None:
-            runner = make(len(self._all))
-            if is_own:
-                self._own = runner
-            else:
-                self._local.runner = runner
-            self._all.append(runner)
+            runner = self._runners[key] = make(len(self._runners))
         return runner
+
+    def all(self) -> list[UnitRunner]:
+        """Returns the runners, at any time and on any thread."""
+        return list(self._runners.copy().values())  # a copy is one operation
 
     def statuses(self) -> list[tuple[int, int, int]]:
         """Returns what each worker is working on."""
-        return [runner.status.read() for runner in self._all.copy()]
+        return [runner.status.read() for runner in self.all()]
 
     def leave(self) -> None:
         """Closes the runner of the calling thread."""
-        if (runner := getattr(self._local, "runner", None)) is not None:
+        if (runner := self._runners.pop(threading.get_ident(), None)) is not None:
             runner.close()
 
     def close(self) -> None:
         """Closes all runners."""
-        for runner in self._all:
+        for runner in self.all():
             runner.close()
-        self._all.clear()
-        self._own = None
+        self._runners.clear()

@@ -307,7 +307,7 @@ class _Task:
                 timeout_s=self.timeout_s,
                 rows="none" if program.spec.is_bounded else "objects",
             )
-            if number == 0 and program.computes:
+            if number == 0 and program.is_cpu_bound:
                 self.clock = GilClock()
                 self.clock.start()
         self.is_loaded = True
