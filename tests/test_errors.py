@@ -373,7 +373,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"map\(drawing\) at test_errors\.py:\d+ draws from the global np\.random or random, whose state "
             r"threads would "
-            r"share in an order that nobody controls\. Use random_map\(fn\), whose fn\(element, rng\) gets "
+            r"share in an uncontrolled order\. Use random_map\(fn\), whose fn\(element, rng\) gets "
             r"numbers of its own, "
             r"or executor='processes', or 'inline'\."
         ),

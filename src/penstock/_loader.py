@@ -46,11 +46,11 @@ _Ts = TypeVarTuple("_Ts")
 
 STATE_VERSION = 1
 BATCH_LIMIT = 1 << 40
-"""Beyond the batches of any epoch whose length is not known."""
+"""More than the batches of any epoch of unknown length."""
 CURSOR_COUNT = 64
-"""Positions whose cursors are kept."""
+"""The number of positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
-"""How long `close` waits for workers that are in the middle of something."""
+"""The time that `close` waits for busy workers."""
 
 
 @final
@@ -107,27 +107,27 @@ class Loader(NoArray):
             raise
         self._pipeline: DeliveryBase | None = None
         self._past = ""
-        """What there was to say of workers that are not needed any more."""
+        """Notes about workers that have ended."""
         self._is_closed = False
         self._counters = Counters()
         self._cpus: CpuMoment | None = None
-        """What the CPUs had done when the first batch was handed out."""
+        """The CPU times when the first batch was handed out."""
         self._mark: tuple[Counters, tuple[Lane, ...], CpuMoment | None] | None = None
-        """What had been done when the iteration began, if somebody listens."""
-        # One attribute: whoever saves a state meanwhile, on any thread, sees epoch and position of one moment.
+        """The counts when the iteration began, if the log level asks for them."""
+        # One attribute, so a thread that saves a state sees epoch and position of one moment.
         self._at: Position = (0, 0)
         """The position after the batches that were handed out."""
         self._consumed: dict[Position, int] = {}
         self._resumes = True
-        self._worked_at: Position | None = None  # for `get_state`, by an adapter whose user draws ahead of its work
+        self._worked_at: Position | None = None  # for `get_state`, set by an adapter whose user reads ahead
         self._iterator_count = 0
         self._told_empty = False
-        """Whether it was said that an epoch had no batch; where a length is known, that is refused at once."""
+        """Whether the log has the warning about an epoch without a batch."""
         self._started_at = 0.0
         self._lock = threading.Lock()
         self._lock_holder = 0
         self._pid = os.getpid()
-        """Of the process that holds the lock, if one does."""
+        """The process that holds the lock, if one does."""
 
     def _set_up(self, analysis: Analysis) -> None:
         setup = self._make_setup(analysis)
@@ -150,7 +150,7 @@ class Loader(NoArray):
             ),
         )
 
-    # What it delivers.
+    # Delivery.
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
@@ -164,7 +164,7 @@ class Loader(NoArray):
         self._counters.paused()
         self._started_at = self._started_at or time.perf_counter()
         self._running().seek(self._at, self._consumed.get(self._at, -1))
-        # Where nobody will hear of the epoch, adding up what was done before would be for nothing.
+        # Adding up the counts is only worth it if the end of the epoch is logged.
         listened = _log.isEnabledFor(logging.INFO)
         self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
         return _Epoch(self, self._iterator_count)
@@ -175,7 +175,7 @@ class Loader(NoArray):
             length = self._node.length
             cure = "Use take(n) for a part."
             if self._options.on_error == "skip":
-                cure = "on_error='skip' leaves out what fails, and nobody knows how much; 'replace' keeps the length."
+                cure = "on_error='skip' leaves out an unknown number of elements; 'replace' keeps the length."
             elif length is None:
                 cure = uncounted(self._node)
             raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
@@ -183,7 +183,7 @@ class Loader(NoArray):
 
     @property
     def length(self) -> int | float | None:
-        """The number of batches in an epoch: an int, `math.inf`, or None where nobody knows."""
+        """The number of batches in an epoch: an int, `math.inf`, or None if it is unknown."""
         return self._node.length
 
     @property
@@ -193,18 +193,18 @@ class Loader(NoArray):
 
     @property
     def projected_nbytes(self) -> int:
-        """Bytes that this loader takes, in all: slots, scratch memory of workers, caches, what sources keep decoded."""
+        """All bytes that this loader takes: slots, scratch memory of workers, caches, decoded data of sources."""
         return self._budget.projected_nbytes
 
-    # Where it is.
+    # Position.
 
     def get_state(self) -> dict[str, Any]:
         """Returns the position as JSON of less than 500 bytes: the same for any executor and worker count.
 
-        A `filter` of a dataset with random access adds where in that dataset it is, as `cursor`; so does a generator
+        A `filter` of a dataset with random access adds its place in that dataset, as `cursor`. So does a generator
         object with a `get_state()`.
 
-        It is the position after the batches that were handed out. Save it beside the model's weights.
+        The position is that after the batches that were handed out. Save it beside the model's weights.
         """
         epoch, position = at = self._worked_at or self._at
         state = {"version": STATE_VERSION, "plan": self._identity, "epoch": epoch, "position": position}
@@ -216,8 +216,8 @@ class Loader(NoArray):
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
 
         Raises:
-            StateError: It is no state of this version, or of another plan (the message says which step
-                differs), or a position that this dataset does not have.
+            StateError: The state has another version, another plan (the message names the step that differs), or a
+                position that this dataset does not have.
         """
         at = self._checked(state)
         self._alone(self._resume, at, int(state.get("cursor", [-1])[0]))
@@ -263,10 +263,10 @@ class Loader(NoArray):
         return epoch, position
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
-        """Refuses a place among batches that are others, where elements that fail are left out and where they are not.
+        """Refuses a position of a run with `on_error="skip"` in a run without it, and the reverse.
 
-        Only `on_error="skip"` makes a plan with random access one of which a cursor is kept. Where it gives none, as of
-        batches that are taken apart again, nobody can tell.
+        Only `on_error="skip"` turns a plan with random access into one with a cursor. Without a cursor, as for batches
+        that are taken apart again, the difference is not visible.
         """
         leaves_out = self._node.access == "stream"
         is_told = has_cursor or self._setup.gives_cursor
@@ -280,7 +280,7 @@ class Loader(NoArray):
         )
 
     def _note_consumed(self, at: Position, consumed: int) -> None:
-        """Keeps how far a stream's input was read at the latest positions, of which an adapter may ask for any."""
+        """Keeps the cursors of the latest positions. An adapter may ask for any of them."""
         self._consumed[at] = consumed
         while len(self._consumed) > CURSOR_COUNT:
             del self._consumed[next(iter(self._consumed))]
@@ -294,17 +294,17 @@ class Loader(NoArray):
         return self._at
 
     def _stay(self) -> None:
-        """Makes the next iteration go on from here, as if nothing had ended; an evaluation starts anew, as ever."""
+        """Makes the next iteration continue here. An evaluation always starts again."""
         if not self._same_epoch:
             self._at, self._resumes = self._worked_at or self._at, True
 
     def _next_epoch(self) -> int:
         return 0 if self._same_epoch else self._at[0] + 1
 
-    # What it says of itself.
+    # Reports.
 
     def report(self) -> Report:
-        """Says where the time and the memory went so far, what the limit is, and what was chosen. Print it."""
+        """Returns where time and memory went so far, what limits the speed, and what was chosen. Print it."""
         pipeline = self._pipeline
         if pipeline is not None and not self._is_closed:
             self._peak.look(pipeline.pids())
@@ -315,7 +315,7 @@ class Loader(NoArray):
         return tuple(pipeline.lanes()) if pipeline else ()
 
     def _end_epoch(self, epoch: int) -> None:
-        """Logs how an epoch, or the rest of one, went: a line for whoever listens to `penstock` at the level INFO."""
+        """Logs a sentence about an epoch, or the rest of one, to the logger `penstock` at the level INFO."""
         self._counters.ended()
         if self._mark is not None:
             counters, lanes, cpus = self._mark
@@ -329,7 +329,7 @@ class Loader(NoArray):
         return cpus_now(pipeline.tasks() if pipeline else ())
 
     def _report(self, counters: Counters, lanes: tuple[Lane, ...], since: CpuMoment | None) -> Report:
-        """What was counted, by whom, and since when CPUs were looked at."""
+        """Makes a report of counts and lanes, with the CPU times since a moment."""
         use = between(since, self._cpus_now()) if since else CpuUse()
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
@@ -370,18 +370,18 @@ class Loader(NoArray):
         )
 
     def _elements_per_batch(self) -> int:
-        """Elements of a batch that is handed out: this shard's rows of a full one; 1 where nobody knows."""
+        """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
         return self._analysis.batch_size // self._options.shard[1] or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
         return f"<penstock.Loader of {length_text(self._node.length)}, {self._setup.executor.executor}, {state}>"
 
-    # Its life.
+    # Lifetime.
 
     def _alone(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
-        """Makes a call as the one consumer: two threads take turns. `get_state`, `report` and `close` need no turn."""
-        # After fork() nobody may be there to release the lock: the thread that held it did not come along.
+        """Makes a call as the one consumer; other threads wait. `get_state`, `report` and `close` do not call this."""
+        # After fork() the thread that held the lock may be missing, and then nothing releases it.
         if self._pipeline is not None:
             self._pipeline.require_open()
         elif self._pid != os.getpid():
@@ -393,8 +393,8 @@ class Loader(NoArray):
                 "This loader is in the middle of a call on this very thread, and a finalizer or a signal handler "
                 "called it again. Iterate it outside of them."
             )
-        # No context manager of ours, which Ctrl-C may strike before it lets go; and then whoever keeps the traceback,
-        # as a notebook does, keeps the lock.
+        # Not a context manager in Python: Ctrl-C may interrupt it before it releases the lock, and a notebook that
+        # keeps the traceback would then keep the lock.
         with self._lock:
             self._lock_holder = threading.get_ident()
             try:
@@ -403,9 +403,9 @@ class Loader(NoArray):
                 self._lock_holder = 0
 
     def _settle(self) -> None:
-        """Goes on without worker processes once `cache` holds all that functions make: threads are faster then.
+        """Continues without worker processes when `cache` has all results of functions: threads are faster then.
 
-        What is counted begins anew, for it would mix two ways of running.
+        Counts start again, because they would mix two ways of running.
         """
         old = self._setup
         if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
@@ -436,12 +436,12 @@ class Loader(NoArray):
             try:
                 self._pipeline = self._setup.start()
             except Exception:
-                self._require_open()  # if it was closed meanwhile, its workers have left
+                self._require_open()  # it may have been closed meanwhile
                 raise
             watch(self, self._pipeline)
             try:
                 self._require_open()
-            except LoaderError:  # whoever closed it may have found nothing to stop
+            except LoaderError:  # the call of close() may have found nothing to stop
                 self._pipeline.close(CLOSE_WAIT_S)
                 raise
         return self._pipeline
@@ -451,7 +451,7 @@ class Loader(NoArray):
             raise LoaderError(CLOSED) from None
 
     def _take(self, iterator: "_Epoch") -> Tree:
-        """The next batch for an iterator; raises StopIteration after the last of its epoch."""
+        """Returns the next batch for an iterator; raises StopIteration after the last of its epoch."""
         try:
             if iterator.is_over:
                 raise StopIteration
@@ -489,7 +489,7 @@ class Loader(NoArray):
             if iterator.is_over:
                 self._end_epoch(epoch)
             return batch
-        except Exception as error:  # an epoch that failed is over; the loader can begin another
+        except Exception as error:  # a failed epoch is over; the loader can begin another
             if not isinstance(error, StopIteration):
                 self._counters.failed()
                 self._tell_cure(error)
@@ -497,7 +497,7 @@ class Loader(NoArray):
             raise
 
     def _tell_cure(self, error: Exception) -> None:
-        """Notes what can be done about an element that failed; a generator that did has ended, whatever is chosen."""
+        """Adds the remedy to the error of an element. A generator that failed has ended; nothing helps there."""
         fails = isinstance(error, (ElementError, SourceError))
         if fails and self._options.on_error == "raise" and self._node.access == "random":
             error.add_note(
@@ -541,7 +541,7 @@ class _Epoch(Iterator[Tree]):
         self.is_over = False
 
     def __next__(self) -> Tree:
-        loader = self._loader  # which another thread lets go of behind the last batch
+        loader = self._loader  # another thread sets it to None after the last batch
         if loader is None:
             raise StopIteration
         try:

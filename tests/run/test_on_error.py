@@ -301,7 +301,7 @@ def test_options_without_a_meaning_are_refused(tmp_path: Path) -> None:
             dataset.loader("inline", **options)
         assert text in str(caught.value)
     stream = ps.from_generator(numbers, element_spec=ps.ArraySpec((), "int64")).map(decode)
-    with pytest.raises(ps.ArgumentError, match=r"fraction, but nobody knows of how many(.|\n)*max_errors=100"):
+    with pytest.raises(ps.ArgumentError, match=r"fraction, but the number of elements is unknown(.|\n)*max_errors=100"):
         stream.batch(4).loader("inline", on_error="skip", max_errors=0.1)
     with pytest.raises(ps.ArgumentError, match=r"single elements of a stream. Put batch\(\) last"):
         stream.loader("inline", on_error="replace")

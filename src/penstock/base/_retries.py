@@ -1,17 +1,17 @@
-"""How long who reads may wait to ask again for what failed for a moment, and what ends that.
+"""Retry budget and cancellation for reads.
 
-A read of a unit may fail because a server is busy, and is tried again after a pause. `run_unit` says on its thread
-whose unit that is; what reads asks for the thread's `RetryBudget` (`patience`). Elsewhere (`ds[i]`, a dataset that is
-made) there is no unit, and a patience without a limit.
+A read of a unit may fail because a server is busy. It is tried again after a pause. The runner of a unit sets the
+`RetryBudget` of its thread, and the read asks for it (`patience`). Elsewhere (`ds[i]`, building a dataset) there is no
+unit, and the budget has no limit.
 
-Who writes what. A patience belongs to the thread that runs the unit. Threads of a library that read for it, such as
-pyarrow's, are given it: they pause by it, and add to what it counts, where a note that gets lost does no harm.
+Who writes what. A budget belongs to the thread that runs the unit. Threads of a library that read for it, such as
+pyarrow's, get it too: they pause by it and add to its counts. A lost count does no harm.
 
-Each wait, and what ends it. There is one, `pause`: ended by its time; by Ctrl-C, which strikes the main thread; and
-where a unit runs, within `LOOK_S`, because nobody wants that any more: it was given up (a `seek`, an iterator that was
-left), or its loader was closed or dropped, or the process ends. That is said by the first word of a ring, which worker
-processes share: memory rings no bell, so it is looked at. It is written before anybody waits for a worker to end, and
-never taken back for a unit that was issued before.
+Each wait, and what ends it. There is one, `pause`. Its time ends it, or Ctrl-C on the main thread. If a unit runs, it
+also ends within `LOOK_S` after the unit was given up: by a `seek`, because its loader was closed or dropped, or because
+the process ends. The first word of a ring, which worker processes share, holds that fact. Shared memory sends no
+notification, so `pause` polls it. The word is written before any code waits for a worker to end, and never taken back
+for a unit that was issued before.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ from collections.abc import Iterator
 from typing import Final, final
 
 LOOK_S: Final = 0.02
-"""How often a pause looks whether the unit is still wanted."""
+"""The interval at which a pause checks whether the unit was given up."""
 NOTHING_WANTED: Final = 1 << 62
-"""As the first word of a ring: every unit is given up."""
+"""In the first word of a ring: every unit is given up."""
 
 
 class UnwantedError(BaseException):
-    """Ends a unit that nobody wants any more; `run_unit` takes it. No `Exception`, or a guard would note an element."""
+    """Ends a unit that was given up; its runner catches it. Not an `Exception`: a guard would note an element."""
 
 
 @final
 class RetryBudget:
-    """That of a unit.
+    """Limits and counts the retries of a unit.
 
     Args:
         words: See `ring_header`; None where there is no unit.
         generation: The unit's.
-        limit_s: No longer than this is anything tried again.
+        limit_s: The longest time for retries.
     """
 
     __slots__ = ("_generation", "_words", "limit_s", "repeat_count", "waited_s")
@@ -48,15 +48,15 @@ class RetryBudget:
         self._generation = generation
         self.limit_s: float = limit_s
         self.repeat_count: int = 0
-        """How often something was tried again."""
+        """The number of retries."""
         self.waited_s: float = 0.0
-        """How long servers were waited for, pauses included."""
+        """The time spent waiting for servers, with pauses."""
 
     def pause(self, seconds: float) -> None:
-        """Waits before something is tried again.
+        """Waits before a retry.
 
         Raises:
-            UnwantedError: Nobody wants the unit any more.
+            UnwantedError: The unit was given up.
         """
         ends_at = time.monotonic() + seconds
         while (left_s := ends_at - time.monotonic()) > 0:
@@ -77,19 +77,19 @@ _own = _Own()
 
 
 def patience() -> RetryBudget:
-    """That of the unit which the calling thread runs."""
+    """The budget of the unit that the calling thread runs."""
     return _own.patience or RetryBudget()
 
 
 def exchanged(given: RetryBudget | None) -> RetryBudget | None:
-    """Makes a patience that of the calling thread, and returns the one that was."""
+    """Sets the budget of the calling thread, and returns the old one."""
     before, _own.patience = _own.patience, given
     return before
 
 
 @contextlib.contextmanager
 def reading_with(given: RetryBudget) -> Iterator[None]:
-    """Makes a patience that of the calling thread for some time."""
+    """Sets the budget of the calling thread for some time."""
     before = exchanged(given)
     try:
         yield

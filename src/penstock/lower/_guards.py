@@ -5,7 +5,7 @@ from typing import Final, Literal, final
 
 from penstock.base._errors import ArgumentError
 from penstock.lower._rewrite import over
-from penstock.plan._batch import Batch, Unbatch
+from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Concatenate, Interleave, Zip
@@ -14,7 +14,7 @@ from penstock.plan._index import Slice
 from penstock.plan._map import Map
 from penstock.plan._mix import Mix
 from penstock.plan._node import Node, walk
-from penstock.plan._pad import BucketByLength, PaddedBatch
+from penstock.plan._pad import BucketByLength
 from penstock.plan._shuffle import Repeat, Shuffle
 from penstock.plan._tolerate import CheckedElement, CheckedGroup, FailureFilter, Replace
 from penstock.plan._windows import Windows
@@ -107,7 +107,7 @@ class _Guarding:
         """The same step, over steps with their guards."""
         if isinstance(node, (Cache, CompleteCache)):
             return node  # a replacement must not be kept, so elements fail below the cache
-        if isinstance(node, (Batch, PaddedBatch)):
+        if isinstance(node, Batching):
             return _onto(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
             return over(node, (self.guarded(node.source, None),), is_tolerated=True)
@@ -123,7 +123,7 @@ class _Guarding:
         return _onto(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
 
 
-_BORDERS: Final = (Cache, Batch, PaddedBatch, Filter, FlatMap, BucketByLength)
+_BORDERS: Final = (Cache, Batching, Filter, FlatMap, BucketByLength)
 _NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
 
 
@@ -162,7 +162,7 @@ def _onto(node: Node, source: Node) -> Node:
         backwards = isinstance(node, Slice) and node.step < 0
         if backwards or not (windowed or isinstance(node, _NEED_NO_INDEX)):
             raise ArgumentError(
-                f"on_error='skip' leaves out elements before {before.label}, after which nobody knows where one is, "
+                f"on_error='skip' leaves out elements before {before.label}, after which positions are unknown, "
                 f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
             )
     return over(node, (source,))

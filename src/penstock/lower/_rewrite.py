@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from penstock.base._random import seeded_globals
-from penstock.plan._batch import Batch, Parts, Unbatch
+from penstock.plan._batch import Batching, Parts, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._index import Slice
 from penstock.plan._node import Length, Node, Randomness, finite_length
-from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
@@ -77,7 +76,7 @@ def closed(node: Node, length: Length) -> Node:
 
 def _like(node: Node, source: Node) -> Node:
     """The same step over another input. Its batches keep their spec, however many elements the stream has."""
-    if isinstance(node, (Batch, PaddedBatch)):
+    if isinstance(node, Batching):
         return over(node, (source,), exact=node.is_exact)
     return over(node, (source,))
 

@@ -1,4 +1,4 @@
-"""How much memory a loader takes, known before the first read."""
+"""The memory of a loader, known before the first read."""
 
 import contextlib
 import errno
@@ -10,15 +10,15 @@ from penstock.base._errors import MemoryLimitError
 
 MIB = 1 << 20
 PARENT_NBYTES = 48 * MIB
-"""An allowance for this process beside what is projected: code, threads, what libraries keep."""
+"""An allowance for this process beside the projection: code, threads, memory of libraries."""
 WORKER_NBYTES = 45 * MIB
-"""And for each worker process: an interpreter, NumPy, this package."""
+"""The same for each worker process: an interpreter, NumPy, this package."""
 _LIMITS: Final = {
     errno.ENOMEM: "",
     errno.ENOSPC: "",
     errno.EFBIG: "; a limit for files, `ulimit -f`, is one for memory that processes share, too",
 }
-"""What the system says when it has no memory to give, and what there is to add."""
+"""The error numbers of a lack of memory, and a text to add to each."""
 
 
 @final
@@ -31,15 +31,15 @@ class Budget:
     scratch_nbytes: int
     """For all workers together."""
     order_nbytes: int
-    """Blocks of shuffled positions that are kept; the same memory for all loaders of a process."""
+    """Blocks of shuffled positions; all loaders of a process share them."""
     shared_nbytes: int
-    """Arrays in memory that worker processes get a share of."""
+    """Arrays in memory that worker processes share."""
     kept_nbytes: int
     """Caches in memory."""
     source_nbytes: int
-    """What sources keep of their data, in all processes that read."""
+    """Data that sources keep, in all processes that read."""
     spans_nbytes: int
-    """Of a stream: elements that wait for the workers, and what the steps hold that see them in order."""
+    """For a stream: elements that wait for the workers, and memory of the steps that one worker runs."""
     last_step: str
     spec: str
 
@@ -55,7 +55,7 @@ class Budget:
         return self.ring_nbytes + rest + self.source_nbytes
 
     def source_share(self, limit: int | None, process_count: int = 0) -> float:
-        """Which part of `source_nbytes` a limit leaves to the sources: 1 for all of it, or if there are none."""
+        """The part of `source_nbytes` that a limit leaves to the sources; 1 for all of it, or without sources."""
         if limit is None or not self.source_nbytes:
             return 1.0
         excess = self.projected_nbytes + overhead_nbytes(process_count) - limit
@@ -66,10 +66,10 @@ class Budget:
 
         Args:
             limit: Bytes.
-            process_count: Worker processes, whose memory counts too, with what they cost in this process.
+            process_count: Worker processes. Their memory counts too, and their cost in this process.
 
         Raises:
-            MemoryLimitError: Says the sum, the largest item, and two cures.
+            MemoryLimitError: Names the sum, the largest item, and two remedies.
         """
         overhead = overhead_nbytes(process_count)
         if limit is None or self.projected_nbytes + overhead <= limit:
@@ -119,16 +119,16 @@ class Budget:
 
 
 def overhead_nbytes(process_count: int) -> int:
-    """What worker processes take besides what is projected, and what they cost in this process; 0 without any."""
+    """The memory of worker processes beside the projection, and their cost in this process; 0 without any."""
     return PARENT_NBYTES + process_count * WORKER_NBYTES if process_count else 0
 
 
 @contextlib.contextmanager
 def granted(nbytes: int, what: str, cure: str) -> Iterator[None]:
-    """Says what memory was for that the system does not give.
+    """Turns the system's error for a lack of memory into one that names its purpose.
 
     Raises:
-        MemoryLimitError: For the system's own error, which is the cause.
+        MemoryLimitError: The system's error is the cause.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""How long units and steps take: noted by workers, for next to nothing, and added up by whoever wants a report.
+"""The times of units and steps: workers note them at little cost, and a report adds them up.
 
-A unit's own time is read off the clock always, and so is that of each read and of each chunk of calls; elements are
-counted always. To know more, such as what the CPU did and what a single call took, costs more than a short unit can
-pay. So of short units one is *sampled* every few milliseconds, and stands for those since the last; of long units
-everything is kept, and what took long within a short one. See design/0014-cost-of-measuring.md.
+The clock is read for each unit, each read and each chunk of calls, and elements are always counted. More facts, such as
+CPU time or the time of a single call, would cost too much in a short unit. So every few milliseconds one short unit is
+*sampled*, and stands for the short units since the last sample. For long units, and for long steps within short units,
+all times are kept. See design/0014-cost-of-measuring.md.
 """
 
 import time
@@ -14,21 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 SHORT_UNIT_S: Final = 5e-3
-"""Of units that take less, a worker looks closely at some only."""
+"""Of shorter units, only some are sampled."""
 SAMPLED_EVERY_S: Final = (5e-3, 20e-3)
-"""At one after so long: the first hundred milliseconds are to be told well, too, and an hour needs fewer."""
+"""The bounds of the interval between samples: short at first, longer in a long run."""
 SLOWER_BY_S: Final = 1e-4
-"""Times the number that were looked at, within these bounds."""
+"""The growth of the interval with each sample, within these bounds."""
 FIRST_COUNT: Final = 8
-"""Units that are looked at in any case: the first are often not like the others."""
+"""The first units are always sampled, because they often differ from the others."""
 SHORT_CALL_S: Final = 50e-6
-"""Calls of functions that take less, and putting away what they gave with them, are sampled too, even within a unit
-that is."""
+"""Shorter calls of functions, with storing their results, are sampled too, even within a sampled unit."""
 TIMED_EVERY: Final = 16
-"""One in so many, and of very short calls one in four times as many."""
+"""One in this number is timed; of very short calls, one in four times this number."""
 VERY_SHORT_CALL_S: Final = 10e-6
 LONG_FACTOR: Final = 4
-"""Where calls took so many times what those that were timed explain, another one of them was long."""
+"""If calls took this factor more than the timed ones explain, another one was long."""
 
 # The words: rows; nanoseconds of all short units; then, of long units, and of sampled ones and those that they stand
 # for, nanoseconds by the clock and by the CPU; requests that were made again. And for each step its elements, and its
@@ -38,13 +37,13 @@ _STEP: Final = 3
 
 
 def word_count(step_count: int) -> int:
-    """How many words a worker has for its times, in a plan of so many steps."""
+    """The number of words for the times of a worker."""
     return _HEAD + _STEP * step_count
 
 
 @final
 class Times:
-    """What one worker notes of one plan, in words that another process may look at; see `Noted.of`.
+    """The times of one worker for one plan, in words that another process may read; see `Noted.of`.
 
     Args:
         words: `word_count` integers, 0 at first.
@@ -67,31 +66,31 @@ class Times:
     def __init__(self, words: "memoryview[int]") -> None:
         self.words: memoryview[int] = words
         self.is_sampled: bool = False
-        """Whether the unit that runs is looked at closely."""
+        """Whether the running unit is sampled."""
         self.due_s: float = 0.0
-        """When a unit is to be looked at again: one that begins then or later is said to `sample`."""
+        """The time of the next sample: a unit that begins then or later calls `sample`."""
         self._count = 0
-        """Units that were looked at."""
+        """Sampled units."""
         self._unseen_s = 0.0
-        """What short units took since the last that was sampled."""
+        """The time of short units since the last sample."""
         self._cpu_began_s = 0.0
         self._noted: list[tuple[int, float]] = []
-        """The steps of the unit that runs, and how long they took."""
+        """The steps of the running unit, and their times."""
         self._cpu_share = 1.0
         self._shares: list[tuple[int, float]] = []
-        """Of the last unit that was looked at closely: the steps, and how much of its time they took."""
+        """The steps of the last sampled unit, and their shares of its time."""
         self._calls: dict[int, tuple[float, float]] = {}
-        """Of functions: how long a call takes, and putting away what it gave, when last timed."""
+        """For each function: the last times of a call and of storing its result."""
         self.short: set[int] = set()
-        """Of which steps that is short: they have a `turn` in units that are looked at closely, and in no others."""
+        """The steps with short calls: they have a `turn` in sampled units only."""
 
     def sample(self) -> None:
-        """A unit begins that is due."""
+        """Samples the unit that begins."""
         self.is_sampled = True
         self._cpu_began_s = time.thread_time()
 
     def end(self, began_s: float, ended_s: float, row_count: int) -> None:
-        """Notes a unit's rows and its time, and, where that is of interest, what it went into."""
+        """Notes the rows and the time of a unit, and if it is sampled or long, the times of its steps."""
         words, wall_s = self.words, ended_s - began_s
         words[_ROWS] += row_count
         is_long = wall_s >= SHORT_UNIT_S
@@ -107,7 +106,7 @@ class Times:
             if wall_s:
                 self._cpu_share = min(1.0, cpu_s / wall_s)
                 self._shares = [(step, seconds / wall_s) for step, seconds in noted]
-        else:  # it was expected to be short: what made it long was one step, which was noted, or waiting
+        else:  # it was expected to be short; one noted step made it long, or waiting
             cpu_s = SHORT_UNIT_S * self._cpu_share
             rest_s = max(0.0, wall_s - sum(seconds for _, seconds in noted))
             noted += [(step, share * rest_s) for step, share in self._shares]
@@ -127,24 +126,24 @@ class Times:
             self.due_s = ended_s + min(max(least_s, self._count * SLOWER_BY_S), most_s)
 
     def note_repeats(self, count: int) -> None:
-        """Notes how many requests a unit made again, because a server failed for a moment."""
+        """Notes the number of requests that a unit repeated after a failure of a server."""
         self.words[_REPEATS] += count
 
     def count(self, step: int, count: int) -> None:
-        """Notes how many elements a step gave, and of their time nothing."""
+        """Notes the number of elements of a step, without a time."""
         self.words[_HEAD + _STEP * step] += count
 
     def note(self, step: int, count: int, seconds: float) -> None:
-        """Notes what a step, of this number in the order of `walk`, gave in this unit, and how long that took."""
+        """Notes elements and time of a step in this unit, by its number in the order of `walk`."""
         self.words[_HEAD + _STEP * step] += count
         if self.is_sampled or seconds >= SHORT_UNIT_S:
             self._noted.append((step, seconds))
 
     def turn(self, step: int) -> tuple[int, int]:
-        """Which of the next calls of a step's function to time: the place of the first, and one in how many.
+        """Returns which calls of a step's function to time: the place of the first, and one in how many.
 
-        Reading the clock twice takes 0.1 us, and several times that where the caches are cold. So a short call that is
-        timed stands for others: another place in every chunk, whose first call finds the caches cold.
+        Reading the clock twice takes 0.1 us, and several times that with cold caches. So a short call that is timed
+        stands for others, at another place in each chunk: the first call of a chunk finds cold caches.
         """
         if step not in self.short:
             return 0, 1
@@ -152,19 +151,18 @@ class Times:
         return -self.words[_HEAD + _STEP * step] % every, every
 
     def note_calls(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
-        """Notes the time of calls of a function of which some were timed, by how long all of them took together.
+        """Notes the time of calls of a function, of which some were timed.
 
-        What was timed says how the calls and putting away what they gave share that time. Where it took far longer than
-        what was timed explains, one of the other calls was long. So a call that takes long once in a while counts as
-        the time that it took, whether it was timed or not.
+        The timed calls divide the time of all calls between the function and storing its results. If all calls took far
+        longer than the timed ones explain, another call was long. So a rare long call counts, timed or not.
 
         Args:
             step: The step's number.
             count: The calls.
-            seconds: What they took, and putting away what they gave.
-            timed: How many of them were timed; if none, those before them stand for them.
-            call_s: What these took.
-            put_s: What it took to put away what they gave.
+            seconds: The time of all calls and of storing their results.
+            timed: The number of timed calls; if 0, earlier ones stand for them.
+            call_s: The time of the timed calls.
+            put_s: The time of storing their results.
         """
         if not (timed or self.is_sampled) and seconds < SHORT_UNIT_S:
             self.words[_HEAD + _STEP * step] += count
@@ -186,7 +184,7 @@ class Times:
 @final
 @dataclass(frozen=True)
 class Noted:
-    """What workers noted, for all their units."""
+    """The times of all units of some workers."""
 
     rows: int
     wall_s: float
@@ -194,13 +192,13 @@ class Noted:
     cpu_s: float
     """By the CPU."""
     steps: tuple[tuple[int, float], ...]
-    """Of each step, in the order of `walk`: its elements, and how long it took."""
+    """For each step, in the order of `walk`: its elements and its time."""
     repeats: int
-    """Requests to servers that were made again."""
+    """Repeated requests to servers."""
 
     @classmethod
     def of(cls, words: npt.NDArray[np.int64]) -> "Noted":
-        """What the words of a worker say, or the sums of several; all stand for the last few short units."""
+        """Reads the words of a worker, or the sums of several."""
         rows, short_ns, long_ns, long_cpu_ns, sampled_ns, sampled_cpu_ns, repeats = words[:_HEAD].tolist()
         factor = short_ns / sampled_ns if sampled_ns else 0.0
         steps = tuple(

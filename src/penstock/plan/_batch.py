@@ -22,18 +22,15 @@ if TYPE_CHECKING:
     from penstock.plan._reader import Gather, Reader
 
 
-@dataclass(frozen=True, eq=False)
-class Batch(Node):
-    """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
+class Batching(Node):
+    """A step whose element `i` is the input's elements `[i * size, (i + 1) * size)`."""
 
     source: Node
     size: int
     drop_remainder: bool
-    exact: bool | None = field(default=None, repr=False)
+    exact: bool | None
     """Whether all batches have the size; None to derive it from the input's length. `lower` sets it where it puts this
     step over another input."""
-
-    verb = "batch"
 
     @property
     def label(self) -> str:
@@ -61,11 +58,9 @@ class Batch(Node):
             return self.exact
         return self.drop_remainder or (self.remainder == 0 and self.source.length is not None)
 
-    @cached_property
-    def spec(self) -> Spec:
-        """The input's, stacked."""
-        require_one_shape(self.label, self.source.spec)
-        return self.source.spec.stacked(self.size, exact=self.is_exact)
+    def element_count(self, index: int) -> int:
+        """The number of elements of one batch."""
+        return self.remainder if self.remainder and index == self.length - 1 else self.size  # type: ignore[operator]
 
     @property
     def batch_size(self) -> int:
@@ -90,12 +85,34 @@ class Batch(Node):
         real = members < finite_length(self.source)
         return members[real], places[real]
 
+    def clear_after(self, index: int) -> int:
+        """The first batch whose elements are all clear of this one's."""
+        return max(index + 1, -(-self.source.clear_after((index + 1) * self.size - 1) // self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Batching):
+    """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
+
+    source: Node
+    size: int
+    drop_remainder: bool
+    exact: bool | None = field(default=None, repr=False)
+
+    verb = "batch"
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The input's, stacked."""
+        require_one_shape(self.label, self.source.spec)
+        return self.source.spec.stacked(self.size, exact=self.is_exact)
+
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         """Elements go straight to their places in their batch."""
         members, places = self._members(indices)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
         if any(extent is not None for extent in out.extents):
-            out.set_extents(np.array([self.part_count(epoch, index) for index in indices.tolist()], np.int64))
+            out.set_extents(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
         """Stacks elements of a stream as they come."""
@@ -112,15 +129,11 @@ class Batch(Node):
 
     def part_count(self, epoch: int, index: int) -> int:
         """Its number of elements."""
-        return self.remainder if self.remainder and index == self.length - 1 else self.size  # type: ignore[operator]
+        return self.element_count(index)
 
     def fill_parts(self, reader: "Reader", epoch: int, index: int, parts: Indices, out: Rows, gather: "Gather") -> None:
         """Some of the elements of one batch."""
         reader.inputs[0].fill(epoch, parts + index * self.size, out, gather)
-
-    def clear_after(self, index: int) -> int:
-        """The first batch whose elements are all clear of this one's."""
-        return max(index + 1, -(-self.source.clear_after((index + 1) * self.size - 1) // self.size))
 
 
 @final

@@ -1,12 +1,11 @@
-"""`cache`: elements that were made once are kept, and read from there after.
+"""`cache`: elements are made once, kept, and read from the cache afterwards.
 
-The step gives what its input gives in epoch 0, in every epoch. Elements that are kept are read like those of a file,
-together with all reads of a batch; others are made by the input, and written when they are complete. What keeps them
-(`CacheHandle`, in `sources/`) sees to it that an element is either there, whole and right, or not there.
+In every epoch the step gives the elements of epoch 0 of its input. Elements that are kept are read like those of a
+file, together with all reads of a batch. The input makes the others, and they are written when they are complete. The
+cache (`CacheHandle`, in `sources/`) guarantees that an element is either complete and right, or absent.
 
-Over random access elements are kept one by one, in any order, by any worker. Over a stream an epoch is kept as a whole:
-whoever reads it first from its beginning to its end writes it down, for part of one reading and part of another might
-not belong together.
+With random access, elements are kept one by one, in any order, by any worker. An epoch of a stream is kept as a whole,
+by the first worker that reads it from its beginning to its end: parts of two readings may not fit together.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 ABSENT: Final = 0
 SUSPECT: Final = 1
-"""It is there, but may have been written before the machine went down: to be compared with its checksum."""
+"""It may have been written before the machine went down, so its checksum must be compared."""
 HELD: Final = 2
 
 Asked = Callable[[], npt.NDArray[np.bool_] | None] | None
@@ -37,14 +36,14 @@ Asked = Callable[[], npt.NDArray[np.bool_] | None] | None
 
 
 class OpenCache(Openable, ABC):
-    """Elements that are kept, as one process sees them; serves any number of threads at once."""
+    """Elements that are kept, as one process sees them. All threads share one."""
 
     is_full = False
-    """Whether all elements are held, so that nobody needs to ask. It may be noticed late."""
+    """All elements are held. It may be noticed late."""
 
     @abstractmethod
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
-        """Says of each element whether it is `ABSENT`, `SUSPECT` or `HELD`."""
+        """Returns `ABSENT`, `SUSPECT` or `HELD` for each element."""
 
     def missing(self, indices: Indices) -> Indices:
         """The elements that are not there; announces nothing."""
@@ -52,53 +51,53 @@ class OpenCache(Openable, ABC):
 
     @abstractmethod
     def read(self, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads elements that are held into rows, or has `gather` do so when it runs."""
+        """Reads elements that are held into rows, or makes `gather` do so when it runs."""
 
     @abstractmethod
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
-        """Reads elements that are suspect into rows, now, and says which of them are right. They are held after it."""
+        """Reads suspect elements into rows, now, and returns which of them are right. Those are held afterwards."""
 
     @abstractmethod
     def write(self, indices: Indices, rows: Rows) -> None:
-        """Keeps elements that are complete in their rows, as far as there is room."""
+        """Keeps complete elements, as far as there is room."""
 
     @abstractmethod
     def whole(self) -> "OpenCache | None":
-        """Of a stream: the epoch that is kept, for access by index; None while it is not whole."""
+        """The epoch of a stream that is kept, for access by index; None while it is incomplete."""
 
     @abstractmethod
     def recorder(self) -> "Recorder | None":
-        """Of a stream: begins to write an epoch down; None if somebody else is at it, or there is no room for it."""
+        """Begins to write an epoch of a stream; None if another worker writes one, or there is no room."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Of what is whole: the number of elements."""
+        """The number of elements of a complete epoch."""
 
     @abstractmethod
     def stretch(self, start: int, stop: int) -> int:
-        """Where a stretch from `start` on ends, of about `CHUNK_NBYTES` and one element at least; `stop` at most."""
+        """The end of a range from `start` of about `CHUNK_NBYTES`: at least one element, at most `stop`."""
 
     @abstractmethod
     def damaged(self, index: int) -> PenstockError:
-        """The error that says that an element is not right, and cannot be made again from here."""
+        """The error for an element that is wrong and cannot be made again here."""
 
 
 class Recorder(Protocol):
-    """An epoch of a stream being written down."""
+    """An epoch of a stream that is being written."""
 
     def put(self, leaves: Leaves) -> None:
         """Takes the next element."""
 
     def finish(self) -> None:
-        """Says that this was all: from now on it is whole."""
+        """Marks the epoch as complete."""
 
     def close(self) -> None:
-        """Ends it. What was not finished is of no use to anybody."""
+        """Ends it. An unfinished epoch is discarded."""
 
 
 class CacheHandle(Openable, ABC):
-    """Where elements are kept, as a handle that travels."""
+    """A cache, as a handle that travels."""
 
     @abstractmethod
     def open(self) -> OpenCache:
@@ -111,7 +110,7 @@ class CacheHandle(Openable, ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What the elements depend on."""
+        """The fingerprint of the plan that makes the elements."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The elements that it has."""
@@ -119,10 +118,10 @@ class CacheHandle(Openable, ABC):
 
     @abstractmethod
     def complete(self, asked: Asked = None) -> "Whole | None":
-        """What is there, if that is all that is asked for, so that nothing before it is needed. Runs no function.
+        """Returns facts about the cache if it has all elements that a plan reads, else None. Runs no function.
 
         Args:
-            asked: Says which elements those are, if not all of them are there: a bool each, or None for all.
+            asked: Returns the elements that the plan reads, a bool each, or None for all. Called if some are absent.
         """
 
 
@@ -134,12 +133,9 @@ class Whole:
         self.length = length
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Cache(Node):
-    """Element `i` is the input's element `i` of epoch 0, made once."""
+class CacheStep(Node):
+    """A step that reads a cache."""
 
-    source: Node
     store: CacheHandle
     text: str
     """The user's arguments: `'frames', limit=4096`."""
@@ -164,6 +160,16 @@ class Cache(Node):
     def memory(self) -> Memory:
         """As the cache says."""
         return self.store.memory(self.spec, self.length)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cache(CacheStep):
+    """Element `i` is the input's element `i` of epoch 0, made once."""
+
+    source: Node
+    store: CacheHandle
+    text: str
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of epoch 0."""
@@ -207,34 +213,17 @@ class Cache(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class CompleteCache(Node):
+class CompleteCache(CacheStep):
     """A complete cache: it is like a file, and reads no input."""
 
     store: CacheHandle
     text: str = field(repr=False)
-    """The user's arguments: `'frames', limit=4096`."""
     whole: Whole = field(repr=False)
     origin: Node | None = field(repr=False)
     """The plan that the elements were made by; None in a worker, because its functions may not travel."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompleteCache, (self.store, self.text, self.whole, None)
-
-    verb = "cache"
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return f"cache({self.text})"
-
-    def settings(self) -> dict[str, Any]:
-        """None: the place of a cache does not change elements."""
-        return {}
-
-    @property
-    def opens(self) -> CacheHandle:
-        """The cache."""
-        return self.store
 
     @property
     def length(self) -> int:
@@ -245,11 +234,6 @@ class CompleteCache(Node):
     def spec(self) -> Spec:
         """As recorded."""
         return self.whole.spec
-
-    @property
-    def memory(self) -> Memory:
-        """As the cache says."""
-        return self.store.memory(self.spec, self.length)
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements from the cache."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _NOTHING = object()
 _UNTOLERATED = (
-    ". on_error= does not set it aside: some of what was made of this element may be in batches already, and nobody "
-    "knows how much was to come. Do what may fail in a map() before flat_map(), or catch it there and return []."
+    ". on_error= does not set it aside: some elements made of it may be in batches already, and the number of those "
+    "to come is unknown. Do what may fail in a map() before flat_map(), or catch it there and return []."
 )
 
 

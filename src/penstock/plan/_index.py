@@ -16,19 +16,11 @@ if TYPE_CHECKING:
     from penstock.plan._reader import Reader
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Slice(Reorder):
-    """Elements `start, start + step, ...` of the input: `take`, `skip`, `shard`, `split` and `ds[a:b:c]`."""
-
-    source: Node
+class _Choice(Reorder):
     name: str
     """The verb that the user called."""
     text: str
     """Its arguments, for `repr`."""
-    start: int
-    step: int
-    count: Length
 
     @property
     def verb(self) -> str:
@@ -39,6 +31,19 @@ class Slice(Reorder):
     def label(self) -> str:
         """As the user wrote it."""
         return f"{self.name}({self.text})"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Slice(_Choice):
+    """Elements `start, start + step, ...` of the input: `take`, `skip`, `shard`, `split` and `ds[a:b:c]`."""
+
+    source: Node
+    name: str
+    text: str
+    start: int
+    step: int
+    count: Length
 
     def settings(self) -> dict[str, Any]:
         """Start, step and count, whichever verb made them."""
@@ -86,25 +91,13 @@ class Slice(Reorder):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Select(Reorder):
+class Select(_Choice):
     """The elements at an ascending list of positions. The list takes 8 bytes an element."""
 
     source: Node
     name: str
-    """The verb that the user called."""
     text: str
-    """Its arguments, for `repr`."""
     positions: Indices
-
-    @property
-    def verb(self) -> str:
-        """The verb that the user called."""
-        return self.name
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it."""
-        return f"{self.name}({self.text})"
 
     def settings(self) -> dict[str, Any]:
         """The number of positions."""

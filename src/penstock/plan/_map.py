@@ -68,7 +68,7 @@ def learn(plan: Node, trace: WorkerStatus, *, takes_any: bool) -> dict[int, Lear
         takes_any: Elements may fail: then the first element that does not fail shows the spec.
 
     Returns:
-        What was learnt, by the step's number in the order of `walk`.
+        The facts, by the step's number in the order of `walk`.
     """
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}

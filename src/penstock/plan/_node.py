@@ -66,7 +66,7 @@ class Memory(NamedTuple):
     scratch_nbytes: int = 0
     """Of each worker that reads this step by index."""
     sequence_nbytes: int = 0
-    """Of the one worker that reads this step as a stream."""
+    """The part of the one worker that reads this step as a stream."""
     kept_nbytes: int = 0
     """Shared by all workers, and kept between epochs."""
 

@@ -14,17 +14,16 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Leaves, copied
-from penstock.plan._batch import Batch, stacked_text
+from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Length, Memory, Node, Overlap, Traits, walk
+from penstock.plan._node import Memory, Node, Overlap, walk
 from penstock.plan._reader import Gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.memory._rows import Rows
-    from penstock.plan._node import Demand
     from penstock.plan._reader import Reader
 
 
@@ -154,7 +153,7 @@ def _holds(dtype: np.dtype[Any], value: Any) -> bool:
 
 @final
 @dataclass(frozen=True, eq=False)
-class PaddedBatch(Node):
+class PaddedBatch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
 
     source: Node
@@ -162,24 +161,8 @@ class PaddedBatch(Node):
     drop_remainder: bool
     padding: Padding
     exact: bool | None = field(default=None, repr=False)
-    """As of `Batch`."""
 
     verb = "padded_batch"
-
-    @property
-    def label(self) -> str:
-        """As the user wrote it, without the padding."""
-        return f"padded_batch({self.size}{', drop_remainder=True' if self.drop_remainder else ''})"
-
-    @cached_property
-    def _plain(self) -> Batch:
-        """The batch without padding, whose numbers are the same."""
-        return Batch(self.source, self.size, self.drop_remainder, self.exact)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all batches have the size."""
-        return self._plain.is_exact
 
     def settings(self) -> dict[str, Any]:
         """The arguments."""
@@ -187,31 +170,15 @@ class PaddedBatch(Node):
         return {"size": self.size, "drop_remainder": self.drop_remainder, "padding": str(padding)}
 
     @cached_property
-    def length(self) -> Length:
-        """The number of batches."""
-        return self._plain.length
-
-    @cached_property
     def spec(self) -> Spec:
         """The input's, padded and stacked."""
         return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self.is_exact)
-
-    @property
-    def batch_size(self) -> int:
-        """The size."""
-        return self.size
-
-    traits = Traits(is_parallel=True)
-
-    def demand(self, epoch: int, indices: Indices) -> "Iterable[Demand]":
-        """The elements of each batch, in order."""
-        return self._plain.demand(epoch, indices)
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
         """Reads the elements of one batch after the other, and pads them."""
         source = reader.inputs[0]
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
-            count = self._plain.part_count(epoch, index)
+            count = self.element_count(index)
             members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
             box, reads = source.scratch(count), Gather()
             source.fill(epoch, members, box, reads)
@@ -231,10 +198,6 @@ class PaddedBatch(Node):
                 members = []
         if members and not self.drop_remainder:
             yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
-
-    def clear_after(self, index: int) -> int:
-        """As without padding."""
-        return self._plain.clear_after(index)
 
     @property
     def element_nbytes(self) -> int:

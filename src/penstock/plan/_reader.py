@@ -138,7 +138,7 @@ class WorkerStatus:
         self.takes_any: bool = False
         """The caller needs some elements of a stream, so those that fail are skipped."""
         self.times: Times | None = None
-        """The worker's times; None if nobody reports them."""
+        """The worker's times; None if they are not reported."""
 
     def read(self) -> tuple[int, int, int]:
         """The words. The worker may move on meanwhile, so they may be of two moments."""

@@ -29,20 +29,20 @@ _OF_A_TUPLE = type(iter(()))
 
 
 def _hint(elements: Iterator[Any]) -> str:
-    """What a function that returns one element, as the `step` of a simulator, is to be instead."""
+    """The remedy for a function that returns one element, as the `step` of a simulator does."""
     if not isinstance(elements, _OF_A_TUPLE):
         return ""
     return " It returned a tuple, whose parts are taken for elements: a generator yields each, one after the other."
 
 
 class StreamSource(ABC):
-    """Where a stream's elements come from: something that can be begun anew for each epoch.
+    """The source of a stream: it can be started again for each epoch.
 
-    Like a `Source`, it is a *handle*: cheap to make, and without anything open. What `iterate` returns is open; it is
-    used by one thread at a time, and closed (`close()`, if it has one) when it is not needed any more.
+    Like a `Source`, it is a *handle*: cheap to make, and without open resources. The iterator that `iterate` returns is
+    open. One thread at a time uses it, and closes it (`close()`, if it has one) at the end.
 
-    An iterator with `get_state()`, a non-negative integer that says where it is, and `set_state(integer)`, which goes
-    there, is resumed by these; any other by beginning anew and skipping.
+    An iterator with `get_state()`, which returns its position as a non-negative integer, and `set_state(integer)` is
+    resumed by these. Any other is started again, and elements are skipped.
     """
 
     length: Length = None
@@ -57,15 +57,15 @@ class StreamSource(ABC):
 
     @property
     def is_declared(self) -> bool:
-        """Whether the user said what elements look like, so that asking for it reads nothing."""
+        """Whether the user gave the spec, so finding it reads nothing."""
         return True
 
     @abstractmethod
     def iterate(self, epoch: int) -> Iterator[Tree]:
         """Begins an epoch.
 
-        Each element is a tree of arrays, good until the next one is asked for. What it raises is told with the
-        element's number.
+        Each element is a tree of arrays, valid until the next one is requested. Errors are reported with the number of
+        the element.
         """
 
     @abstractmethod
@@ -122,11 +122,11 @@ class Generate(Node):
             ) from error
 
     def settings(self) -> dict[str, Any]:
-        """What it is called, and how long it is if that was said: an epoch's length may differ from run to run."""
+        """The name, and the length if the user gave it: the length of an epoch may differ between runs."""
         return {"name": self.label, "length": self.length}
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Begins an epoch, and looks at every element."""
+        """Begins an epoch, and checks every element."""
         trace = reader.trace.words
         elements, (index, consumed) = None, reader.origin
         try:
@@ -169,7 +169,7 @@ class Generate(Node):
                     f"The state has a cursor, by which {self.label} at {self.where} is to go to element {index}, but "
                     "it gives an iterator without set_state(). Give one that has it, as when the state was saved."
                 )
-            elements.set_state(consumed)  # it told where it was
+            elements.set_state(consumed)  # from `get_state`
         return elements
 
 
@@ -203,7 +203,7 @@ class Promised(OneToOne):
         return self.count
 
     def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
-        """Counts; the last element is given when it is known that it is."""
+        """Counts; the last element is yielded when the stream has ended."""
         elements, index = reader.inputs[0].sequence(epoch), 0
         for leaves in elements:
             index += 1

@@ -278,7 +278,7 @@ def _on_threads(
         )
     raise ArgumentError(
         f"{drawing.label} at {drawing.where} draws from the global np.random or random, whose state threads would "
-        "share in an order that nobody controls. Use random_map(fn), whose fn(element, rng) gets numbers of its own, "
+        "share in an uncontrolled order. Use random_map(fn), whose fn(element, rng) gets numbers of its own, "
         "or executor='processes', or 'inline'."
     )
 

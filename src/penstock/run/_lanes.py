@@ -1,4 +1,4 @@
-"""From what workers noted of their time to what a report says of it."""
+"""Turns the times that workers noted into parts of a report."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,16 +23,16 @@ def lane_of(
     executor: str,
     first: int,
 ) -> Lane:
-    """What some workers did so far.
+    """The work of some workers so far.
 
     Args:
-        node: What they run.
+        node: The plan that they run.
         times: See `Ring.total_times`.
         workers: How many they are.
-        delivered: Batches that it was for, if these workers do not fill them; else 0.
+        delivered: Batches delivered, if these workers do not fill them; else 0.
         rows_per_batch: Rows in a batch, if they do; else 0.
         is_serial: Whether one worker does it, whatever the number that was asked for.
-        executor: What they are, see `Lane`.
+        executor: Their kind, see `Lane`.
         first: The place of `node` in the whole plan.
     """
     noted = Noted.of(times)
@@ -43,7 +43,7 @@ def lane_of(
         for number, (each, (count, seconds)) in enumerate(zip(walk(node), noted.steps, strict=True))
         if count
     )
-    # Of a stream that is put into batches where it is read, the stream is what takes long.
+    # If one worker reads a stream into batches, the stream takes the time.
     named = node.inputs[0] if is_serial and node.verb == "batch" else node
     return Lane(
         label=named.label,
@@ -62,7 +62,7 @@ def lane_of(
 
 
 def unit_of(node: Node) -> str:
-    """What a step gives, in a word."""
+    """The word for one result of a step."""
     return "element" if node.batch_size == 1 else "batch"
 
 
@@ -112,7 +112,7 @@ def _shown(node: Node, numbers: Mapping[int, int]) -> tuple[list[int], list[int]
 
 def _label(node: Node) -> str:
     if node.verb == "filter" and node.inputs[0].verb != "filter":
-        return "(leaves out what failed)"  # a step that nobody wrote: see `on_error`
+        return "(leaves out what failed)"  # added by `on_error`
     return node.label
 
 

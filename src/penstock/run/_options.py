@@ -119,7 +119,7 @@ class LoaderOptions:
             lengths = [each.inputs[0].length for each in analysis.guards]
             if not all(isinstance(length, int) for length in lengths):
                 raise ArgumentError(
-                    f"max_errors={limit} is a fraction, but nobody knows of how many elements: the dataset is "
+                    f"max_errors={limit} is a fraction, but the number of elements is unknown: the dataset is "
                     f"{length_words(node.length)}. Give a count, such as max_errors=100."
                 )
             limit = math.floor(limit * max((length for length in lengths if isinstance(length, int)), default=0))
