@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self, TypeVar, TypeVarTuple, final
 
 from penstock.base._arguments import NoArray, as_int
@@ -88,12 +89,14 @@ class Loader(NoArray):
     ) -> None:
         _require_elements(node)
         self._peak = Peak()
-        self._identity = identity(node)
+        self._written = node
         self._has_random_access = node.access == "random"
         self._options = options
         self._same_epoch = same_epoch
         analysis = lower(node, options.on_error, prunes=options.executor == "auto")
-        self._quarantine = quarantine or options.make_quarantine(node, analysis)
+        self._quarantine = quarantine
+        if quarantine is None and options.on_error != "raise":
+            self._quarantine = options.make_quarantine(node, analysis)
         self._set_up(analysis)
         share = self._budget.source_share(options.memory_limit, self._setup.process_count)
         if share < 1 and (less := with_cache_limit(analysis.plan, share)) is not analysis.plan:
@@ -128,6 +131,10 @@ class Loader(NoArray):
         self._lock_holder = 0
         self._pid = os.getpid()
         """The process that holds the lock, if one does."""
+
+    @cached_property
+    def _identity(self) -> str:
+        return identity(self._written)
 
     def _set_up(self, analysis: Analysis) -> None:
         setup = self._make_setup(analysis)

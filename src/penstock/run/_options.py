@@ -102,8 +102,8 @@ class LoaderOptions:
         if not isinstance(self.quarantine, (str, os.PathLike)):
             raise ArgumentTypeError(f"quarantine needs a path, got {no_path(self.quarantine)}")
 
-    def make_quarantine(self, node: Node, analysis: Analysis) -> Quarantine | None:
-        """Makes the file for elements that fail; None if the first failure is an error.
+    def make_quarantine(self, node: Node, analysis: Analysis) -> Quarantine:
+        """Makes the file for elements that fail.
 
         Args:
             node: The plan as the user wrote it.
@@ -112,8 +112,6 @@ class LoaderOptions:
         Raises:
             ArgumentError: `max_errors` is a fraction, and the length is unknown; or there is no folder for the file.
         """
-        if self.on_error == "raise":
-            return None
         limit = self.max_errors
         if isinstance(limit, float):
             lengths = [each.inputs[0].length for each in analysis.guards]
