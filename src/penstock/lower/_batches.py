@@ -270,14 +270,13 @@ class ParallelProgram(BatchProgram[Reader]):
             return [unit]
         first, last = self.shard_rows(rows)
         count = self._unit_count(last - first, worker_count, row_s)
-        if count == 1:
-            return [unit._replace(start=first, stop=last)]
+        # Not `_replace`: each call would leave a tuple in CPython's list of free tuples, up to 2,000 of them.
+        epoch, index, _, _, slot, generation, announce, base, length, *_ = unit
         bounds = [first + (last - first) * number // count for number in range(count + 1)]
-        units = [
-            unit._replace(start=start, stop=stop, announce=NO_BATCHES) for start, stop in itertools.pairwise(bounds)
+        return [
+            Unit(epoch, index, start, stop, slot, generation, announce if start == first else NO_BATCHES, base, length)
+            for start, stop in itertools.pairwise(bounds)
         ]
-        units[0] = units[0]._replace(announce=unit.announce)
-        return units
 
     def _unit_count(self, row_count: int, worker_count: int, row_s: float) -> int:
         """Returns into how many units a batch is cut.
