@@ -180,8 +180,8 @@ def package_imports() -> list[Import]:
     ]
 
 
-def module_graph(imports: list[Import]) -> dict[str, set[str]]:
-    """For each module, those of ours that it runs when it is imported."""
+def module_graph(imports: list[Import], *, with_types: bool = False) -> dict[str, set[str]]:
+    """The modules that each module imports when it is imported itself; or also for type checkers."""
     name_of = {
         each.file: f"penstock.{each.file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
         for each in imports
@@ -191,7 +191,7 @@ def module_graph(imports: list[Import]) -> dict[str, set[str]]:
     for each in imports:
         # `from a.b import c` runs `a.b.c` where that is a module, and otherwise `a.b`.
         target = each.target if each.target in names else each.target.rpartition(".")[0]
-        if target in names - {name_of[each.file]} and not each.in_function and not each.for_types:
+        if target in names - {name_of[each.file]} and not each.in_function and (with_types or not each.for_types):
             graph[name_of[each.file]].add(target)
     return graph
 
@@ -211,6 +211,18 @@ def test_rooms_are_a_hierarchy():
 
 def test_modules_import_each_other_without_a_circle():
     assert list(graphlib.TopologicalSorter(module_graph(package_imports())).static_order())
+
+
+# `Dataset.to_torch` names the class of its result, and that file has a class over a `Dataset`.
+CIRCLE_FOR_TYPES = ("penstock._dataset", "penstock.adapters.torch")
+
+
+def test_modules_import_each_other_without_a_circle_for_types_too_but_one():
+    graph = module_graph(package_imports(), with_types=True)
+    first, second = CIRCLE_FOR_TYPES
+    assert second in graph[first], "the exception is not needed any more"
+    graph[first].remove(second)
+    assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
 def test_a_circle_of_modules_is_found():

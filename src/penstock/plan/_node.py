@@ -22,8 +22,11 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows
 
 if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader
     from penstock.plan._source import Openable
+
+# Classes of `_reader.py`, which imports this file. Concrete nodes name them.
+Reader = Any
+Gather = Any
 
 Access = Literal["random", "stream"]
 Length = int | float | None
@@ -139,7 +142,7 @@ class Node(ABC):
         """
         return ()
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Writes the given elements into rows of `out`, or makes `gather` do so when it runs."""
         raise NotImplementedError(f"{self.label} has no random access")
 
@@ -150,11 +153,11 @@ class Node(ABC):
         """
         return None
 
-    def fill_parts(self, reader: "Reader", epoch: int, index: int, parts: Indices, out: Rows, gather: "Gather") -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """Writes the given parts of one element into rows of `out`, where a row is one part."""
         raise NotImplementedError(f"{self.verb} has no parts")
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
         """Yields the elements of an epoch of a stream one after the other, as lists of leaves.
 
         An element is valid until the next one is requested. A caller that keeps it must copy it.
@@ -237,7 +240,7 @@ class Reorder(Node):
             f"before it: {difference}. Use map() or cast() to make them alike."
         )
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Each input writes its elements into their rows."""
         for need in self.demand(epoch, indices):
             rows = out if need.rows is None else out.take(need.rows)
@@ -258,7 +261,7 @@ class Reorder(Node):
         number, epoch, index = self.demand_one(epoch, index)
         return self.inputs[number].part_count(epoch, index)
 
-    def fill_parts(self, reader: "Reader", epoch: int, index: int, parts: Indices, out: Rows, gather: "Gather") -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """The input writes the parts of its element."""
         number, epoch, index = self.demand_one(epoch, index)
         reader.inputs[number].fill_parts(epoch, index, parts, out, gather)

@@ -4,9 +4,6 @@ A plan is shared and never changes. What changes while it is read is here: scrat
 element that a worker is at. One worker (a thread, a process, or the caller of `ds[i]`) has its own readers, so nothing
 in this file takes a lock. `OpenSources` alone is shared by the workers of one process; it is filled before they start
 and is read-only afterwards.
-
-This file and `_node.py` import each other for types: a node is read by a reader, and a reader reads a node. A protocol
-between them would repeat the members of `Reader` and have one implementation.
 """
 
 import itertools
@@ -25,9 +22,8 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, Window, copied, places_of
 from penstock.memory._times import SHORT_UNIT_S, Times
-from penstock.plan._node import Node, located, walk
+from penstock.plan._node import Node, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
-from penstock.plan._text import origins
 
 T = TypeVar("T")
 
@@ -144,15 +140,6 @@ class WorkerStatus:
         """The words. The worker may move on meanwhile, so they may be of two moments."""
         step, epoch, index = self.words
         return step, epoch, index
-
-
-def place_of(words: tuple[int, int, int], plan: Node) -> str:
-    """The meaning of a status: `map(decode) at train.py:41 on element 7 of epoch 0, made of row 96 of ds.npy`."""
-    step, epoch, index = words
-    if not step:
-        return "nothing yet"
-    node = next(itertools.islice(walk(plan), step - 1, None))
-    return f"{located(node)} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
 
 
 @final

@@ -1,6 +1,7 @@
 """A plan as text: a tree for people, a line for checkpoints, and the origin of an element."""
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import SpecError
-from penstock.plan._node import Length, Node, OneToOne, history, walk
+from penstock.plan._node import Length, Node, OneToOne, history, located, walk
 
 if TYPE_CHECKING:
     from penstock.base._spec import Spec
@@ -155,6 +156,15 @@ def origins(node: Node, epoch: int, index: int, parts: slice = _ALL) -> str:
     itself = f"element {index} of {node.label}"
     found = [text for _, _, text in sources_of(node, epoch, index, parts) if text != itself]
     return f", made of {', '.join(found)}" if found else ""
+
+
+def place_of(words: tuple[int, int, int], plan: Node) -> str:
+    """The meaning of a status: `map(decode) at train.py:41 on element 7 of epoch 0, made of row 96 of ds.npy`."""
+    step, epoch, index = words
+    if not step:
+        return "nothing yet"
+    node = next(itertools.islice(walk(plan), step - 1, None))
+    return f"{located(node)} on element {index} of epoch {epoch}{origins(node, epoch, index)}"
 
 
 def sources_of(node: Node, epoch: int, index: int, parts: slice = _ALL) -> list[tuple[str, int, str]]:

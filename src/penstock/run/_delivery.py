@@ -37,7 +37,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.memory._slot import note_time
 from penstock.plan._node import walk
-from penstock.plan._reader import place_of
+from penstock.plan._text import place_of
 from penstock.plan._tolerate import Failure
 from penstock.report._lanes import Lane
 from penstock.run._consumer import END_OF_EPOCH, DeliveryBase

@@ -14,7 +14,7 @@ from penstock.lower._program import Program, Unit, UnitResult
 from penstock.plan._cache import Cache
 from penstock.plan._map import adopt
 from penstock.plan._node import Node
-from penstock.plan._reader import place_of
+from penstock.plan._text import place_of
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._executor import Client, Executor, start_thread
 from penstock.run.executors._registry import EXECUTORS

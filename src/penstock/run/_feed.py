@@ -29,7 +29,7 @@ from penstock.lower._streams import ElementSequence, FeedProgram
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
 from penstock.memory._shared import Place, SharedFile
-from penstock.plan._reader import place_of
+from penstock.plan._text import place_of
 from penstock.report._lanes import Lane
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine, note_end_of_stream
