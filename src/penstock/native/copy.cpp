@@ -221,6 +221,13 @@ bool fail_first(const Task &task, int64_t begin, int64_t end, int64_t size, Fail
     return false;
 }
 
+// Whether the file is still long enough, after a copy. While a file becomes shorter, the kernel gives zeros for what lies
+// behind the new end in the last page (or in a larger piece of the cache), to mappings and to `pread`.
+bool has_all(const Task &task, int64_t begin, int64_t end, Failure *failure) {
+    int64_t size = task.source->file->nbytes();
+    return size >= task.high || !fail_first(task, begin, end, size, failure);
+}
+
 bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure) {
     const Source &source = *task.source;
     Copying copying = {task, begin, end, scratch, -1, 0, 0, 1};
@@ -244,9 +251,7 @@ bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch,
     if (source.access != Access::MAPPED) {
         return true;
     }
-    // The last page of a file that became shorter is there, with zeros behind the end.
-    int64_t size = source.file->nbytes();
-    if (size < task.high && fail_first(task, begin, end, size, failure)) {
+    if (!has_all(task, begin, end, failure)) {
         return false;
     }
     if (source.give_back_nbytes > 0) {
@@ -371,7 +376,7 @@ bool copy_reading(const Task &task, int64_t begin, int64_t end, uint8_t *scratch
         }
         step += span.steps;
     }
-    return true;
+    return has_all(task, begin, end, failure);
 }
 
 bool is_cached(int fd, int64_t offset) {
