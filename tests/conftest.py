@@ -1,4 +1,4 @@
-"""What every test may use: Hypothesis profiles, a fresh interpreter, a check that nothing is left behind."""
+"""Hypothesis profiles and common fixtures: a fresh interpreter, shared workers, a check that nothing is left behind."""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ from tests.leftovers import children, not_of_others, shared_names
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # TensorFlow's notes about its build are no part of what a test prints.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# A window would wait for somebody to close it.
+# A window would wait until a user closes it.
 os.environ.setdefault("MPLBACKEND", "agg")
 # A shell without job control has what it starts in the background ignore Ctrl-C, and Python leaves it at that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,7 +41,7 @@ WARNINGS = ("-W", "error", "-W", "ignore:__array__ implementation doesn't accept
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays until the end, so no garbage collection, in it or later, has to look at it."""
+    """Freezes collected tests, which stay until the end, so that no garbage collection visits them."""
     gc.disable()
     try:
         return (yield)
@@ -146,12 +146,10 @@ def slow_tests_share_workers(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def leaves_nothing_behind() -> Iterator[None]:
-    """Fails a test after which something is there that was not before.
+    """Fails a test that leaves a thread, child process, descriptor, mapping of ours or entry of `/dev/shm`.
 
-    That is a thread, a child process, a descriptor, a mapping of ours, or an entry of `/dev/shm`.
-
-    For a whole file: `pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")`. What the test still
-    refers to when it returns (a module's global, a fixture of a wider scope) counts as left behind.
+    For a whole file: `pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")`. Objects to which the test still
+    refers when it returns (a module's global, a fixture of a wider scope) count as left behind.
     """
     gc.collect()
     gc.freeze()  # collections need not look at what is there now: modules, which are a million objects with frameworks
@@ -183,14 +181,14 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 
 def _join(threads: set[threading.Thread], *, deadline_s: float) -> None:
-    """Waits for threads that were told to end; one that was not told costs the deadline, once."""
+    """Waits for threads that are ending; one that is not costs the deadline, once."""
     end_s = time.monotonic() + deadline_s
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
 
 
 def _await_end(processes: set[int], *, deadline_s: float) -> None:
-    """Waits for processes that were told to end; one that was not told costs the deadline, once."""
+    """Waits for processes that are ending; one that is not costs the deadline, once."""
     end_s = time.monotonic() + deadline_s
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -200,7 +198,7 @@ def _await_end(processes: set[int], *, deadline_s: float) -> None:
 
 
 def _descriptors() -> Counter[str]:
-    """What each open descriptor refers to, such as a path; empty where there is no `/proc`."""
+    """Counts the targets of open descriptors, such as paths; empty without `/proc`."""
     found: Counter[str] = Counter()
     for link in Path("/proc/self/fd").glob("*"):
         try:
@@ -213,7 +211,7 @@ def _descriptors() -> Counter[str]:
 
 
 def _mappings() -> Counter[str]:
-    """Address ranges of the ring's mappings in this process; empty where there is no `/proc`."""
+    """Counts the address ranges of ring mappings in this process; empty without `/proc`."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return Counter(line.split()[0] for line in lines if "memfd:penstock" in line)

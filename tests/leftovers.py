@@ -1,4 +1,4 @@
-"""What a test may leave behind outside of its process: processes, and shared memory that has a name."""
+"""Finds processes and named shared memory that a test left behind."""
 
 import contextlib
 import os
@@ -6,23 +6,23 @@ from pathlib import Path
 
 
 def children() -> set[int]:
-    """Processes that this one has started and not yet waited for; empty where there is no `/proc`."""
+    """Returns child processes that were not waited for yet; empty without `/proc`."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # waits for nobody, and leaves those that ended
-    except (AttributeError, ChildProcessError):  # no such call, and no `/proc` either; or nobody is there
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # returns at once, and reaps no process
+    except (AttributeError, ChildProcessError):  # no such call, and no `/proc` either; or no child
         return set()  # at once, for to look through `/proc` takes milliseconds
     return {process for process, parent in _parents().items() if parent == os.getpid()}
 
 
 def shared_names() -> set[str]:
-    """Names of shared memory that has one; empty where there is no `/dev/shm`."""
+    """Returns the names of named shared memory; empty without `/dev/shm`."""
     return {path.name for path in Path("/dev/shm").glob("*")}
 
 
 def not_of_others(names: set[str]) -> set[str]:
-    """Those names that no process has mapped which neither is this one nor descends from it.
+    """Returns the names that no foreign process has mapped: neither this process nor its descendants are foreign.
 
-    Such as another worker of pytest's: a semaphore of `multiprocessing` has a name as long as it lives.
+    Foreign is, for example, another pytest worker: a semaphore of `multiprocessing` has a name while it lives.
     """
     if not names:
         return set()
@@ -41,7 +41,7 @@ def not_of_others(names: set[str]) -> set[str]:
 
 
 def _parents() -> dict[int, int]:
-    """The parent of each process; empty where there is no `/proc`."""
+    """Returns the parent of each process; empty without `/proc`."""
     found, proc = {}, Path("/proc")
     for process in filter(str.isdecimal, os.listdir(proc) if proc.exists() else []):
         with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -1,4 +1,4 @@
-"""What tests of messages share."""
+"""Helpers for tests of messages."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from penstock import PenstockError
 
 
 def assert_refused(call: Callable[[], Any], builtin: type[Exception], text: str) -> None:
-    """Asserts that a call raises an error of ours that is a builtin too, and whose whole message matches a text."""
+    """Asserts that a call raises our error, which is also this builtin, with a message that matches entirely."""
     with pytest.raises(PenstockError) as caught:
         call()
     assert isinstance(caught.value, builtin)

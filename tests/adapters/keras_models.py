@@ -16,7 +16,7 @@ def numbered(count=10, batch_size=4, seed=1):
 
 
 def delivered(ds, epochs=1):
-    """What an inline loader delivers in so many epochs: `[x of the first batch, ...]`."""
+    """Returns the `x` of all batches of this many epochs, by the inline loader."""
     with ds.loader(executor="inline") as loader:
         return [batch[0].copy() for _ in range(epochs) for batch in loader]
 

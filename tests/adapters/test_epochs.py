@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
 
 class Moves:
-    """What was begun, and what was finished: numbers of first elements."""
+    """Logs the moves that began and finished, by their first elements."""
 
     def __init__(self, bad_begin=None, bad_finish=None):
         self.begun, self.finished = [], []

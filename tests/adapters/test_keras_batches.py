@@ -226,7 +226,7 @@ def test_an_error_in_the_pipeline_leaves_fit_as_what_it_is_and_the_next_fit_begi
     ) as caught:
         model.fit(adapter, epochs=1, verbose=0)
     assert at(adapter) == (0, 1)
-    # Keras drops the `__cause__` on the way out of `fit`. What it was is said by a note.
+    # Keras drops the `__cause__` on the way out of `fit`. A note still has it.
     assert any('raise KeyError("no such label")' in note for note in caught.value.__notes__)
     # What stands last is the step with its element, and what can be done.
     first, *others = caught.value.__notes__

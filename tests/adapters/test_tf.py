@@ -97,7 +97,7 @@ def delivered(ds, epochs=1):
         return [batch[0].tolist() for _ in range(epochs) for batch in loader]
 
 
-# What it is.
+# The kind of dataset.
 
 
 def test_it_is_a_dataset_of_tf_data_with_static_shapes_and_cardinality(tf):

@@ -38,7 +38,7 @@ class _Jax:
 
         yield lambda dataset, **options: dataset.to_jax(**options)
         gc.collect()
-        jax.device_put(np.zeros(1)).block_until_ready()  # JAX lets go of memory in one of its calls
+        jax.device_put(np.zeros(1)).block_until_ready()  # JAX frees memory in one of its calls
 
     @pytest.fixture
     def to_numpy(self):

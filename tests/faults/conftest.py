@@ -1,4 +1,4 @@
-"""What the tests of faults share."""
+"""Fixtures of the fault tests."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.faults.programs import Program
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Starts programs, of which nothing may be left when the test ends: see `Program` for the arguments."""
+    """Starts programs and asserts at the end that nothing of them is left. Arguments: see `Program`."""
     programs: list[Program] = []
 
     def begin(script: str, *arguments: Any, **options: Any) -> Program:

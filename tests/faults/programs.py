@@ -1,4 +1,4 @@
-"""Programs that a test starts, sends signals to, and finds nothing left of."""
+"""Programs that a test starts and signals; afterwards nothing of them may be left."""
 
 import os
 import select
@@ -12,25 +12,25 @@ from pathlib import Path
 from tests.leftovers import not_of_others, shared_names
 
 DEADLINE_S = 60.0
-"""How long anybody waits for what must come, on a busy machine."""
+"""The longest wait for an event that must come, on a busy machine."""
 
 WARNINGS = ("-W", "error", "-W", "ignore:unclosed file:ResourceWarning")
-"""Where a signal strikes between `open` and `with`, in Python's own code, the file is closed when it is dropped."""
+"""A signal may strike between `open` and `with` in Python's own code; the file is then closed when it is dropped."""
 
 _OF_OTHERS = ("torchinductor_",)
-"""Temporary files that libraries keep."""
+"""Prefixes of temporary files that libraries keep."""
 
 
 class Program:
-    """A script in an interpreter of its own, which runs until it is told to end.
+    """A script in its own interpreter, which runs until a signal ends it.
 
-    It and all that it starts have a directory of their own for temporary files, by which they are known.
+    The script and its descendants have their own directory for temporary files, which identifies them.
 
     Args:
-        script: What it runs; it says `ready` on a line of its own when the test may go on.
-        directory: An empty one, for temporary files.
-        options: More arguments of the interpreter, before the script.
-        arguments: Of the script.
+        script: The code. It prints `ready` on a line when the test may continue.
+        directory: An empty directory for temporary files.
+        options: Arguments of the interpreter, before the script.
+        arguments: Arguments of the script.
         prefix: A command that starts the interpreter.
     """
 
@@ -57,7 +57,7 @@ class Program:
         self.await_line("ready")
 
     def await_line(self, line: str) -> None:
-        """Waits until the program says a line; it says nothing else."""
+        """Waits until the program prints this line, and fails if it prints another."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], DEADLINE_S)[0]:
             self.abort(f"did not say {line!r}")
@@ -72,17 +72,17 @@ class Program:
         raise AssertionError(f"The program {why}.\n{out}\n{err}")
 
     def workers(self) -> list[int]:
-        """Its worker processes, without those that have ended."""
+        """Returns its live worker processes."""
         return [process for process in self.relatives() if b"penstock worker" in _read(process, "cmdline")]
 
     def relatives(self) -> list[int]:
-        """All processes that it started, and they did, and so on, that live; and itself."""
+        """Returns its live descendants and itself."""
         mark = f"TMPDIR={self._directory}".encode()
         found = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
         return [process for process in found if mark in _read(process, "environ").split(b"\0")]
 
     def end(self, number: int, *, to_group: bool = False) -> tuple[int, str, float]:
-        """Sends a signal; returns the status, what was written to stderr, and the seconds until all were gone."""
+        """Sends a signal; returns the status, stderr, and the seconds until all processes ended."""
         relatives = self.relatives()
         began_s = time.monotonic()
         if to_group:
@@ -98,7 +98,7 @@ class Program:
         return status, err, seconds
 
     def wait(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
-        """Waits for the end of it and of all that it started; returns the status and what it wrote."""
+        """Waits for the program and its descendants; returns the status, stdout and stderr."""
         try:
             out, err = self.process.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
@@ -107,24 +107,24 @@ class Program:
         return self.process.returncode, out, err
 
     def assert_nothing_left(self) -> None:
-        """Asserts that it has ended, and that there is no process, temporary file or named memory of it."""
+        """Asserts that it has ended and left no process, temporary file or named shared memory."""
         assert self.process.poll() is not None, "it runs"
         files = [name for name in os.listdir(self._directory) if not name.startswith(_OF_OTHERS)]
         left = self.relatives(), files, sorted(not_of_others(shared_names() - self._shared_before))
         assert left == ([], [], []), f"Left behind: {left}"
 
     def kill(self) -> None:
-        """Ends it and all that is left of it, whatever they do."""
+        """Kills it and its descendants."""
         for process in self.relatives():
             os.kill(process, signal.SIGKILL)
         self.process.communicate()
 
 
 def await_end(processes: Iterable[int], deadline_s: float = DEADLINE_S) -> None:
-    """Waits until processes, whosever they are, have ended.
+    """Waits until processes have ended; they need not be children.
 
     Raises:
-        TimeoutError: One did not, within the deadline.
+        TimeoutError: One did not end within the deadline.
     """
     ends_at_s = time.monotonic() + deadline_s
     for process in processes:

@@ -1,4 +1,4 @@
-"""Ctrl-C at every place of ours where it can strike a consumer that does the work itself: the loader goes on."""
+"""The loader survives Ctrl-C at every place of our code, where the consumer does the work itself."""
 
 import itertools
 import random

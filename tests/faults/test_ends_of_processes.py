@@ -1,4 +1,4 @@
-"""The end of a process with a live loader, of every kind. Each case in a fresh interpreter."""
+"""Every way in which a process with a live loader ends, each in a fresh interpreter."""
 
 import signal
 import subprocess
@@ -272,7 +272,7 @@ for number in range(30):  # at some fork a worker holds the lock
     next(it)
 child = os.fork()
 if child == 0:
-    signal.alarm(4)  # nobody waits for workers that are not ours
+    signal.alarm(4)  # a child does not wait for workers of its parent
     print(loader.get_state()['position'], batch.tolist(), flush=True)
     del it, batch
     loader.close()

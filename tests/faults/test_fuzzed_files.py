@@ -59,7 +59,7 @@ class Folder:
     path: Path
     images: Any
     whole: dict[int, bytes] = field(default_factory=dict)
-    """What the damaged files held."""
+    """The original contents of the damaged files."""
 
     def file(self, index: int) -> Path:
         return self.path / f"{index:05}.img"

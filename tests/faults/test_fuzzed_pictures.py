@@ -30,17 +30,17 @@ class Folder:
     path: Path
     files: list[Path]
     whole: dict[int, bytes]
-    """What the files held that are damaged."""
+    """The original contents of the damaged files."""
     spoilt: dict[int, bytes]
-    """What they hold then."""
+    """Their damaged contents."""
     surely_bad: set[int]
-    """Those that are cut, empty or text."""
+    """Cut, empty and text files."""
     bad: set[int]
-    """Those that cannot be decoded."""
+    """Files that cannot be decoded."""
     images: Any
-    """What is decoded of the others, damaged or not."""
+    """The decoded images of the other files, damaged or not."""
     sound: Any
-    """And of all, when nothing is damaged."""
+    """The decoded images when nothing is damaged."""
 
     is_spoilt: bool = False
 

@@ -36,8 +36,8 @@ def descriptors():
     return len(os.listdir('/proc/self/fd'))
 
 def settle(most=1 << 20):
-    # Those who were told to end do so within a moment. Descriptors too: a thread that is just about to begin has no
-    # identity yet, and then it ends what was begun.
+    # Threads and processes that were asked to end do so within a moment. So do descriptors: a thread that is about to
+    # begin has no identity yet, and then it ends what was begun.
     ends_at = time.monotonic() + 10
     while True:
         gc.collect()

@@ -1,4 +1,4 @@
-"""Workers that take too much memory, and machines that have no shared memory with a name."""
+"""Workers that take too much memory, and machines without named shared memory."""
 
 import os
 import shutil

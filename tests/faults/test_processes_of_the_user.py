@@ -1,4 +1,4 @@
-"""Loaders in programs that have threads and processes of their own. Each program leaves nothing."""
+"""Loaders in programs with their own threads and processes. Each program leaves nothing behind."""
 
 import os
 import signal

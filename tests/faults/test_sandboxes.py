@@ -1,4 +1,4 @@
-"""Where the system refuses what it mostly gives: memory files, the CPUs of a process, threads, `/proc`."""
+"""Systems that refuse memory files, CPU affinity, threads or `/proc`."""
 
 import errno
 import os
@@ -121,7 +121,7 @@ def test_an_index_is_kept_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_user_without_a_home_reads_record_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # nobody's number, as in a container
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # a user without an entry, as in a container
     ps.write_tfrecord(tmp_path / "a.tfrecord", [b"abc", b"defg"])
     assert len(ps.from_tfrecord(tmp_path / "a.tfrecord", features=None)) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == [".a.tfrecord.index", "a.tfrecord"]

@@ -1,4 +1,4 @@
-"""Signals that are sent to workers, in the middle of their work: nobody sees a difference in the batches."""
+"""Signals to busy workers do not change the batches."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ KILL_COUNT = 30
 
 
 class Traced:
-    """A function that says who ran it, and takes a moment of Python: about 0.1 ms."""
+    """A function that logs its process and computes for about 0.1 ms."""
 
     def __init__(self) -> None:
         self._log = SharedLog()
@@ -40,7 +40,7 @@ class Traced:
         return x * 3 + total * 0
 
     def pids(self) -> list[int]:
-        """Who ran it, the last one last."""
+        """The processes that ran it, in order."""
         return [int(pid) for pid in self._log.values()]
 
     def last_alive(self) -> int | None:
@@ -231,7 +231,7 @@ def _no_signals_of_children() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_no_signals_of_children")
 def test_a_program_that_ignores_its_childrens_ends_loses_nothing(oracle: list[Any]) -> None:
-    # The system then reaps workers itself, and nobody learns how they ended.
+    # The system then reaps workers itself, so how they ended stays unknown.
     traced = Traced()
 
     def after(batch: int) -> None:

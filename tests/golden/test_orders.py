@@ -69,7 +69,7 @@ def words_of(seed: int, depth: int, epoch: int, index: int) -> dict[str, list[in
 
 
 def computed() -> dict[str, list[dict[str, Any]]]:
-    """What the file holds, computed now."""
+    """Returns the content of the file, computed now."""
     return {
         "orders": [
             {"n": n, "seed": seed, "epoch": epoch, "window": window, "at": positions_of(n).tolist()}

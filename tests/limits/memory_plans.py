@@ -1,7 +1,7 @@
-"""Plans whose memory is measured, and a program that runs one of them and says what it took.
+"""Plans whose memory is measured, and a program that runs one of them and prints its memory.
 
-`python memory_plans.py NAME EXECUTOR FOLDER` prints JSON; `test_memory_table.py` says what has to be so. A batch of
-these plans has 4 to 15 MiB, so that one too many is more than what the memory of an interpreter varies by.
+`python memory_plans.py NAME EXECUTOR FOLDER` prints JSON, which `test_memory_table.py` checks. Batches of these plans
+have 4 to 15 MiB, so one batch too many exceeds the usual variation of an interpreter's memory.
 """
 
 import json
@@ -30,24 +30,24 @@ WAITING = "elements of a stream that wait, and what steps hold that see them in 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan, and what is known of its memory before it runs."""
+    """A plan, and its memory as known before it runs."""
 
     make: Callable[[Path], ps.Dataset]
     limit_mib: float
-    """The limit that it is run with: at most a tenth more than it needs. Worker processes come on top."""
+    """The limit of the run, at most a tenth above the need. Worker processes come on top."""
     largest: str = "the ring after"
-    """What is named where the limit is too low."""
+    """The largest item, which the refusal names."""
     cure: str = "a smaller prefetch"
     own_mib: float = 0
-    """What the user's function takes by itself in the middle of an element, or the decoder of an image."""
+    """Temporary memory of the user's function, or of the image decoder."""
     more_mib: float = 0
-    """What worker processes need more, beside themselves: memory that threads have in common."""
+    """More memory on worker processes, which threads share."""
     process_count: int = WORKER_COUNT
-    """Worker processes: those that were asked for, one to read a stream besides, or that one alone."""
+    """Worker processes: the requested ones and one that reads a stream, or that one alone."""
     gives_way: bool = False
-    """Whether less is kept under a lower limit, and it is refused only far below what is projected."""
+    """Whether the plan keeps less under a lower limit, and is refused only far below the projection."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the loader."""
+    """Options of the loader."""
 
 
 def frames(folder: Path) -> ps.Dataset:

@@ -1,4 +1,4 @@
-"""Memory, measured in fresh processes: bounded, known ahead, the same for any size of the data.
+"""Memory is bounded, known ahead, and independent of the size of the data. Fresh processes measure it.
 
 Private + shared memory is the kernel's `RssAnon + RssShmem`; pages of files are counted apart.
 """

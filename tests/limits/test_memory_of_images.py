@@ -1,4 +1,4 @@
-"""Memory of a folder of images: what tf.data's users see climb through the first epoch stays where it is."""
+"""Memory of a folder of images does not grow through the first epoch, as it does with tf.data."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ import penstock.image
 dataset = ps.image_dataset_from_directory(sys.argv[1], image_size=(180, 180), seed=1, verbose=False)
 taken, early, kept = 0, 0, []
 with dataset.loader("threads", workers=2) as loader:
-    for epoch in range(3):
+    for epoch in range(2):
         for images, labels in loader:
             taken += len(labels)
             # Some are held at first, so that no slot is used for the first time when it is late.
@@ -56,7 +56,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_memory_is_the_ring_and_an_allowance_and_flat(fresh_python: Run, photographs: Path) -> None:
     result = measured(fresh_python(EPOCHS, str(photographs), timeout_s=240))
-    assert result["taken"] == 9000
+    assert result["taken"] == 6000
     assert result["peak"] <= result["ring"] + 64 * MIB
     assert result["growth"] <= 4 * MIB  # after the first 50 batches
     assert result["ring"] <= result["projected"] <= result["ring"] + 8 * MIB

@@ -1,4 +1,4 @@
-"""Memory of streams, measured in fresh processes: what was announced and an allowance, and flat over many epochs."""
+"""Memory of streams stays within projection and allowance, and flat over epochs. Fresh processes measure it."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ print(json.dumps({
 """
 
 WORKER_NBYTES = 45 * MIB
-"""What is allowed for a worker process; see "Memory words" in the documentation."""
+"""The allowance for a worker process."""
 
 
 @pytest.mark.parametrize(

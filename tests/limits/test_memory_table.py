@@ -1,16 +1,16 @@
-"""Memory of a table of plans, each in a fresh process: no more is taken than was said, and than was allowed.
+"""Memory of a table of plans, each in a fresh process, stays within the projection and the limit.
 
     peak <= projected + overhead <= limit        (on threads: projected <= limit)
 
 `projected` is `loader.projected_nbytes`. The overhead measured here is
 
-- in this process up to 8 MiB: code that is run for the first time, threads, what a stream's generator has in hand;
-- up to 45 MiB for each worker process: an interpreter, NumPy, this package, OpenCV where images are decoded;
-- for each worker what the user's function takes while it runs, or the decoder of an image, which the table says.
+- in this process up to 8 MiB: code that runs for the first time, threads, the current elements of generators;
+- up to 45 MiB for each worker process: an interpreter, NumPy, this package, OpenCV if images are decoded;
+- for each worker the temporary memory of the user's function or of the image decoder, as given in the table.
 
-The C library keeps memory that was freed, for each thread about twice the largest array; how much is nobody's promise.
-So it is told to give arrays back at once, or 8 MiB would be too few to see a batch too many. Left alone, all has to be
-within the 48 MiB that are allowed to this process (`PARENT_NBYTES`).
+The C library keeps freed memory, about twice the largest array for each thread, without any guarantee. So an
+environment variable makes it return arrays at once; otherwise a batch too many could hide in 8 MiB. Without that
+variable, all must stay within the 48 MiB that this process may take (`PARENT_NBYTES`).
 """
 
 import subprocess
@@ -35,9 +35,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 OVERHEAD_NBYTES = 8 * MIB
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "50000"}
-"""Frames, of 60 kB, go back to the system when they are freed: what the C library keeps is looked at below."""
+"""Freed frames of 60 kB return to the system at once; another test leaves them to the C library."""
 INLINE = ("shuffled frames", "shard of mapped batches", "padded_batch", "generator and map")
-"""Plans of which less is projected where nobody but the consumer works; of the others the formula is the same."""
+"""Plans with a smaller projection on the inline executor; for the others the formula is the same."""
 ROWS = [(name, executor) for name in PLANS for executor in ("threads", "processes")]
 ROWS += [(name, "inline") for name in INLINE]
 

@@ -1,6 +1,6 @@
-"""What a report says of another number of workers, beside a run with so many.
+"""A report's estimate for another number of workers is close to a run with that number.
 
-In a file of its own, for worker processes that stay for other tests would share the work.
+In its own file, because worker processes that other tests keep would share the work.
 """
 
 import time

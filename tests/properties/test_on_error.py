@@ -317,7 +317,7 @@ def cases(draw: st.DrawFn, max_steps: int = 4) -> Case:
 
 
 def batches(case: Case, policy: str, size: int, epoch: int, drop_remainder: bool) -> list[list[int]] | None:
-    """What a loader gives; None where a whole batch has failed, which is an error."""
+    """Returns the batches of a loader, or None if all elements of a batch failed, which is an error."""
     values = case.elements(epoch)
     if policy == "skip":
         values = [x for x in values if x is not BAD]

@@ -1,4 +1,4 @@
-"""What holds for any plan holds in worker processes, and for any table of workers that die."""
+"""Properties of any plan hold in worker processes, and for any table of worker deaths."""
 
 from collections.abc import Iterator
 from typing import Any

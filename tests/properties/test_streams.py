@@ -108,7 +108,7 @@ def _assert_resumes(plan: Plan, first: tuple[str, int], second: tuple[str, int],
     assert len(text.encode()) < 500
     with _run(second, plan, prefetch) as loader:
         loader.set_state(json.loads(text))
-        # After the last batch of an epoch whose length nobody knows, it is still the rest of that epoch: none.
+        # After the last batch of an epoch of unknown length, the state is still in that epoch, and the rest is empty.
         at = epoch if cut < count or state["epoch"] == epoch else epoch + 1
         wanted = plan.elements(at)[cut if at == epoch else 0 :]
         for element, want in zip(loader, wanted, strict=True):
@@ -137,7 +137,7 @@ def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, run: tuple[st
         assert_same(batch, want)
 
 
-# What the models take from the library: an order of a window, and a deal.
+# Two things that the models take from the library: the order of a window, and a deal.
 
 
 @settings(max_examples=25)
