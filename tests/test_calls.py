@@ -195,7 +195,7 @@ def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsy
     ):
         with pytest.raises(ps.SourceError, match=r"^The current folder was deleted, .* absolute paths\.$"):
             call()
-    for command in (["inspect", "x.npy"], ["check", "train:dataset"], ["doctor"]):
+    for command in (["inspect", "x.npy"], ["check", "train:dataset"]):
         assert cli.main(command) == 1
         assert f"penstock {command[0]}: The current folder was deleted, so" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="nothing of the sort"):
