@@ -159,6 +159,7 @@ def test_an_object_that_answers_with_something_else_when_asked_again_is_told() -
         assert result.ok == (not found)
 
 
+@pytest.mark.slow
 def test_streams_that_give_something_else_when_begun_again_are_told_and_what_they_draw_from() -> None:
     def drawn(*_: Any) -> Iterator[Any]:
         yield from np.random.rand(3)
@@ -249,6 +250,7 @@ def test_arguments_without_a_meaning_are_refused() -> None:
         ps.range(0).check()
 
 
+@pytest.mark.slow
 def test_a_function_over_a_stream_that_would_end_the_program_does_not_end_the_check() -> None:
     def leave(x: Any) -> Any:
         if x == 5:

@@ -145,7 +145,7 @@ def imports_of(source: str, file: str) -> list[Import]:
                     yield Import(file, child.lineno, f"{child.module}.{name.name}", in_function, for_types)
             else:
                 is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-                is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+                is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
                 yield from visit(child, in_function or is_function, for_types or is_for_types)
 
     return list(visit(ast.parse(source, file), in_function=False, for_types=False))

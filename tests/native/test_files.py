@@ -259,6 +259,7 @@ FOREIGN_FAULT = """
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.skipif("native" not in ENGINES, reason="the extension is not built")
 @pytest.mark.parametrize(
     ("before", "after", "message"),

@@ -259,6 +259,7 @@ def test_many_threads_may_submit_and_wait(implementation):
         assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ENGINES)
 def test_a_forked_child_leaves_the_engine_alone(implementation):
     script = """
@@ -326,6 +327,7 @@ def test_ctrl_c_interrupts_a_wait_at_any_moment(implementation):
     assert np.median(delays) < 0.05
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_forgotten_ends_with_the_program():
     script = """
         import numpy as np
@@ -351,6 +353,7 @@ def test_the_log_says_once_that_the_extension_is_missing(caplog):
     assert "not compiled" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_environment_chooses_numpy():
     done = subprocess.run(
         [sys.executable, "-c", "from penstock import native; print(native.implementation()); native.Engine(1).close()"],

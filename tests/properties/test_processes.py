@@ -29,7 +29,8 @@ def _assert_delivers(plan: Plan, workers: int) -> None:
                 assert_same(batch, want)
 
 
-@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.slow
+@pytest.mark.usefixtures("five_workers_stay")
 @pytest.mark.parametrize("workers", [1, 2])
 @given(plan=plans())
 @settings(max_examples=15)
@@ -48,7 +49,8 @@ def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, wor
 RUNS = [("inline", 1), ("processes", 2), ("threads", 2), ("processes", 1)]
 
 
-@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.slow
+@pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(max_steps=3), prefetch=st.integers(1, 5))
 @settings(max_examples=8)
 def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
@@ -63,7 +65,8 @@ def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, pref
     assert_resumes_exactly(plan.dataset, executors=[*RUNS, ("processes", 5)], prefetch=prefetch)
 
 
-@pytest.mark.usefixtures("workers_stay")
+@pytest.mark.slow
+@pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(), seed=st.integers(0, 9))
 @settings(max_examples=10)
 def test_batches_that_somebody_keeps_stay_as_they_were(plan: Plan, seed: int) -> None:

@@ -52,8 +52,13 @@ def as_bytes(elements):
     return [element.tobytes() for element in elements]
 
 
-@pytest.mark.parametrize("executor", ["inline", "threads"])
-@pytest.mark.parametrize("verdict", [408, 429, 500, 502, 503, 504, "reset", "cut"])
+@pytest.mark.parametrize(
+    ("verdict", "executor"),
+    [
+        *((verdict, "threads") for verdict in (408, 429, 500, 502, 503, 504, "reset", "cut")),
+        *((verdict, "inline") for verdict in (503, "reset", "cut")),
+    ],
+)
 def test_what_fails_for_a_moment_is_asked_for_again_and_counted(server, tmp_path, verdict, executor):
     ds = records(server)
     server.begin_with(lambda number, headers: verdict if number % 3 == 1 else None)
