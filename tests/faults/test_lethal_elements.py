@@ -67,7 +67,7 @@ def test_what_cannot_be_replaced_in_a_batch_of_one_piece_is_an_error_that_says_w
         lengths(PADDED["padded_batch"](), tmp_path / "bad.jsonl", "replace")
     (note,) = caught.value.__notes__
     assert "batch 1 of epoch 0 is made in one piece by padded_batch(4)" in note
-    assert "on_error='skip' looks at elements before they go into a batch" in note
+    assert "on_error='skip' tries elements before they go into a batch" in note
 
 
 def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_was_to_stand_in_for_a_lethal_element_and_is_lethal_too_is_an_error
         assert next(batches).tolist() == [0, 1, 2, 3]
         with pytest.raises(ps.WorkerError, match="on element 6 of epoch 0") as caught:
             next(batches)
-    assert "they died of the one that was to stand in its place, too" in caught.value.__notes__[0]
+    assert "the element that replaced it crashed them too" in caught.value.__notes__[0]
 
 
 FLAT_MAP = """
