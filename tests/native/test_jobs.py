@@ -202,6 +202,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
     array = np.arange(200_000, dtype=np.uint8).reshape(100, 2000)
     array.tofile(path)
     rng = np.random.default_rng(0)
+    gc.collect()  # descriptors of earlier tests
     descriptors = len(os.listdir("/proc/self/fd"))
     for moment in range(1000 if implementation == "native" else 100):
         engine = ENGINES[implementation](int(rng.integers(1, 4)))
@@ -217,7 +218,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
         del engine, sources
     gc.collect()
     assert thread_names() == []
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 @pytest.mark.parametrize("implementation", ENGINES)

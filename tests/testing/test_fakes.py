@@ -100,7 +100,7 @@ def test_gate_holds_readers_in_other_processes(start: Start) -> None:
 def test_waits_at_a_gate_end(start: Start) -> None:
     source = GatedSource(RangeSource(9), closed={2}, deadline_s=0.2)
     assert output(start(source, 2)) == ["TimeoutError the gate before element 2 was not opened within 0.2 s"]
-    with pytest.raises(TimeoutError, match=r"^nobody read elements \[7\] within 0\.2 s$"):
+    with pytest.raises(TimeoutError, match=r"^no worker read elements \[7\] within 0\.2 s$"):
         source.wait_for_reads({2, 7})
 
 
