@@ -195,7 +195,8 @@ def test_a_batch_that_jax_put_on_the_cpu_without_a_copy_keeps_its_slot():
 
 def test_dropping_the_adapter_ends_its_loader_and_its_threads():
     before = set(threading.enumerate())
-    adapter, model = numbered().to_keras(workers=2), compiled_model()
+    # A function runs on threads of Python; a plan that only moves bytes has none.
+    adapter, model = numbered().map(lambda batch: batch).to_keras(executor="threads", workers=2), compiled_model()
     model.fit(adapter, validation_data=numbered().to_keras(training=False), epochs=2, verbose=0)
     model.predict(adapter, verbose=0)
     workers = set(threading.enumerate()) - before
