@@ -3,7 +3,7 @@
 The clock is read for each unit, each read and each chunk of calls, and elements are always counted. More facts, such as
 CPU time or the time of a single call, would cost too much in a short unit. So every few milliseconds one short unit is
 *sampled*, and stands for the short units since the last sample. For long units, and for long steps within short units,
-all times are kept. See design/0014-cost-of-measuring.md.
+all times are kept. See design/0012-reports.md.
 """
 
 import time

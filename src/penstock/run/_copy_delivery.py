@@ -10,7 +10,7 @@ Guarantees.
 - Batches come in the order of positions. A job writes into its slot alone, and a slot belongs to one job.
 - Ctrl-C costs nothing. It can strike `take` between any two bytecodes. Slots and jobs that it cut off are in neither
   `_pending` nor `Ring.free`. If the next batch is not the one that is asked for, or no job is pending, `_start` begins
-  again: it cancels all jobs, waits until no thread writes any more, and collects the slots that are not leased.
+  again.
 - A slot is free, pending, or leased. `Ring.hand_out` leaves two slots unleased, so a job for the next batch can always
   be submitted.
 
@@ -113,7 +113,7 @@ class CopyDelivery(DeliveryBase):
                 self._wait_on(position, job, timeout_s)
         except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
             self.require_open()
-            self._start((-1, -1))
+            self._abandon()
             return self.take(position, timeout_s)
         except CopyError as error:
             pending.popleft()
@@ -124,14 +124,17 @@ class CopyDelivery(DeliveryBase):
 
     def _start(self, position: Position) -> None:
         """Begins again at a position."""
+        self._abandon()
+        self._compute(position)
+        self._issue()
+
+    def _abandon(self) -> None:
+        """Cancels all jobs, waits until no thread writes any more, and collects the slots that are not leased."""
         while not self._engine.cancel(self._job, 1.0):
             self.require_open()
         self._pending.clear()
         self._ahead.clear()
         self.ring.reclaim(set())
-        if position[1] >= 0:
-            self._compute(position)
-            self._issue()
 
     def _issue(self) -> None:
         """Submits a job for each slot that is free."""

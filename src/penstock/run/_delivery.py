@@ -210,12 +210,7 @@ class Delivery(DeliveryBase, Client):
     # The consumer's side.
 
     def seek(self, position: Position, consumed: int = -1) -> None:
-        """Makes this the next batch. Work under way is kept if it leads there.
-
-        Args:
-            position: The batch.
-            consumed: Streams: `consumed` after the batch before it, in another run; -1 if unknown.
-        """
+        """See `DeliveryBase.seek`."""
         self.require_open()
         with self._lock:
             self._seek(position, consumed)
@@ -233,19 +228,7 @@ class Delivery(DeliveryBase, Client):
             self._feed.stir()
 
     def take(self, position: Position, timeout_s: float) -> Tree:
-        """Waits for a batch and hands it out. One consumer at a time; the caller sees to that.
-
-        Returns `END_OF_EPOCH` if the epoch, whose length was not known, has no such batch.
-
-        Args:
-            position: The batch: the one after the last that was taken, or the last that was sought.
-            timeout_s: How long workers may stand still.
-
-        Raises:
-            DeadlineError: Nothing moved for `timeout_s`. The message names the elements under way.
-            LoaderError: The loader was closed meanwhile.
-            Exception: The error of the first row that failed.
-        """
+        """See `DeliveryBase.take`."""
         self.require_open()  # before the lock: in a child of fork() the lock may never be released
         if self.ring.interrupts:
             self.pass_on_interrupt()

@@ -1,7 +1,7 @@
 """Files whose bytes are in memory: in the page cache, or files without another place.
 
 A file in memory, on tmpfs or without a name, accepts seals, and a file on a disk does not. A file that is sealed
-against shrinking can be read through a mapping without the risk of SIGBUS (`design/0001-reading-rows.md`).
+against shrinking can be read through a mapping without the risk of SIGBUS (`design/0006-limits-of-python-threads.md`).
 """
 
 import errno
