@@ -529,3 +529,20 @@ def test_an_interrupt_is_delivered_while_next_waits() -> None:
         timer.join()
         gate.open()
         assert [int(batch[0]) for batch in iterator] == [3, 4, 5, 6, 7]
+
+
+def test_batches_that_were_read_come_before_the_error_of_a_replaced_file(tmp_path: Path) -> None:
+    path = tmp_path / "frames.npy"
+    np.save(path, np.arange(40.0).reshape(40, 1))
+    with ps.from_npy(path).batch(1).loader("threads", prefetch=4) as loader:
+        batches = iter(loader)
+        first = next(batches)  # the batches behind it are submitted
+        np.save(tmp_path / "other.npy", np.zeros((40, 1)))
+        (tmp_path / "other.npy").replace(path)
+        found = [float(first[0, 0])]
+        with pytest.raises(ps.SourceError, match="was replaced") as caught:
+            for batch in batches:
+                found.append(float(batch[0, 0]))
+    assert found == list(range(len(found)))
+    assert len(found) >= 2
+    assert caught.value.__notes__[0] == f"This was in batch {len(found)} of epoch 0."

@@ -147,6 +147,8 @@ class CopyDelivery(DeliveryBase):
                 for file in self._files:
                     require_same(file, int(copies[0][2][0]))
             except PenstockError as error:
+                if self._pending:
+                    return  # the batches before it come first; `_start` raises the error in its place
                 raise _in_batch(error, position) from None
             slot = free.pop()
             parts = []
