@@ -541,8 +541,7 @@ def test_batches_that_were_read_come_before_the_error_of_a_replaced_file(tmp_pat
         (tmp_path / "other.npy").replace(path)
         found = [float(first[0, 0])]
         with pytest.raises(ps.SourceError, match="was replaced") as caught:
-            for batch in batches:
-                found.append(float(batch[0, 0]))
+            found.extend(float(batch[0, 0]) for batch in batches)
     assert found == list(range(len(found)))
     assert len(found) >= 2
     assert caught.value.__notes__[0] == f"This was in batch {len(found)} of epoch 0."
