@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import penstock as ps
 from penstock.testing import assert_fits, assert_same, copied
-from penstock.testing.strategies import Plan
-from penstock.testing.stream_strategies import EPOCHS, deal, shuffled, streams
+from penstock.testing.strategies import EPOCHS, Plan, deal, shuffled, streams
 
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""

@@ -1,48 +1,56 @@
-"""Random plans for Hypothesis, each with a perfect model: what its elements are, in plain lists.
+"""Random plans for Hypothesis, each with a perfect model: its elements in plain lists.
 
 A model is a function from an epoch to the list of all its elements. Each verb below stands beside its meaning in
-that language, written from the meanings and not from the code: no indices of indices, no batches, no memory. What
-cannot be said in another way, the order of a shuffle and the numbers of an element, is taken from
-`penstock.base._random`.
+that language, written from the meanings and not from the code: no indices of indices, no batches, no memory. The order
+of a shuffle and the numbers of `random_map` cannot be described in another way, so they come from
+`penstock.base._random`. The order of a windowed shuffle of a stream and the choices of `mix` come from the library
+itself, run on bare numbers. This shows that they depend on nothing else. That they are right has tests of its own.
 
     @given(plans())
     def test_elements_are_those_of_the_model(plan):
         for index, element in enumerate(plan.elements(0)):
             assert_same(plan.dataset[index], element)
+
+`plans()` have random access. `streams()` begin at a generator, or where a step such as `filter` makes a stream.
 """
 
 import functools
-from collections.abc import Callable
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock._constructors import concatenate, from_arrays, interleave, range as range_of, zip as zip_of
+from penstock import concatenate, from_arrays, from_generator, interleave, mix, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute
+from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._shuffle import repeats
 
 MAX_LENGTH = 24
 """Largest number of elements in a plan. Every property concerns small numbers."""
+EPOCHS = range(3)
+"""A stream may be longer in another epoch. In these it has at most `MAX_LENGTH` elements."""
+INT64 = ArraySpec((), np.dtype("int64"))
 
 Elements = Callable[[int], list[Tree]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dataset, and what it should give."""
+    """A dataset, and its expected elements."""
 
     dataset: Dataset
     elements: Elements
     """The model: an epoch's elements, in order."""
     depth: int = 0
-    """How many `random_map` steps are below, on the way that has most."""
-    is_short: bool = False
-    """Whether some element may have a shorter first axis: there is a short batch."""
+    """The number of `random_map` steps below, on the path with most."""
 
     def __len__(self) -> int:
         return len(self.elements(0))
@@ -50,10 +58,33 @@ class Plan:
     def __repr__(self) -> str:
         return f"\n{self.dataset}\n"
 
-    def then(self, dataset: Dataset, elements: Elements, **changes: Any) -> "Plan":
-        """This plan with one more step."""
-        facts = {"depth": self.depth, "is_short": self.is_short} | changes
-        return Plan(dataset, functools.cache(elements), **facts)
+    def then(self, dataset: Dataset, elements: Elements, depth: int | None = None) -> "Plan":
+        """Adds a step."""
+        return Plan(dataset, functools.cache(elements), self.depth if depth is None else depth)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has no random access."""
+        return self.dataset.access == "stream"
+
+    @property
+    def specs(self) -> tuple[ArraySpec, ...]:
+        """The spec of each leaf."""
+        return Spec.of(self.dataset.element_spec).leaves
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all elements have one shape: there is no short batch."""
+        return not any(None in leaf.shape for leaf in self.specs)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a leaf is text or bytes."""
+        return any(leaf.dtype.itemsize == 0 for leaf in self.specs)
+
+
+Verb = Callable[[st.DrawFn, Plan], Plan | None]
+"""Adds a step to a plan, or returns None where the step does not apply."""
 
 
 class Pair(NamedTuple):
@@ -63,42 +94,158 @@ class Pair(NamedTuple):
     right: Tree
 
 
-# Functions for `map`: of any tree, and of each leaf alone. Their names show in the plan.
+# Functions of the user. Their names show in the plan.
 
 
 def double(element: Tree) -> Tree:
-    """Twice each leaf, in its own dtype; in place, for what a function gets is its own."""
+    """Doubles each leaf in its own dtype, and in place, because a function's arrays are its own."""
     return _each(lambda leaf: np.add(leaf, leaf, out=leaf if leaf.shape else None), element)
 
 
 def reverse_rows(element: Tree) -> Tree:
-    """The first axis backwards; a view of what it was given."""
+    """Reverses the first axis, as a view of its argument."""
     return _each(lambda leaf: leaf[::-1] if leaf.shape else leaf, element)
 
 
 def total(element: Tree) -> Tree:
-    """One number a leaf."""
+    """Returns one number for each leaf."""
     return _each(np.sum, element)
 
 
 def named(element: Tree) -> Tree:
-    """A dict in an order that is not the alphabet's, with the element as it is and a flag."""
+    """Returns a dict in an order that is not alphabetical."""
     return {"value": element, "flag": True}
 
 
 def listed(element: Tree) -> Tree:
-    """A list, which is a leaf, beside the element."""
+    """Returns a list, which is a leaf, beside the element."""
     return (element, [1.5, 2.5])
 
 
+def labelled(element: Tree) -> Tree:
+    """Returns the element beside a number computed from it."""
+    return {"z": element, "a": checksum(element)}
+
+
 def jitter(element: Tree, rng: np.random.Generator) -> Tree:
-    """The element beside two numbers drawn for it."""
+    """Returns the element beside two random numbers."""
     return Pair(element, rng.integers(0, 1000, 2))
+
+
+def checksum(element: Tree) -> int:
+    """Computes a number from all values of an element. It decides irregularly what becomes of the element."""
+    return zlib.crc32(repr([np.asarray(leaf).tolist() for leaf in _tree.flatten(element)[0]]).encode())
+
+
+def digit(element: Tree) -> int:
+    """Returns a number that `bucket_by_length` takes for a length."""
+    return checksum(element) % 10
+
+
+class Kept:
+    """A function for `filter` that leaves out one element of every `one_of`. With 1 it leaves out all."""
+
+    def __init__(self, one_of: int) -> None:
+        self._one_of = one_of
+
+    def __call__(self, element: Tree) -> bool:
+        """Whether the element stays."""
+        return checksum(element) % self._one_of != 0
+
+
+def copies(element: Tree) -> Iterator[Tree]:
+    """Yields the element none to two times, for `flat_map`."""
+    yield from [element] * (checksum(element) % 3)
+
+
+def numbers(element: Tree) -> Dataset:
+    """Returns a dataset of none to three integers, for `flat_map`."""
+    return range_of(checksum(element) % 4)
+
+
+# Generators.
+
+
+def words(count: int) -> Iterator[Tree]:
+    """Yields text, bytes, and arrays of many lengths, which are views of one array."""
+    buffer = np.zeros(7, np.int16)
+    for i in range(count):
+        buffer[:] = i
+        raw = b"\0" * (i % 4) + b"." * (i % 4 > 0)
+        yield {"text": "né" * (i % 3), "raw": raw, "row": buffer[: i * 5 % 8], "i": np.int8(i)}
+
+
+WORDS_SPEC = {
+    "text": ArraySpec((), np.dtype("U")),
+    "raw": ArraySpec((), np.dtype("S")),
+    "row": ArraySpec((None,), np.dtype("int16")),
+    "i": ArraySpec((), np.dtype("int8")),
+}
+
+
+def ragged(count: int) -> Iterator[Tree]:
+    """Yields arrays with two axes that differ, in the other order of bytes."""
+    for i in range(count):
+        yield np.full((i * 3 % 4, 2, i % 3), i, ">f4")
+
+
+RAGGED_SPEC = ArraySpec((None, 2, None), np.dtype(">f4"))
+
+
+def pairs(count: int) -> Iterator[Tree]:
+    """Yields pairs of an array, which is the same object every time, and a Python number."""
+    buffer = np.zeros((2, 3), np.uint8)
+    for i in range(count):
+        buffer[:] = np.arange(6, dtype=np.uint8).reshape(2, 3) + i
+        yield buffer, i / 2
+
+
+def dealt(shard_index: int, shard_count: int, count: int) -> Iterator[Tree]:
+    """Yields the integers of a shard."""
+    yield from range(shard_index, count, shard_count)
+
+
+# Trees.
 
 
 def _each(function: Callable[[Any], Any], element: Tree) -> Tree:
     leaves, structure = _tree.flatten(element)
     return structure.unflatten([function(np.asarray(leaf)) for leaf in leaves])
+
+
+def _own(element: Tree) -> Tree:
+    """Copies the element, as a function gets it. Text stays as it is."""
+    leaves, structure = _tree.flatten(element)
+    return structure.unflatten([leaf if isinstance(leaf, (str, bytes)) else np.array(leaf)[()] for leaf in leaves])
+
+
+def _as_leaves(element: Tree) -> Tree:
+    leaves, structure = _tree.flatten(element)
+    return structure.unflatten([leaf if isinstance(leaf, (str, bytes)) else np.asarray(leaf) for leaf in leaves])
+
+
+def _stacked(elements: list[Tree]) -> Tree:
+    structure = _tree.flatten(elements[0])[1]
+    columns = zip(*(_tree.flatten(element)[0] for element in elements), strict=True)
+    return structure.unflatten([np.stack(column) for column in columns])
+
+
+def _padded(elements: list[Tree], fill: Any) -> Tree:
+    structure = _tree.flatten(elements[0])[1]
+    stacked = []
+    for column in zip(*(_tree.flatten(element)[0] for element in elements), strict=True):
+        leaves = [np.asarray(leaf) for leaf in column]
+        shape = np.max([leaf.shape for leaf in leaves], axis=0).astype(int)
+        stacked.append(np.full((len(leaves), *shape), fill, leaves[0].dtype))
+        for row, leaf in enumerate(leaves):
+            corner: Any = (row, *map(slice, leaf.shape))
+            stacked[-1][corner] = leaf
+    return structure.unflatten(stacked)
+
+
+def _parts(element: Tree) -> list[Tree]:
+    leaves, structure = _tree.flatten(element)
+    return [structure.unflatten([leaf[k] for leaf in leaves]) for k in range(len(leaves[0]))]
 
 
 # Data.
@@ -114,19 +261,33 @@ def _arrays(draw: st.DrawFn) -> Plan:
     x = np.arange(count * 6, dtype=np.float32).reshape(count, 3, 2)
     y = np.arange(count, dtype=np.uint8)
     tree: Tree = draw(st.sampled_from([x, (x,), {"y": y, "x": x}, Pair(x, (y, x[:, 0]))]))
-    leaves, structure = _tree.flatten(tree)
-    return Plan(
-        from_arrays(tree),
-        lambda epoch: [structure.unflatten([leaf[i].copy() for leaf in leaves]) for i in range(count)],
-    )
+    return Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
 
 
-# Verbs. Each returns None where it does not apply.
+def _generated(draw: st.DrawFn) -> Plan:
+    fn, spec = draw(st.sampled_from([(words, WORDS_SPEC), (ragged, RAGGED_SPEC), (pairs, None)]))
+    count = 12 - draw(st.integers(0, 12 if spec is not None else 11))
+    length = draw(st.sampled_from([None, count])) if count else None
+    dataset = from_generator(fn, count, element_spec=spec, length=length)
+    return Plan(dataset, lambda epoch: [_as_leaves(_own(x)) for x in fn(count)])
+
+
+def _dealt(draw: st.DrawFn) -> Plan:
+    count, shards = 12 - draw(st.integers(0, 11)), draw(st.integers(2, 5))
+    dataset = from_generator(dealt, count, element_spec=INT64, shards=shards)
+    return Plan(dataset, lambda epoch: [np.array(i) for i in range(count)])
+
+
+def _made_a_stream(draw: st.DrawFn) -> Plan:
+    plan = draw(plans(max_steps=3))
+    return _grown(draw, plan, draw(st.sampled_from([_filter, _flat_map])))
+
+
+# Verbs with random access.
 
 
 def _map(draw: st.DrawFn, p: Plan) -> Plan | None:
-    choices = [double, named] + ([] if p.is_short else [reverse_rows, total, listed])
-    fn = draw(st.sampled_from(choices))
+    fn = draw(st.sampled_from([double, named] + [reverse_rows, total, listed] * p.is_uniform))
     return p.then(p.dataset.map(fn), lambda epoch: [_as_leaves(fn(_own(x))) for x in p.elements(epoch)])
 
 
@@ -137,26 +298,33 @@ def _random_map(draw: st.DrawFn, p: Plan) -> Plan | None:
         rng = ElementRng(seed, depth)
         return [_as_leaves(jitter(_own(x), rng.at(epoch, i))) for i, x in enumerate(p.elements(epoch))]
 
-    return p.then(p.dataset.random_map(jitter, seed=seed), elements, depth=depth)
+    # A stream may be empty, and then has no element 0 whose result would be the spec.
+    spec = Pair(p.dataset.element_spec, ArraySpec((2,), np.dtype("int64"))) if p.is_stream else None
+    return p.then(p.dataset.random_map(jitter, seed=seed, element_spec=spec), elements, depth)
 
 
 def _cast(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.has_text:
+        return None
     dtype = draw(st.sampled_from(["float32", "int64", "float64"]))
     return p.then(p.dataset.cast(dtype), lambda epoch: [_each(lambda x: x.astype(dtype), e) for e in p.elements(epoch)])
 
 
 def _slice(draw: st.DrawFn, p: Plan) -> Plan | None:
-    chosen = draw(st.slices(len(p)))
+    if p.is_stream:
+        chosen = slice(draw(st.integers(0, 3)), draw(st.none() | st.integers(3, 20)), draw(st.integers(1, 3)))
+    else:
+        chosen = draw(st.slices(len(p)))
     return p.then(p.dataset[chosen], lambda epoch: p.elements(epoch)[chosen])
 
 
 def _take(draw: st.DrawFn, p: Plan) -> Plan | None:
-    n = draw(st.integers(0, len(p) + 2))
+    n = 20 - draw(st.integers(0, 20))
     return p.then(p.dataset.take(n), lambda epoch: p.elements(epoch)[:n])
 
 
 def _skip(draw: st.DrawFn, p: Plan) -> Plan | None:
-    n = draw(st.integers(0, len(p)))
+    n = draw(st.integers(0, 6))
     return p.then(p.dataset.skip(n), lambda epoch: p.elements(epoch)[n:])
 
 
@@ -167,88 +335,99 @@ def _shard(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _repeat(draw: st.DrawFn, p: Plan) -> Plan | None:
-    k = draw(st.integers(1, 3))
+    k = draw(st.sampled_from([2, 3, 1, 0]))
     return p.then(p.dataset.repeat(k), lambda epoch: [x for r in range(k) for x in p.elements(epoch * k + r)])
 
 
 def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
     seed, reshuffle = draw(st.integers(0, 3)), draw(st.booleans())
-    window = draw(st.none() | st.integers(1, len(p) + 1))
+    window = draw(st.integers(1, 9) if p.is_stream else st.none() | st.integers(1, len(p) + 1))
 
     def elements(epoch: int) -> list[Tree]:
         values, era = p.elements(epoch), epoch if reshuffle else 0
         positions, n = np.arange(len(values)), len(values)
         if window is None:
-            return [values[i] for i in permute(positions, n, seed=seed, epoch=era)]
-        return [values[i] for i in local_permute(positions, n, seed=seed, epoch=era, window=window)]
+            order: Any = permute(positions, n, seed=seed, epoch=era)
+        elif p.is_stream:
+            order = shuffled(n, seed, window, era)
+        else:
+            order = local_permute(positions, n, seed=seed, epoch=era, window=window)
+        return [values[i] for i in order]
 
     return p.then(p.dataset.shuffle(seed, window=window, reshuffle=reshuffle), elements)
 
 
+@functools.cache
+def shuffled(count: int, seed: int, window: int, epoch: int) -> list[int]:
+    """Returns the order in which `count` elements of a stream leave a shuffle window."""
+    stream = from_generator(range(count), element_spec=INT64).shuffle(seed, window=window)
+    with stream.loader(executor="inline") as loader:
+        loader.set_state(loader.get_state() | {"epoch": epoch})
+        return [int(x) for x in loader]
+
+
 def _cache(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if p.depth or p.dataset._node.randomness.reorders:
+    if p.depth or p.dataset._node.randomness.reorders or p.dataset.length == math.inf:
         return None
-    limit = draw(st.none() | st.integers(1, 1000))
+    limit = draw(st.sampled_from([100, 1 << 20] + [1, 1000, None] * (not p.is_stream)))
     return p.then(p.dataset.cache(limit=limit), lambda epoch: p.elements(0))
 
 
 def _batch(draw: st.DrawFn, p: Plan) -> Plan | None:
-    return None if p.is_short else _batches(draw(st.integers(1, 5)), p, draw(st.booleans()))
+    return _batches(draw(st.integers(1, 5)), p, draw(st.booleans())) if p.is_uniform else None
 
 
 def _batches(size: int, p: Plan, drop_remainder: bool = False) -> Plan:
-    def elements(epoch: int) -> list[Tree]:
-        values = p.elements(epoch)
-        cuts = [values[start : start + size] for start in range(0, len(values), size)]
-        return [_stacked(cut) for cut in cuts if len(cut) == size or not drop_remainder]
+    dataset = p.dataset.batch(size, drop_remainder=drop_remainder)
+    return p.then(dataset, lambda epoch: [_stacked(cut) for cut in _cuts(p.elements(epoch), size, drop_remainder)])
 
-    is_short = not drop_remainder and len(p) % size != 0
-    return p.then(p.dataset.batch(size, drop_remainder=drop_remainder), elements, is_short=is_short)
+
+def _cuts(values: list[Tree], size: int, drop_remainder: bool) -> list[list[Tree]]:
+    cuts = [values[start : start + size] for start in range(0, len(values), size)]
+    return [cut for cut in cuts if len(cut) == size or not drop_remainder]
 
 
 def _unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
-    shapes = {np.shape(leaf)[:1] for x in p.elements(0) for leaf in _tree.flatten(x)[0]}
-    if len(shapes) != 1 or shapes in ({()}, {(0,)}) or p.is_short:
+    sizes = {(leaf.max_shape or ())[:1] for leaf in p.specs}
+    if len(sizes) != 1 or sizes <= {(), (0,)} or not (p.is_stream or p.is_uniform):
         return None
     return p.then(p.dataset.unbatch(), lambda epoch: [part for x in p.elements(epoch) for part in _parts(x)])
 
 
 def _batch_and_unbatch(draw: st.DrawFn, p: Plan) -> Plan | None:
-    # The short batch is where `unbatch` expects it, with or without steps between that keep order and number.
-    size = draw(st.integers(1, 5))
-    if p.is_short:
+    # `unbatch` finds the short batch also below steps that keep order and number.
+    size, is_mapped = draw(st.integers(1, 5)), draw(st.booleans())
+    if not p.is_uniform:
         return None
-    batches, twice = p.dataset.batch(size), draw(st.booleans())
-    if not twice:
+    batches = p.dataset.batch(size)
+    if not is_mapped:
         return p.then(batches.unbatch(), p.elements)
     return p.then(batches.map(double).unbatch(), lambda epoch: [double(_own(x)) for x in p.elements(epoch)])
 
 
 def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
     length, shift, stride = (draw(st.integers(1, 3)) for _ in range(3))
-    if p.is_short:
+    if not p.is_uniform:
         return None
-    labels = draw(st.none() | st.lists(st.integers(0, 1), min_size=len(p), max_size=len(p)))
+    count = 0 if p.is_stream else len(p)
+    labels = draw(st.none() | st.lists(st.integers(0, 1), min_size=count, max_size=count)) if count else None
+    span = (length - 1) * stride + 1
 
     def elements(epoch: int) -> list[Tree]:
-        # Groups are runs of one label, and windows are made in each group alone.
+        # Groups are runs of one label. Each has windows of its own.
         runs: list[list[Tree]] = []
         for i, x in enumerate(p.elements(epoch)):
             if i == 0 or (labels is not None and labels[i] != labels[i - 1]):
                 runs.append([])
             runs[-1].append(x)
-        span = (length - 1) * stride + 1
-        return [
-            _stacked(run[start : start + span : stride])
-            for run in runs
-            for start in range(0, len(run) - span + 1, shift)
-        ]
+        places = [(run, start) for run in runs for start in range(0, len(run) - span + 1, shift)]
+        return [_stacked(run[start : start + span : stride]) for run, start in places]
 
     return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels), elements)
 
 
 def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
-    # Counts alone; fractions and overlapping windows have tests of their own.
+    # Counts alone. Fractions and overlapping windows have tests of their own.
     first = draw(st.integers(0, len(p)))
     seed, part = draw(st.none() | st.integers(0, 3)), draw(st.integers(0, 1))
     if p.dataset._node.randomness.reorders or p.dataset._node.overlap != "none" or repeats(p.dataset._node):
@@ -262,12 +441,89 @@ def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(p.dataset.split(first, len(p) - first, seed=seed)[part], elements)
 
 
-# Verbs of several datasets: of a plan and of another that grew out of it, whose elements look the same.
+# Verbs that make streams, or need one.
+
+
+def _filter(draw: st.DrawFn, p: Plan) -> Plan | None:
+    fn = Kept(draw(st.sampled_from([2, 3, 4, 5, 1])))
+    return p.then(p.dataset.filter(fn), lambda epoch: [x for x in p.elements(epoch) if fn(x)])
+
+
+def _flat_map(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if draw(st.booleans()):
+        dataset = p.dataset.flat_map(numbers, element_spec=INT64)
+        return p.then(dataset, lambda e: [np.int64(i) for x in p.elements(e) for i in range(checksum(x) % 4)])
+    dataset = p.dataset.flat_map(copies, element_spec=p.dataset.element_spec)
+    return p.then(dataset, lambda epoch: [y for x in p.elements(epoch) for y in copies(x)])
+
+
+def _map_with_spec(draw: st.DrawFn, p: Plan) -> Plan | None:
+    fn, spec = double, p.dataset.element_spec
+    if p.has_text or draw(st.booleans()):
+        fn, spec = labelled, {"z": spec, "a": INT64}
+    dataset = p.dataset.map(fn, element_spec=spec)
+    return p.then(dataset, lambda epoch: [_as_leaves(fn(_own(x))) for x in p.elements(epoch)])
+
+
+def _repeat_for_ever(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Its rounds in the first epoch are the input's epochs. The model does not know the rounds of another epoch.
+    if "repeat()" in repr(p.dataset) or p.dataset._node.randomness.reorders or p.depth:
+        return None
+    if not all(p.elements(epoch) for epoch in range(12)):
+        return None
+    n = draw(st.integers(0, 20))
+
+    def elements(epoch: int) -> list[Tree]:
+        return list(itertools.islice((x for r in itertools.count() for x in p.elements(r)), n))
+
+    return p.then(p.dataset.repeat().take(n), elements)
+
+
+def _padded_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if not _can_pad(p):
+        return None
+    most = 1 if any(leaf.dtype.kind == "b" for leaf in p.specs) else 2  # a bool cannot hold a 2
+    size, drop, fill = draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(0, most))
+    dataset = p.dataset.padded_batch(size, padding_values=fill, drop_remainder=drop)
+    return p.then(dataset, lambda epoch: [_padded(cut, fill) for cut in _cuts(p.elements(epoch), size, drop)])
+
+
+def _bucket_by_length(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if not _can_pad(p):
+        return None
+    edges = sorted(draw(st.sets(st.integers(1, 9), max_size=3)))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=len(edges) + 1, max_size=len(edges) + 1))
+    drop = draw(st.booleans())
+
+    def elements(epoch: int) -> list[Tree]:
+        buckets: list[list[Tree]] = [[] for _ in sizes]
+        given = []
+        for x in p.elements(epoch):
+            number = sum(edge <= digit(x) for edge in edges)
+            buckets[number].append(x)
+            if len(buckets[number]) == sizes[number]:
+                given.append(_padded(buckets[number], 0))
+                buckets[number] = []
+        return given + [_padded(bucket, 0) for bucket in buckets if bucket and not drop]
+
+    return p.then(p.dataset.bucket_by_length(digit, edges, sizes, drop_remainder=drop), elements)
+
+
+def _can_pad(p: Plan) -> bool:
+    return all(leaf.dtype.kind in "iufb" for leaf in p.specs)
+
+
+# Verbs of several datasets: of a plan, and of others that grew out of it, whose elements look the same.
 
 
 def _relative(draw: st.DrawFn, p: Plan) -> Plan:
-    verb = draw(st.sampled_from([_shuffle, _slice, _repeat]))
-    return _grown(draw, p, verb)
+    verbs: list[Verb] = [_shuffle, _take, _skip, _repeat, _filter] if p.is_stream else [_shuffle, _slice, _repeat]
+    return _grown(draw, p, draw(st.sampled_from(verbs)))
+
+
+def _part(draw: st.DrawFn, p: Plan) -> Plan:
+    q, n = _relative(draw, p), draw(st.integers(0, 8))
+    return q.then(q.dataset.take(n), lambda epoch: q.elements(epoch)[:n])
 
 
 def _zip(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -281,80 +537,115 @@ def _zip(draw: st.DrawFn, p: Plan) -> Plan | None:
     def elements(epoch: int) -> list[Tree]:
         return [make(x, y) for x, y in zip(p.elements(epoch)[:n], q.elements(epoch)[:n], strict=True)]
 
-    return p.then(zip_of(make(a, b)), elements, depth=max(p.depth, q.depth))
+    return p.then(zip_of(make(a, b)), elements, max(p.depth, q.depth))
+
+
+def _zip_of_streams(draw: st.DrawFn, p: Plan) -> Plan | None:
+    q = _relative(draw, p) if draw(st.booleans()) else draw(plans(max_steps=2))
+    if None not in (p.dataset.length, q.dataset.length) and p.dataset.length != q.dataset.length:
+        return None
+    dataset, depth = zip_of((p.dataset, q.dataset)), max(p.depth, q.depth)
+    return p.then(dataset, lambda epoch: list(zip(p.elements(epoch), q.elements(epoch), strict=False)), depth)
 
 
 def _concatenate(draw: st.DrawFn, p: Plan) -> Plan | None:
-    q = _relative(draw, p)
-    return p.then(concatenate([p.dataset, q.dataset]), lambda e: _end_to_end([p.elements(e), q.elements(e)]))
-
-
-def _end_to_end(lists: list[list[Tree]]) -> list[Tree]:
-    return [element for each in lists for element in each]
-
-
-def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
-    # Their first axes may differ where one of them varies; places are as large as the larger one's.
-    if p.is_short:
-        return None
-    one, two = (_batches(draw(st.integers(1, 4)), p) for _ in range(2))
-    if not (one.is_short or two.is_short):
-        return None
-    join, deal = draw(st.sampled_from([(concatenate, _end_to_end), (interleave, _in_turn)]))
-    dataset = join([one.dataset, two.dataset])
-    return p.then(dataset, lambda epoch: deal([one.elements(epoch), two.elements(epoch)]), is_short=True)
+    q = _part(draw, p)
+    return p.then(concatenate([p.dataset, q.dataset]), lambda epoch: p.elements(epoch) + q.elements(epoch))
 
 
 def _interleave(draw: st.DrawFn, p: Plan) -> Plan | None:
-    hands = [p, _relative(draw, p), _relative(draw, p)]
-    dataset = interleave([hand.dataset for hand in hands])
-    return p.then(dataset, lambda epoch: _in_turn([hand.elements(epoch) for hand in hands]))
+    hands = [_part(draw, p) for _ in range(draw(st.integers(2, 4)))]
+    cycle, block = (draw(st.none() | st.integers(1, 4)), draw(st.integers(1, 3))) if p.is_stream else (None, 1)
+    dataset = interleave([hand.dataset for hand in hands], cycle_length=cycle, block_length=block)
+    return p.then(dataset, lambda epoch: dealt_in_cycles([each.elements(epoch) for each in hands], cycle, block))
 
 
-def _in_turn(lists: list[list[Tree]]) -> list[Tree]:
-    decks, dealt = [list(each) for each in lists], []
-    while any(decks):
-        dealt += [deck.pop(0) for deck in decks if deck]
-    return dealt
+def dealt_in_cycles(lists: list[list[Tree]], cycle: int | None = None, block: int = 1) -> list[Tree]:
+    """Interleaves as `tf.data`: a place whose input has ended passes its turn, and takes the next input in the next."""
+    waiting = [list(each) for each in lists]
+    places: list[list[Tree] | None] = [None] * min(cycle or len(waiting), len(waiting))
+    given: list[Tree] = []
+    while waiting or any(place is not None for place in places):
+        for number, place in enumerate(places):
+            if place is None and waiting:
+                place = waiting.pop(0)
+            if place is None:
+                continue
+            given += place[:block]
+            places[number] = place[block:] if len(place) >= block else None
+    return given
 
 
-def _own(element: Tree) -> Tree:
-    """The element as a function gets it: its arrays are its own."""
-    return _each(lambda leaf: leaf.copy()[()], element)
+def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # First axes may differ where one of them varies. Places are as large as the larger one's.
+    if not p.is_uniform:
+        return None
+    one, two = (_batches(draw(st.integers(1, 4)), p) for _ in range(2))
+    if one.is_uniform and two.is_uniform:
+        return None
+    if draw(st.booleans()):
+        return p.then(concatenate([one.dataset, two.dataset]), lambda e: one.elements(e) + two.elements(e))
+    dataset = interleave([one.dataset, two.dataset])
+    return p.then(dataset, lambda epoch: dealt_in_cycles([one.elements(epoch), two.elements(epoch)]))
 
 
-def _as_leaves(value: Tree) -> Tree:
-    return _each(np.asarray, value)
+def _mix(draw: st.DrawFn, p: Plan) -> Plan | None:
+    hands = [p, _part(draw, p)]
+    weights, seed = draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)), draw(st.integers(0, 3))
+    dataset = mix([hand.dataset for hand in hands], weights, seed)
+
+    def elements(epoch: int) -> list[Tree]:
+        lists = [iter(hand.elements(epoch)) for hand in hands]
+        given = []
+        for number in deal(tuple(weights), seed):
+            try:
+                given.append(next(lists[number]))
+            except StopIteration:
+                break
+        return given
+
+    return p.then(dataset, elements)
 
 
-def _stacked(elements: list[Tree]) -> Tree:
-    structure = _tree.flatten(elements[0])[1]
-    columns = zip(*(_tree.flatten(element)[0] for element in elements), strict=True)
-    return structure.unflatten([np.stack(column) for column in columns])
+@functools.cache
+def deal(weights: tuple[float, ...], seed: int, count: int = 1024) -> list[int]:
+    """Returns the number of the input of each element of a mix."""
+    datasets = [from_generator([k] * (count + 1), element_spec=INT64) for k in range(len(weights))]
+    return [int(x) for x in mix(datasets, weights, seed).take(count)]
 
 
-def _parts(element: Tree) -> list[Tree]:
-    leaves, structure = _tree.flatten(element)
-    return [structure.unflatten([leaf[k] for leaf in leaves]) for k in range(len(leaves[0]))]
-
-
-DATA = [_range, _arrays]
-VERBS = [
-    _map, _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _batch_and_unbatch,
-    _windows, _split, _zip, _concatenate, _interleave, _batches_of_two_sizes, _cache,
+COMMON: list[Verb] = [
+    _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
+    _interleave, _cache,
+]  # fmt: skip
+VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes]
+STREAM_VERBS: list[Verb] = [
+    *COMMON, _filter, _flat_map, _map_with_spec, _repeat_for_ever, _padded_batch, _bucket_by_length, _zip_of_streams,
+    _mix,
 ]  # fmt: skip
 
 
-def _grown(draw: st.DrawFn, plan: Plan, verb: Callable[[st.DrawFn, Plan], Plan | None]) -> Plan:
-    """The plan with one more step, or as it was if the step does not apply, or leaves nothing, or too much."""
+def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
+    """Adds a step, unless it does not apply, gives too much, or certainly gives nothing."""
     grown = verb(draw, plan)
-    return plan if grown is None or not 0 < len(grown) <= MAX_LENGTH else grown
+    if grown is None or grown.dataset.length == 0:
+        return plan
+    return plan if any(len(grown.elements(epoch)) > MAX_LENGTH for epoch in EPOCHS) else grown
 
 
 @st.composite
 def plans(draw: st.DrawFn, max_steps: int = 5) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
-    plan: Plan = draw(st.sampled_from(DATA))(draw)
+    plan: Plan = draw(st.sampled_from([_range, _arrays]))(draw)
     for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
+        plan = _grown(draw, plan, verb)
+    return plan
+
+
+@st.composite
+def streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
+    """Random streams of up to `max_steps` steps, with their model. An epoch may be empty."""
+    plan: Plan = draw(st.sampled_from([_dealt, _generated, _generated, _generated, _made_a_stream]))(draw)
+    for verb in draw(st.lists(st.sampled_from(STREAM_VERBS), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
