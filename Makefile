@@ -3,8 +3,10 @@
 #   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
 #                ARGS=--quick: a film of 120 MB, one epoch
 #   make test    every test: the fast set first, on a machine without frameworks     (under 25 minutes)
-#   make check   format, lint, types
+#   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
+#   make dist    the sdist, and a wheel for this platform, in dist/
+#   make sanitize   the tests of the copy engine under AddressSanitizer, UBSan and ThreadSanitizer (Linux, GCC)
 #   make clean   removes the results
 #
 # While you work: `make test-fast` (a minute), `make format`.
@@ -16,7 +18,8 @@ SHELL := bash
 # With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
-.PHONY: demo test test-fast test-framework test-keras test-faults test-limits check format bench clean
+.PHONY: demo test test-fast test-framework test-keras test-faults test-limits check check-native sanitize dist format
+.PHONY: bench clean
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
 PYTHON :=
@@ -68,16 +71,50 @@ check: $(STAMP)-check
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	@if command -v $(CXX) >/dev/null; then $(MAKE) --no-print-directory check-native; fi
+
+# The copy engine: format, and warnings are errors.
+NATIVE := $(wildcard src/penstock/native/*.?pp tests/native/*.cpp)
+CMAKE := $(PY) -m cmake
+CONFIGURE = $(CMAKE) -S . -DPython_EXECUTABLE=$(abspath $(PY)) -DPENSTOCK_WERROR=ON --log-level=WARNING
+check-native: $(STAMP)-check
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE)
+	$(CONFIGURE) -B build/check -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE) --build build/check
+
+# Left out: the oracle, programs of their own (they load the ordinary build), and rows of megabytes.
+SANITIZED := not numpy and not divided and not other_faults and not forked and not forgotten and not environment
+PRELOAD = $(shell $(CXX) -print-file-name=libasan.so):$(shell $(CXX) -print-file-name=libstdc++.so)
+sanitize: $(STAMP)-core $(STAMP)-check
+	$(CONFIGURE) -B build/address -DPENSTOCK_SANITIZE=address
+	$(CMAKE) --build build/address
+	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=detect_leaks=0 \
+		$(PY) -m pytest -p tests.native.sanitized tests/native --numprocesses=0 -k "$(SANITIZED)" $(ARGS)
+	$(CONFIGURE) -B build/thread -DPENSTOCK_SANITIZE=thread
+	$(CMAKE) --build build/thread
+	setarch -R build/thread/races
+
+dist: $(STAMP)-dist
+	rm -rf dist
+	$(PY) -m build --outdir dist/built .
+	mv dist/built/*.tar.gz dist/
+	if [ -x $(VENV)/bin/auditwheel ]; then \
+		PATH=$(abspath $(VENV)/bin):$$PATH $(VENV)/bin/auditwheel repair --wheel-dir dist dist/built/*.whl; \
+	else \
+		mv dist/built/*.whl dist/; \
+	fi
+	rm -rf dist/built
 
 format: $(STAMP)-check
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/clang-format -i $(NATIVE)
 
 bench: $(STAMP)-bench
 	@for file in $(BENCH); do echo "== $$file"; $(PY) "$$file" $(ARGS); done
 
 clean:
-	rm -rf .venv .venv-* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist src/penstock/native/*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip: 25.1 is the first that knows dependency groups.
@@ -116,4 +153,9 @@ $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml
 $(STAMP)-check: $(STAMP)-venv pyproject.toml
 	$(INSTALLING)
 	$(PIP_INSTALL) -e . --group check
+	touch $@
+
+$(STAMP)-dist: $(STAMP)-venv pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) --group dist
 	touch $@

@@ -207,9 +207,10 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
     for moment in range(1000 if implementation == "native" else 100):
         engine = ENGINES[implementation](int(rng.integers(1, 4)))
         sources = [engine.memory(array), engine.file(path, 0, 100, 2000, mapped=bool(moment % 2))]
-        out = np.zeros((100, 2000), np.uint8)
-        for number in range(4):
-            engine.submit(number, [(source, np.arange(100), out, None, None) for source in sources])
+        outs = np.zeros((4, 2, 100, 2000), np.uint8)
+        for number, pair in enumerate(outs):
+            copies = zip(sources, pair, strict=True)
+            engine.submit(number, [(source, np.arange(100), out, None, None) for source, out in copies])
         engine.advise(sources[1], np.arange(100))
         for _ in range(int(rng.integers(0, 2000))):
             pass

@@ -164,9 +164,9 @@ template <class In, class Out> UNCHECKED_CAST void run(const uint8_t *source, ui
 
 template <class In> constexpr ConvertFunction row(int out) {
     constexpr ConvertFunction FUNCTIONS[KIND_COUNT] = {
-        run<In, Bool>,     run<In, int8_t>,   run<In, int16_t>,        run<In, int32_t>,       run<In, int64_t>,
-        run<In, uint8_t>,  run<In, uint16_t>, run<In, uint32_t>,       run<In, uint64_t>,      run<In, Half>,
-        run<In, float>,    run<In, double>,   run<In, Complex<float>>, run<In, Complex<double>>,
+        run<In, Bool>,    run<In, int8_t>,   run<In, int16_t>,        run<In, int32_t>,         run<In, int64_t>,
+        run<In, uint8_t>, run<In, uint16_t>, run<In, uint32_t>,       run<In, uint64_t>,        run<In, Half>,
+        run<In, float>,   run<In, double>,   run<In, Complex<float>>, run<In, Complex<double>>,
     };
     return FUNCTIONS[out];
 }

@@ -46,8 +46,7 @@ Span span_at(const Task &task, int64_t step, int64_t end) {
     } else if (layout.is_contiguous() && layout.stride == layout.nbytes && task.out_stride == task.out_nbytes) {
         int64_t most = std::min(end - step, std::max<int64_t>(1, MERGED_NBYTES / std::max<int64_t>(1, layout.nbytes)));
         int64_t n = 1;
-        while (n < most && task.rows[step + n] == row + n &&
-               (!task.out_rows || task.out_rows[step + n] == place + n)) {
+        while (n < most && task.rows[step + n] == row + n && (!task.out_rows || task.out_rows[step + n] == place + n)) {
             n++;
         }
         span.steps = n;
@@ -221,8 +220,8 @@ bool fail_first(const Task &task, int64_t begin, int64_t end, int64_t size, Fail
     return false;
 }
 
-// Whether the file is still long enough, after a copy. While a file becomes shorter, the kernel gives zeros for what lies
-// behind the new end in the last page (or in a larger piece of the cache), to mappings and to `pread`.
+// Whether the file is still long enough, after a copy. While a file becomes shorter, the kernel gives zeros for what
+// lies behind the new end in the last page (or in a larger piece of the cache), to mappings and to `pread`.
 bool has_all(const Task &task, int64_t begin, int64_t end, Failure *failure) {
     int64_t size = task.source->file->nbytes();
     return size >= task.high || !fail_first(task, begin, end, size, failure);
@@ -416,8 +415,8 @@ bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, c
         (reach < 0 ? low : high) += reach;
         if (dim_count == 0 && strides[i] == run) {
             run *= shape[i];
-        } else if (dim_count > 0 && static_cast<__int128>(dims[dim_count - 1].count) * dims[dim_count - 1].stride ==
-                                        strides[i]) {
+        } else if (dim_count > 0 &&
+                   static_cast<__int128>(dims[dim_count - 1].count) * dims[dim_count - 1].stride == strides[i]) {
             dims[dim_count - 1].count *= shape[i];
         } else {
             dims[dim_count++] = {shape[i], strides[i]};
@@ -460,8 +459,7 @@ void announce(const Source &source, const int64_t *rows, int64_t count) {
         return; // announcing cached rows costs about what reading them does
     }
     std::vector<int64_t> sorted(rows, rows + count);
-    std::sort(sorted.begin(), sorted.end(),
-              [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
+    std::sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
     auto low_of = [&](int64_t row) { return source.start(row) + source.layout.low; };
     auto high_of = [&](int64_t row) {
         return source.start(row) + (source.is_ragged() ? source.lengths[row] : source.layout.high);

@@ -50,11 +50,11 @@ struct Dim {
 
 // Where the bytes of an element lie: `run_nbytes` that follow one another, repeated along `dims` (outermost first).
 struct Layout {
-    int64_t count = 0;      // elements
-    int64_t stride = 0;     // from one element to the next
-    int64_t nbytes = 0;     // of one element, packed
+    int64_t count = 0;  // elements
+    int64_t stride = 0; // from one element to the next
+    int64_t nbytes = 0; // of one element, packed
     int64_t item_nbytes = 1;
-    int64_t run_nbytes = 0; // equals `nbytes` for a contiguous element
+    int64_t run_nbytes = 0;    // equals `nbytes` for a contiguous element
     int64_t low = 0, high = 0; // the bytes of an element lie within [low, high) of its start
     int dim_count = 0;
     Dim dims[MAX_DIMS];
@@ -100,8 +100,8 @@ struct Source {
     Layout layout;
     const uint8_t *base = nullptr; // MEMORY: element 0. MAPPED: byte 0 of the file
     File *file = nullptr;
-    int64_t offset = 0;            // of element 0 in the file
-    int64_t give_back_nbytes = 0;  // MAPPED: 0 keeps the pages
+    int64_t offset = 0;           // of element 0 in the file
+    int64_t give_back_nbytes = 0; // MAPPED: 0 keeps the pages
     // Ragged: where each element starts (an address, or an offset in the file) and its bytes.
     std::vector<int64_t> starts, lengths;
     std::vector<uint8_t> padding; // repeated behind short elements

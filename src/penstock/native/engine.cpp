@@ -40,8 +40,7 @@ bool wait_until(std::condition_variable &condition, std::unique_lock<std::mutex>
 } // namespace
 
 int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
 
@@ -358,7 +357,7 @@ bool Engine::close(int64_t until_ns) {
 
 void Engine::take_all(std::vector<Job *> *jobs) {
     std::lock_guard<std::mutex> lock(mutex_);
-    jobs->assign(jobs_.begin(), jobs_.end());
+    jobs->insert(jobs->end(), jobs_.begin(), jobs_.end());
     jobs_.clear();
 }
 

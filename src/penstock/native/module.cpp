@@ -28,16 +28,14 @@ constexpr int64_t STEP_NBYTES = 1 << 20;
 PyTypeObject *g_source_type = nullptr;
 
 struct PySource {
-    PyObject_HEAD
-    Source *source;
+    PyObject_HEAD Source *source;
     Py_buffer view; // MEMORY: keeps the array
     PyObject *keep; // ragged: the arrays
     PyObject *name;
 };
 
 struct PyEngine {
-    PyObject_HEAD
-    Engine *engine;
+    PyObject_HEAD Engine *engine;
     int64_t fork_count;
     int64_t waits, wait_ns;
     uint8_t *scratch; // for jobs that the submitting thread executes
@@ -82,9 +80,9 @@ bool element_of(PyObject *array, Element *element) {
     if (is_right) {
         const uint16_t one = 1;
         const char *native = *reinterpret_cast<const uint8_t *>(&one) == 1 ? "<i8" : ">i8";
-        *element = has_object == Py_True                                      ? OBJECTS
+        *element = has_object == Py_True                                 ? OBJECTS
                    : PyUnicode_CompareWithASCIIString(text, native) == 0 ? INT64
-                                                                             : OTHER;
+                                                                         : OTHER;
     }
     Py_XDECREF(text);
     Py_XDECREF(has_object);
@@ -745,7 +743,8 @@ PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t narg
 }
 
 // The source and the checked rows of a call. Returns null with an exception.
-const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows, int64_t *count) {
+const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows,
+                               int64_t *count) {
     if (nargs != 2 || Py_TYPE(args[0]) != g_source_type) {
         PyErr_SetString(PyExc_TypeError, "expected a source and rows");
         return nullptr;
@@ -829,10 +828,10 @@ PyObject *engine_stats(PyObject *object, PyObject *) {
         return raise_forked();
     }
     Engine::Stats stats = self->engine->stats();
-    return Py_BuildValue("{sLsLsLsLsLsLsL}", "busy_ns", static_cast<long long>(stats.busy_ns), "nbytes", static_cast<long long>(stats.nbytes), "jobs",
-                         static_cast<long long>(stats.jobs), "cpu_ns", static_cast<long long>(stats.cpu_ns), "waits",
-                         static_cast<long long>(self->waits), "wait_ns", static_cast<long long>(self->wait_ns),
-                         "announced", static_cast<long long>(stats.announced));
+    return Py_BuildValue("{sLsLsLsLsLsLsL}", "busy_ns", static_cast<long long>(stats.busy_ns), "nbytes",
+                         static_cast<long long>(stats.nbytes), "jobs", static_cast<long long>(stats.jobs), "cpu_ns",
+                         static_cast<long long>(stats.cpu_ns), "waits", static_cast<long long>(self->waits), "wait_ns",
+                         static_cast<long long>(self->wait_ns), "announced", static_cast<long long>(stats.announced));
 }
 
 PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *) {
@@ -844,8 +843,7 @@ PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *) {
         PyErr_Format(PyExc_ValueError, "an engine has 1 to 256 threads, not %d", thread_count);
         return nullptr;
     }
-    auto *self = reinterpret_cast<PyEngine *>(
-        reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0));
+    auto *self = reinterpret_cast<PyEngine *>(reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0));
     if (self == nullptr) {
         return nullptr;
     }
@@ -907,10 +905,8 @@ PyType_Spec engine_spec = {"penstock.native._engine.Engine", sizeof(PyEngine), 0
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, engine_slots};
 
 PyGetSetDef source_getset[] = {
-    {"count", source_length, nullptr, nullptr, nullptr},
-    {"row_nbytes", source_nbytes, nullptr, nullptr, nullptr},
-    {"name", source_name, nullptr, nullptr, nullptr},
-    {"access", source_access, nullptr, nullptr, nullptr},
+    {"count", source_length, nullptr, nullptr, nullptr}, {"row_nbytes", source_nbytes, nullptr, nullptr, nullptr},
+    {"name", source_name, nullptr, nullptr, nullptr},    {"access", source_access, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyType_Slot source_slots[] = {
@@ -939,8 +935,7 @@ int module_exec(PyObject *module) {
     }
     PyObject *engine_type = PyType_FromSpec(&engine_spec);
     PyObject *source_type = PyType_FromSpec(&source_spec);
-    if (engine_type == nullptr || source_type == nullptr ||
-        PyModule_AddObjectRef(module, "Engine", engine_type) != 0 ||
+    if (engine_type == nullptr || source_type == nullptr || PyModule_AddObjectRef(module, "Engine", engine_type) != 0 ||
         PyModule_AddObjectRef(module, "Source", source_type) != 0) {
         return -1;
     }
