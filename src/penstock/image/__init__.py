@@ -6,14 +6,13 @@
     batches = dataset.random_map(distort, seed=1).batch(32)
 
 Distortions: `_values` draws numbers, `_frame` finds images in elements, `_warp` joins several geometric changes to
-one, and `_distortion` is their base class. `_geometry`, `_bends`, `_pixels` and `_convert` hold the distortions, and
-`_compose` combines them. They release the GIL for all but some tens of microseconds an image.
+one, and `_distortion` is their base class. `_geometry`, `_pixels` and `_convert` hold the distortions, and `_compose`
+combines them. They release the GIL for all but some tens of microseconds an image.
 
 Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` and `_gif` decode, and
 `_resize` with `_taps` resizes. `_scratch` is the memory of a thread for that.
 """
 
-from penstock.image._bends import elastic as elastic, sine_warp as sine_warp
 from penstock.image._compose import (
     compose as compose,
     frozen as frozen,
@@ -26,11 +25,13 @@ from penstock.image._distortion import Distortion as Distortion
 from penstock.image._formats import ImageError as ImageError
 from penstock.image._geometry import (
     crop as crop,
+    elastic as elastic,
     flip as flip,
     resized_crop as resized_crop,
     rotate as rotate,
     scale as scale,
     shear as shear,
+    sine_warp as sine_warp,
     translate as translate,
 )
 from penstock.image._opencv import OpenCVMissingError as OpenCVMissingError
@@ -47,42 +48,9 @@ from penstock.image._resize import Resizing as Resizing, resize as resize
 from penstock.image._simplejpeg import SimpleJPEGMissingError as SimpleJPEGMissingError
 from penstock.image._values import exactly as exactly
 
-__all__ = [
-    "Decoding",
-    "Distortion",
-    "ImageError",
-    "OpenCVMissingError",
-    "Resizing",
-    "SimpleJPEGMissingError",
-    "blur",
-    "brightness",
-    "compose",
-    "contrast",
-    "crop",
-    "decode",
-    "elastic",
-    "erase",
-    "exactly",
-    "flip",
-    "frozen",
-    "noise",
-    "normalize",
-    "one_hot",
-    "one_of",
-    "resize",
-    "resized_crop",
-    "rotate",
-    "scale",
-    "sharpen",
-    "shear",
-    "sine_warp",
-    "smooth",
-    "sometimes",
-    "to_float",
-    "translate",
-]
-
-for _name in __all__:
+for _name, _value in list(globals().items()):
     # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
-    globals()[_name].__module__ = "penstock.image"
-del _name
+    if getattr(_value, "__module__", "").startswith("penstock.image."):
+        _value.__module__ = "penstock.image"
+__all__ = [_name for _name in globals() if not _name.startswith("_")]
+del _name, _value

@@ -1,9 +1,10 @@
 """Distortions made of distortions."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def compose(
         >>> image.shape, label
         ((32, 32, 3), np.int64(5))
     """
-    values = numbers("compose(): value", value)
+    values = numbers(value, "compose(): value")
     settings = Settings(
         on=on,
         masks=masks,
@@ -61,12 +62,12 @@ def compose(
         value=values if len(values) > 1 else values[0],
         data_format=data_format,
     )
-    return _Compose(_checked("compose()", distortions), settings)
+    return _Compose("compose", _checked("compose()", distortions), settings)
 
 
 def one_of(*distortions: Distortion) -> Distortion:
     """Applies one of several distortions, with equal probabilities."""
-    return _OneOf(_checked("one_of()", distortions))
+    return _OneOf("one_of", _checked("one_of()", distortions))
 
 
 def sometimes(probability: float, *distortions: Distortion) -> Distortion:
@@ -76,7 +77,8 @@ def sometimes(probability: float, *distortions: Distortion) -> Distortion:
         probability: 0 to 1.
         distortions: All or none are applied.
     """
-    return _Sometimes(chance("sometimes(): probability", probability), _checked("sometimes()", distortions))
+    likely = chance(probability, "sometimes(): probability")
+    return _Sometimes("sometimes", _checked("sometimes()", distortions), likely)
 
 
 def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
@@ -88,7 +90,7 @@ def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ArgumentError(f"frozen(): seed={seed!r} has to be an integer, and not negative.")
-    return _Frozen(_checked("frozen()", (distortion,)), int(seed))
+    return _Frozen("frozen", _checked("frozen()", (distortion,)), int(seed))
 
 
 def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]:
@@ -109,9 +111,15 @@ def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]
     return tuple(steps)
 
 
+_Groups = tuple[tuple[Distortion, ...], ...]
+"""Steps; neighbouring geometric steps are one group."""
+
+
+@dataclass(frozen=True, repr=False)
 class _Several(Distortion):
     """A distortion made of others, one after the other. It is geometric if all of them are."""
 
+    name: str
     steps: tuple[Distortion, ...]
 
     @property
@@ -119,16 +127,15 @@ class _Several(Distortion):
         return f"{self.name}({', '.join(step.title for step in self.steps)})"
 
     @cached_property
-    def is_geometric(self) -> bool:
+    def is_geometric(self) -> bool:  # type: ignore[override]  # depends on the steps
         return all(step.is_geometric for step in self.steps)
 
-    @property
-    def keeps_shapes(self) -> bool:
+    @cached_property
+    def keeps_shapes(self) -> bool:  # type: ignore[override]  # depends on the steps
         return all(step.keeps_shapes for step in self.steps)
 
     @cached_property
-    def _groups(self) -> tuple[tuple[Distortion, ...], ...]:
-        """The steps; neighbouring geometric steps are one group."""
+    def _groups(self) -> _Groups:
         groups: list[tuple[Distortion, ...]] = []
         for step in self.steps:
             if groups and step.is_geometric and groups[-1][0].is_geometric:
@@ -137,89 +144,68 @@ class _Several(Distortion):
                 groups.append((step,))
         return tuple(groups)
 
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        """Returns the groups to apply, and their random numbers."""
+        return self._groups, draws
+
     def apply(self, work: Work, draws: Draws) -> None:
-        for group in self._groups:
+        groups, draws = self._drawn(draws)
+        for group in groups:
             if group[0].is_geometric:
                 warp(group, work, draws)
             else:
                 group[0].apply(work, draws)
 
     def add_to(self, path: Path, draws: Draws) -> None:
-        for step in self.steps:
+        groups, draws = self._drawn(draws)
+        for step in itertools.chain(*groups):
             step.add_to(path, draws)
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self.steps))})"
+        return f"{self.name}({', '.join(self._arguments())})"
+
+    def _arguments(self) -> list[str]:
+        return list(map(repr, self.steps))
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class _Compose(_Several):
-    name: ClassVar[str] = "compose"
-    steps: tuple[Distortion, ...]
-    given: Settings
+    settings: Settings
 
-    @property
-    def settings(self) -> Settings:
-        return self.given
-
-    def __repr__(self) -> str:
+    def _arguments(self) -> list[str]:
         default = Settings()
-        values = {field.name: getattr(self.given, field.name) for field in fields(Settings)}
-        said = [f"{name}={value!r}" for name, value in values.items() if value != getattr(default, name)]
-        return f"compose({', '.join([*map(repr, self.steps), *said])})"
+        values = {field.name: getattr(self.settings, field.name) for field in fields(Settings)}
+        others = [f"{name}={value!r}" for name, value in values.items() if value != getattr(default, name)]
+        return [*super()._arguments(), *others]
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class _OneOf(_Several):
-    name: ClassVar[str] = "one_of"
-    steps: tuple[Distortion, ...]
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        self._chosen(draws).apply(work, draws)
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        self._chosen(draws).add_to(path, draws)
-
-    def _chosen(self, draws: Draws) -> Distortion:
-        return self.steps[int(draws.unit() * len(self.steps))]
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return ((self.steps[int(draws.unit() * len(self.steps))],),), draws
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class _Sometimes(_Several):
-    name: ClassVar[str] = "sometimes"
     probability: float
-    steps: tuple[Distortion, ...]
 
-    def apply(self, work: Work, draws: Draws) -> None:
-        if draws.happens(self.probability):
-            super().apply(work, draws)
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return self._groups if draws.happens(self.probability) else (), draws
 
-    def add_to(self, path: Path, draws: Draws) -> None:
-        if draws.happens(self.probability):
-            super().add_to(path, draws)
-
-    def __repr__(self) -> str:
-        return f"sometimes({self.probability:g}, {', '.join(map(repr, self.steps))})"
+    def _arguments(self) -> list[str]:
+        return [f"{self.probability:g}", *super()._arguments()]
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class _Frozen(_Several):
-    name: ClassVar[str] = "frozen"
-    steps: tuple[Distortion, ...]
     seed: int
 
-    def apply(self, work: Work, draws: Draws) -> None:
-        super().apply(work, self._own_draws())
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return self._groups, Draws(np.random.default_rng(self.seed), self)
 
-    def add_to(self, path: Path, draws: Draws) -> None:
-        super().add_to(path, self._own_draws())
-
-    def _own_draws(self) -> Draws:
-        return Draws(np.random.default_rng(self.seed), self)
-
-    def __repr__(self) -> str:
-        return f"frozen({self.steps[0]!r}, seed={self.seed})"
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), f"seed={self.seed}"]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
-from penstock.image._distortion import Distortion
+from penstock.image._distortion import Distortion, changes
 from penstock.image._frame import Array, Key, Work, place_of, replaced
 from penstock.image._values import Draws, numbers, whole
 
@@ -36,29 +36,23 @@ def to_float(dtype: Any = "float32") -> Distortion:
         raise ArgumentTypeError(f"to_float() takes a dtype, not {dtype!r}.") from None
     if found not in (np.float16, np.float32, np.float64):
         raise ArgumentError(f"to_float() makes float16, float32 or float64, not {found}.")
-    return _ToFloat(found.name)
+    return changes("to_float", _to_float, dtype=lambda _: found.name)
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _ToFloat(Distortion):
-    name: ClassVar[str] = "to_float"
-    dtype: str
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        for frame in work.images:
-            dtype, working = np.dtype(self.dtype), np.promote_types(self.dtype, np.float32)
-            frame.make_bools_floats()
-            if frame.dtype.kind == "f":
-                if frame.image.size and frame.image.max() > _ONE:
-                    raise ValueError(
-                        f"to_float() leaves floats as they are, and these go up to {frame.image.max():g}, not 1. Read "
-                        'the images with dtype="uint8"; or use normalize(0, 255), for levels up to 255.'
-                    )
-                frame.image = frame.image.astype(working, copy=False)
-            else:
-                frame.image = np.divide(frame.image, np.iinfo(frame.dtype).max, dtype=working)
-            frame.dtype = dtype
+def _to_float(work: Work, draws: Draws, name: str) -> None:
+    dtype, working = np.dtype(name), np.promote_types(name, np.float32)
+    for frame in work.images:
+        frame.make_bools_floats()
+        if frame.dtype.kind == "f":
+            if frame.image.size and frame.image.max() > _ONE:
+                raise ValueError(
+                    f"to_float() leaves floats as they are, and these go up to {frame.image.max():g}, not 1. Read the "
+                    'images with dtype="uint8"; or use normalize(0, 255), for levels up to 255.'
+                )
+            frame.image = frame.image.astype(working, copy=False)
+        else:
+            frame.image = np.divide(frame.image, np.iinfo(frame.dtype).max, dtype=working)
+        frame.dtype = dtype
 
 
 def normalize(mean: float | Sequence[float], std: float | Sequence[float]) -> Distortion:
@@ -68,35 +62,27 @@ def normalize(mean: float | Sequence[float], std: float | Sequence[float]) -> Di
         mean: In the units of the pixels at this step: 0 to 1 after `to_float()`. One number, or one for each channel.
         std: The same, above 0.
     """
-    means, stds = numbers("normalize(): mean", mean), numbers("normalize(): std", std)
+    means, stds = numbers(mean, "normalize(): mean"), numbers(std, "normalize(): std")
     if min(stds) <= 0:
         raise ArgumentError(f"normalize(): std={std!r} is a standard deviation, which is above 0.")
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise ArgumentError(f"normalize() has {len(means)} means and {len(stds)} standard deviations.")
-    count = max(len(means), len(stds))
-    return _Normalize(means * (count // len(means)), stds * (count // len(stds)))
+    return changes("normalize", _normalize, mean=lambda _: means, std=lambda _: stds)
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Normalize(Distortion):
-    name: ClassVar[str] = "normalize"
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        for frame in work.images:
-            frame.make_bools_floats()
-            image = frame.image
-            channel_count = image.shape[2] if image.ndim == 3 else 1
-            if len(self.mean) not in (1, channel_count):
-                raise ValueError(f"{self!r} is for {len(self.mean)} channels, and the image has {channel_count}.")
-            dtype = np.dtype(np.float64 if frame.dtype == np.float64 else np.float32)
-            # A row of pixels at once: an inner loop over three channels would take several times as long.
-            factors, shifts = _row(self.mean, self.std, image.shape[1:], dtype)
-            result = np.multiply(image.reshape(len(image), -1), factors, dtype=dtype)
-            result += shifts
-            frame.image, frame.dtype = result.reshape(image.shape), dtype
+def _normalize(work: Work, draws: Draws, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    for frame in work.images:
+        frame.make_bools_floats()
+        image = frame.image
+        wanted, count = max(len(mean), len(std)), image.shape[2] if image.ndim == 3 else 1
+        if wanted not in (1, count):
+            raise ValueError(f"normalize(mean={mean}, std={std}) is for {wanted} channels, and the image has {count}.")
+        dtype = np.dtype(np.float64 if frame.dtype == np.float64 else np.float32)
+        # A row of pixels at once: an inner loop over three channels would take several times as long.
+        factors, shifts = _row(mean, std, image.shape[1:], dtype)
+        result = np.multiply(image.reshape(len(image), -1), factors, dtype=dtype)
+        result += shifts
+        frame.image, frame.dtype = result.reshape(image.shape), dtype
 
 
 @lru_cache(maxsize=64)
@@ -126,7 +112,7 @@ def one_hot(count: int, *, on: Key | None = None) -> Callable[[Any], Any]:
         >>> penstock.from_arrays((np.zeros((2, 8, 8)), np.array([2, 0]))).map(one_hot(3, on=1))[0][1]
         array([0., 0., 1.], dtype=float32)
     """
-    return _OneHot(whole("one_hot(): count", count), on)
+    return _OneHot(whole(count, "one_hot(): count"), on)
 
 
 @final

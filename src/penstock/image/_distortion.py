@@ -1,17 +1,15 @@
-"""The base class of distortions: an immutable value that can be called, for `map` and `random_map`."""
+"""The base class of distortions, an immutable value that can be called, and the steps that all others consist of."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from penstock.image._frame import Settings, Work, distorted
-from penstock.image._values import Draws
+from penstock.image._values import Check, Draws
 from penstock.image._warp import Path
-
-_DEFAULTS: Final = Settings()
 
 
 class Distortion(ABC):
@@ -29,8 +27,17 @@ class Distortion(ABC):
     releases_gil: ClassVar[bool] = True
     """Threads run it in parallel, so `executor="auto"` chooses threads."""
 
-    name: ClassVar[str]
+    name: str
     """The name of the function that makes it."""
+
+    settings: Settings = Settings()
+    """The leaves that it distorts, and how."""
+
+    is_geometric: bool = False
+    """Whether it only moves pixels. Then it has `add_to`."""
+
+    keeps_shapes: bool = True
+    """Whether the result has the shape of the image. If not, all results have one size."""
 
     def __post_init__(self) -> None:
         # The label of its step. Without numbers, so that a run may go on after one was changed.
@@ -54,54 +61,66 @@ class Distortion(ABC):
         return distorted(element, self.settings, lambda work: self.apply(work, draws))
 
     @property
-    def settings(self) -> Settings:
-        """The leaves that it distorts, and how."""
-        return _DEFAULTS
-
-    @property
     def title(self) -> str:
         """Its name, and the names of its parts."""
         return self.name
-
-    @property
-    def is_geometric(self) -> bool:
-        """Whether it only moves pixels. Then it has `add_to`."""
-        return False
-
-    @property
-    def keeps_shapes(self) -> bool:
-        """Whether the result has the shape of the image."""
-        return True
 
     @abstractmethod
     def apply(self, work: Work, draws: Draws) -> None:
         """Replaces the images of the frames."""
 
-    def add_to(self, path: Path, draws: Draws) -> None:
-        """Adds itself to a warp, if `is_geometric`."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        if len(values) == 1:
-            return f"{self.name}({next(iter(values.values()))})"
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in values.items())})"
-
-
-class Geometry(Distortion):
-    """A distortion that moves pixels. Masks move with the images, and several in a row are one warp."""
-
-    @property
-    def is_geometric(self) -> bool:
-        return True
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        """Warps the frames."""
-        warp((self,), work, draws)
-
     @abstractmethod
     def add_to(self, path: Path, draws: Draws) -> None:
-        """Adds itself to a warp."""
+        """Adds itself to a warp, if `is_geometric`."""
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Step(Distortion):
+    """A distortion that is a function of the module: of frames, or, if it is geometric, of a warp."""
+
+    name: str
+    function: Callable[..., None]
+    """Takes the frames or the warp, the random numbers, and the values of the arguments."""
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    is_geometric: bool
+    keeps_shapes: bool
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        if self.is_geometric:
+            warp((self,), work, draws)
+        else:
+            self.function(work, draws, *self.values)
+
+    def add_to(self, path: Path, draws: Draws) -> None:
+        self.function(path, draws, *self.values)
+
+    def __repr__(self) -> str:
+        if len(self.values) == 1:
+            return f"{self.name}({self.values[0]})"
+        return f"{self.name}({', '.join(map('{}={}'.format, self.names, self.values))})"
+
+
+def changes(name: str, function: Callable[..., None], **arguments: Check) -> Step:
+    """Makes a distortion of pixel values, `function(work, draws, *values)`.
+
+    Args:
+        name: The name of the public function.
+        function: A function of this package, so that the distortion can be pickled.
+        arguments: A check for each argument, which returns its value.
+    """
+    values = tuple(check(f"{name}(): {argument}") for argument, check in arguments.items())
+    return Step(name, function, tuple(arguments), values, is_geometric=False, keeps_shapes=True)
+
+
+def moves(name: str, function: Callable[..., None], keeps_shapes: bool = True, **arguments: Check) -> Step:
+    """Makes a distortion that moves pixels, `function(path, draws, *values)`; see `changes`.
+
+    Masks move with the images, and several of them in a row are one warp.
+    """
+    made = changes(name, function, **arguments)
+    return Step(name, function, made.names, made.values, is_geometric=True, keeps_shapes=keeps_shapes)
 
 
 def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:

@@ -32,22 +32,15 @@ BORDERS: Final = {
     "wrap": cv2.BORDER_WRAP,
 }
 
+_AS_THEY_ARE: Final = ("uint8", "uint16", "int16", "float32", "float64")
+_CONVERTED: Final = {"bool": "uint8", "int8": "int16", "float16": "float32"}
 # The dtype that OpenCV computes in, for each dtype of an image. int32 and larger are exact within 2**53.
 _WORKING: Final = {
     np.dtype(given): np.dtype(working)
     for given, working in {
-        "uint8": "uint8",
-        "uint16": "uint16",
-        "int16": "int16",
-        "float32": "float32",
-        "float64": "float64",
-        "bool": "uint8",
-        "int8": "int16",
-        "float16": "float32",
-        "int32": "float64",
-        "uint32": "float64",
-        "int64": "float64",
-        "uint64": "float64",
+        **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
+        **_CONVERTED,
+        **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64"),
     }.items()
 }
 MAX_SIDE: Final = 32766

@@ -1,13 +1,17 @@
-"""Distortions that move pixels along straight lines. Each is a matrix, and a crop also changes the size."""
+"""Distortions that move pixels: along straight lines by a matrix, along curves, and crops, which change the size."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from functools import partial
+from typing import Any, Final, Literal
 
-from penstock.image._distortion import Distortion, Geometry
+import numpy as np
+
+from penstock.base._errors import ArgumentError
+from penstock.image._distortion import Distortion, moves
 from penstock.image._frame import MAX_SIDE
+from penstock.image._opencv import cv2
 from penstock.image._values import Amount, Draws, Range, chance, spread, whole
-from penstock.image._warp import Path
+from penstock.image._warp import Grid, Path
 
 _TRY_COUNT: Final = 10
 _ANYWHERE: Final = (0.0, 1.0)
@@ -27,19 +31,13 @@ def rotate(degrees: Amount) -> Distortion:
         >>> images.random_map(rotate(15), seed=1)[0].shape
         (32, 32, 3)
     """
-    return _Rotate(spread("rotate(): degrees", degrees, around=0))
+    return moves("rotate", _rotate, degrees=spread(degrees, around=0))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Rotate(Geometry):
-    name: ClassVar[str] = "rotate"
-    degrees: Range
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        angle = math.radians(draws.between(self.degrees))
-        cosine, sine = math.cos(angle), math.sin(angle)
-        path.about_centre(cosine, -sine, sine, cosine)
+def _rotate(path: Path, draws: Draws, degrees: Range) -> None:
+    angle = math.radians(draws.between(degrees))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    path.about_centre(cosine, -sine, sine, cosine)
 
 
 def shear(x: Amount, y: Amount = 0.0) -> Distortion:
@@ -49,22 +47,15 @@ def shear(x: Amount, y: Amount = 0.0) -> Distortion:
         x: Pixels to the right for each pixel up. 0.2 is -0.2 to 0.2.
         y: Pixels down for each pixel to the right.
     """
-    ranges = {"x": x, "y": y}
-    return _Shear(*(spread(f"shear(): {n}", v, around=0, least=-_STEEPEST, most=_STEEPEST) for n, v in ranges.items()))
+    bounds = {"around": 0, "least": -_STEEPEST, "most": _STEEPEST}
+    return moves("shear", _shear, x=spread(x, **bounds), y=spread(y, **bounds))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Shear(Geometry):
-    name: ClassVar[str] = "shear"
-    x: Range
-    y: Range
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        if self.x != (0, 0):
-            path.about_centre(1.0, draws.between(self.x), 0.0, 1.0)
-        if self.y != (0, 0):
-            path.about_centre(1.0, 0.0, -draws.between(self.y), 1.0)
+def _shear(path: Path, draws: Draws, x: Range, y: Range) -> None:
+    if x != (0, 0):
+        path.about_centre(1.0, draws.between(x), 0.0, 1.0)
+    if y != (0, 0):
+        path.about_centre(1.0, 0.0, -draws.between(y), 1.0)
 
 
 def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distortion:
@@ -75,22 +66,13 @@ def scale(factor: Amount = 0.0, *, x: Amount = 0.0, y: Amount = 0.0) -> Distorti
         x: An additional factor for the width.
         y: An additional factor for the height.
     """
-    ranges = {"factor": factor, "x": x, "y": y}
-    return _Scale(*(spread(f"scale(): {name}", value, around=1, least=0.01) for name, value in ranges.items()))
+    bounds = {"around": 1, "least": 0.01}
+    return moves("scale", _scale, factor=spread(factor, **bounds), x=spread(x, **bounds), y=spread(y, **bounds))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Scale(Geometry):
-    name: ClassVar[str] = "scale"
-    factor: Range
-    x: Range
-    y: Range
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        factor = draws.between(self.factor)
-        x, y = factor * draws.between(self.x), factor * draws.between(self.y)
-        path.about_centre(1 / x, 0.0, 0.0, 1 / y)
+def _scale(path: Path, draws: Draws, factor: Range, x: Range, y: Range) -> None:
+    both = draws.between(factor)
+    path.about_centre(1 / (both * draws.between(x)), 0.0, 0.0, 1 / (both * draws.between(y)))
 
 
 def translate(x: Amount, y: Amount) -> Distortion:
@@ -100,21 +82,12 @@ def translate(x: Amount, y: Amount) -> Distortion:
         x: Pixels to the right, also a fraction. 4 is -4 to 4.
         y: Pixels down.
     """
-    ranges = {"x": x, "y": y}
-    return _Translate(
-        *(spread(f"translate(): {n}", v, around=0, least=-MAX_SIDE, most=MAX_SIDE) for n, v in ranges.items())
-    )
+    bounds = {"around": 0, "least": -MAX_SIDE, "most": MAX_SIDE}
+    return moves("translate", _translate, x=spread(x, **bounds), y=spread(y, **bounds))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Translate(Geometry):
-    name: ClassVar[str] = "translate"
-    x: Range
-    y: Range
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        path.transform((1.0, 0.0, -draws.between(self.x), 0.0, 1.0, -draws.between(self.y)))
+def _translate(path: Path, draws: Draws, x: Range, y: Range) -> None:
+    path.transform((1.0, 0.0, -draws.between(x), 0.0, 1.0, -draws.between(y)))
 
 
 def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
@@ -124,21 +97,13 @@ def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
         horizontal: Probability of a swap of left and right; 1 is always.
         vertical: Probability of a swap of top and bottom, independent of the other.
     """
-    what = {"horizontal": horizontal, "vertical": vertical}
-    return _Flip(*(chance(f"flip(): {name}", value) for name, value in what.items()))
+    return moves("flip", _flip, horizontal=partial(chance, horizontal), vertical=partial(chance, vertical))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Flip(Geometry):
-    name: ClassVar[str] = "flip"
-    horizontal: float
-    vertical: float
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        x = -1.0 if draws.happens(self.horizontal) else 1.0
-        y = -1.0 if draws.happens(self.vertical) else 1.0
-        path.about_centre(x, 0.0, 0.0, y)
+def _flip(path: Path, draws: Draws, horizontal: float, vertical: float) -> None:
+    x = -1.0 if draws.happens(horizontal) else 1.0
+    y = -1.0 if draws.happens(vertical) else 1.0
+    path.about_centre(x, 0.0, 0.0, y)
 
 
 def crop(height: int, width: int, *, down: Amount = _ANYWHERE, across: Amount = _ANYWHERE) -> Distortion:
@@ -161,38 +126,27 @@ def crop(height: int, width: int, *, down: Amount = _ANYWHERE, across: Amount = 
         >>> penstock.from_arrays(np.zeros((100, 32, 32, 3), "uint8")).map(middle)[0].shape
         (16, 16, 3)
     """
-    return _Crop(
-        whole("crop(): height", height),
-        whole("crop(): width", width),
-        spread("crop(): down", down, least=0, most=1),
-        spread("crop(): across", across, least=0, most=1),
+    return moves(
+        "crop",
+        _crop,
+        keeps_shapes=False,
+        height=partial(whole, height),
+        width=partial(whole, width),
+        down=spread(down, least=0, most=1),
+        across=spread(across, least=0, most=1),
     )
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Crop(Geometry):
-    name: ClassVar[str] = "crop"
-    height: int
-    width: int
-    down: Range
-    across: Range
-
-    @property
-    def keeps_shapes(self) -> bool:
-        """False: all results have one size."""
-        return False
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        if self.height > path.height or self.width > path.width:
-            raise ValueError(
-                f"crop({self.height}, {self.width}) is larger than the image of {path.height} x {path.width} pixels. "
-                "Cut out less, or use resized_crop(), which takes images of any size."
-            )
-        top = _offset(path.height - self.height, draws.between(self.down))
-        left = _offset(path.width - self.width, draws.between(self.across))
-        path.transform((1.0, 0.0, left, 0.0, 1.0, top))
-        path.height, path.width = self.height, self.width
+def _crop(path: Path, draws: Draws, height: int, width: int, down: Range, across: Range) -> None:
+    if height > path.height or width > path.width:
+        raise ValueError(
+            f"crop({height}, {width}) is larger than the image of {path.height} x {path.width} pixels. Cut out less, "
+            "or use resized_crop(), which takes images of any size."
+        )
+    top = _offset(path.height - height, draws.between(down))
+    left = _offset(path.width - width, draws.between(across))
+    path.transform((1.0, 0.0, left, 0.0, 1.0, top))
+    path.height, path.width = height, width
 
 
 def _offset(room: int, part: float) -> int:
@@ -225,46 +179,32 @@ def resized_crop(
         down: Its place: 0 is at the top, 1 at the bottom.
         across: The same from left to right.
     """
-    return _ResizedCrop(
-        whole("resized_crop(): height", height, MAX_SIDE),
-        whole("resized_crop(): width", width, MAX_SIDE),
-        spread("resized_crop(): area", area, least=1e-6, most=1),
-        spread("resized_crop(): ratio", ratio, least=1e-3, most=1e3),
-        spread("resized_crop(): down", down, least=0, most=1),
-        spread("resized_crop(): across", across, least=0, most=1),
+    return moves(
+        "resized_crop",
+        _resized_crop,
+        keeps_shapes=False,
+        height=partial(whole, height, most=MAX_SIDE),
+        width=partial(whole, width, most=MAX_SIDE),
+        area=spread(area, least=1e-6, most=1),
+        ratio=spread(ratio, least=1e-3, most=1e3),
+        down=spread(down, least=0, most=1),
+        across=spread(across, least=0, most=1),
     )
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _ResizedCrop(Geometry):
-    name: ClassVar[str] = "resized_crop"
-    height: int
-    width: int
-    area: Range
-    ratio: Range
-    down: Range
-    across: Range
-
-    @property
-    def keeps_shapes(self) -> bool:
-        """False: all results have one size."""
-        return False
-
-    def add_to(self, path: Path, draws: Draws) -> None:
-        part = drawn_part(self.area, self.ratio, path.height, path.width, draws)
-        down, across = draws.between(self.down), draws.between(self.across)
-        if part is None:
-            part, down, across = self._largest(path.height, path.width), 0.5, 0.5
-        height, width = part
-        top, left = _offset(path.height - height, down), _offset(path.width - width, across)
-        y, x = height / self.height, width / self.width
-        path.transform((x, 0.0, left + x / 2 - 0.5, 0.0, y, top + y / 2 - 0.5))
-        path.height, path.width = self.height, self.width
-
-    def _largest(self, height: int, width: int) -> tuple[int, int]:
-        ratio = min(max(width / height, self.ratio.low), self.ratio.high)
-        return max(1, min(height, round(width / ratio))), max(1, min(width, round(height * ratio)))
+def _resized_crop(
+    path: Path, draws: Draws, height: int, width: int, area: Range, ratio: Range, down: Range, across: Range
+) -> None:
+    part = drawn_part(area, ratio, path.height, path.width, draws)
+    places = draws.between(down), draws.between(across)
+    if part is None:
+        shape = min(max(path.width / path.height, ratio.low), ratio.high)
+        part = max(1, min(path.height, round(path.width / shape))), max(1, min(path.width, round(path.height * shape)))
+        places = 0.5, 0.5
+    top, left = _offset(path.height - part[0], places[0]), _offset(path.width - part[1], places[1])
+    y, x = part[0] / height, part[1] / width
+    path.transform((x, 0.0, left + x / 2 - 0.5, 0.0, y, top + y / 2 - 0.5))
+    path.height, path.width = height, width
 
 
 def drawn_part(area: Range, ratio: Range, height: int, width: int, draws: Draws) -> tuple[int, int] | None:
@@ -277,3 +217,89 @@ def drawn_part(area: Range, ratio: Range, height: int, width: int, draws: Draws)
         if 0 < part_height <= height and 0 < part_width <= width:
             return part_height, part_width
     return None
+
+
+def sine_warp(
+    amplitude: Amount, period: Amount, *, phase: Amount = (0.0, 1.0), along: Literal["columns", "rows"] = "columns"
+) -> Distortion:
+    """Shifts each column up or down along a sine, like a waving flag. The size stays.
+
+    In `compose(..., border="wrap")` columns are rolled: pixels that leave at the top enter at the bottom.
+
+    Args:
+        amplitude: The largest shift of a column in pixels, also a fraction. 4 is 0 to 4.
+        period: Pixels from crest to crest; a number is that number.
+        phase: The start of the sine, 0 to 1.
+        along: `"columns"` shifts columns up and down; `"rows"` shifts rows to left and right.
+    """
+    if along not in ("columns", "rows"):
+        raise ArgumentError(f"sine_warp(): along={along!r} is neither 'columns' nor 'rows'.")
+    return moves(
+        "sine_warp",
+        _sine_warp,
+        amplitude=spread(amplitude, above=0, least=-MAX_SIDE, most=MAX_SIDE),
+        period=spread(period, least=1),
+        phase=spread(phase),
+        along=lambda _: along,
+    )
+
+
+def _sine_warp(path: Path, draws: Draws, amplitude: Range, period: Range, phase: Range, along: str) -> None:
+    height = draws.between(amplitude)
+    frequency = 2 * math.pi / draws.between(period)
+    start = 2 * math.pi * draws.between(phase)
+
+    def waves(places: Any) -> Any:
+        # Negative, because a pixel of a column that was shifted down comes from above.
+        waves = frequency * places
+        waves += start
+        np.sin(waves, waves)
+        waves *= -height
+        return waves
+
+    def roll(grid: Grid) -> None:
+        if along == "columns":
+            grid.add_y(waves(grid.x_alone()))
+        else:
+            grid.add_x(waves(grid.y_alone()))
+
+    path.bend(roll)
+
+
+def elastic(displacement: Amount, spacing: Amount) -> Distortion:
+    """Pulls parts of the image in random directions, as if it were drawn on rubber. Its size stays.
+
+    P. Simard, D. Steinkraus, J. Platt, "Best Practices for Convolutional Neural Networks Applied to Visual Document
+    Analysis", ICDAR 2003. They smooth a random number for each pixel. This draws one for every `spacing` pixels and
+    interpolates by cubics, which is as smooth, and cheaper. Their alpha=34, sigma=4 pulls pixels by about 1.4 over
+    distances of about 8.
+
+    Args:
+        displacement: The standard deviation of the pull in x, and in y, in pixels. 2 is 0 to 2. `exactly(2)` draws
+            only the pulls.
+        spacing: The distance in pixels over which the pull changes; a number is that number.
+    """
+    return moves(
+        "elastic",
+        _elastic,
+        displacement=spread(displacement, above=0, least=0, most=MAX_SIDE),
+        spacing=spread(spacing, least=1),
+    )
+
+
+def _elastic(path: Path, draws: Draws, displacement: Range, spacing: Range) -> None:
+    height, width = path.height, path.width
+    deviation, distance = draws.between(displacement), draws.between(spacing)
+    # Two extra knots, so that the borders are not smoother than the middle.
+    knots = (round(height / distance) + 2, round(width / distance) + 2, 2)
+    pulls = draws.rng.standard_normal(knots, dtype=np.float32)
+    pulls *= deviation
+
+    def pull(grid: Grid) -> None:
+        field = cv2.resize(pulls, (width, height), interpolation=cv2.INTER_CUBIC)
+        if not grid.is_unmoved or grid.shape != (height, width):
+            field = cv2.remap(field, grid.x(), grid.y(), cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        grid.add_x(field[:, :, 0])
+        grid.add_y(field[:, :, 1])
+
+    path.bend(pull)

@@ -5,12 +5,12 @@ Amounts are factors, or in the units of the pixels. So the range of floats does 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, final
+from functools import partial
+from typing import Final
 
 import numpy as np
 
-from penstock.image._distortion import Distortion
+from penstock.image._distortion import Distortion, changes
 from penstock.image._frame import Frame, Work
 from penstock.image._geometry import drawn_part
 from penstock.image._opencv import cv2
@@ -23,6 +23,8 @@ _MOST_BLUR: Final = 1000.0
 _LEAST_NOISE: Final = 0.1
 """A standard deviation, in levels, below which rounding removes all noise."""
 
+# OpenCV's names of the dtypes of frames.
+_DEPTHS: Final = {"u1": cv2.CV_8U, "u2": cv2.CV_16U, "i2": cv2.CV_16S, "f4": cv2.CV_32F, "f8": cv2.CV_64F}
 _STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
 _TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
 
@@ -33,22 +35,16 @@ def blur(sigma: Amount) -> Distortion:
     Args:
         sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
     """
-    return _Blur(spread("blur(): sigma", sigma, above=0, least=0, most=_MOST_BLUR))
+    return changes("blur", _blur, sigma=spread(sigma, above=0, least=0, most=_MOST_BLUR))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Blur(Distortion):
-    name: ClassVar[str] = "blur"
-    sigma: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        sigma = draws.between(self.sigma)
-        if sigma < _NO_BLUR:
-            return
-        side = 2 * math.ceil(3 * sigma) + 1
-        for frame in work.images:
-            frame.image = cv2.GaussianBlur(frame.image, (side, side), sigma)
+def _blur(work: Work, draws: Draws, sigma: Range) -> None:
+    deviation = draws.between(sigma)
+    if deviation < _NO_BLUR:
+        return
+    side = 2 * math.ceil(3 * deviation) + 1
+    for frame in work.images:
+        frame.image = cv2.GaussianBlur(frame.image, (side, side), deviation)
 
 
 def smooth(amount: Amount) -> Distortion:
@@ -57,17 +53,11 @@ def smooth(amount: Amount) -> Distortion:
     Args:
         amount: The neighbours' part: 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
     """
-    return _Smooth(spread("smooth(): amount", amount, above=0, least=0, most=1))
+    return changes("smooth", _smooth, amount=spread(amount, above=0, least=0, most=1))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Smooth(Distortion):
-    name: ClassVar[str] = "smooth"
-    amount: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        _mix_in_mean(work, draws.between(self.amount))
+def _smooth(work: Work, draws: Draws, amount: Range) -> None:
+    _mix_in_mean(work, draws.between(amount))
 
 
 def sharpen(amount: Amount) -> Distortion:
@@ -76,17 +66,11 @@ def sharpen(amount: Amount) -> Distortion:
     Args:
         amount: The distance, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
     """
-    return _Sharpen(spread("sharpen(): amount", amount, above=0, least=0))
+    return changes("sharpen", _sharpen, amount=spread(amount, above=0, least=0))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Sharpen(Distortion):
-    name: ClassVar[str] = "sharpen"
-    amount: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        _mix_in_mean(work, -draws.between(self.amount))
+def _sharpen(work: Work, draws: Draws, amount: Range) -> None:
+    _mix_in_mean(work, -draws.between(amount))
 
 
 def _mix_in_mean(work: Work, part: float) -> None:
@@ -101,19 +85,13 @@ def brightness(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be black.
     """
-    return _Brightness(spread("brightness(): factor", factor, around=1, least=0))
+    return changes("brightness", _brightness, factor=spread(factor, around=1, least=0))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Brightness(Distortion):
-    name: ClassVar[str] = "brightness"
-    factor: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        factor = draws.between(self.factor)
-        for frame in work.images:
-            frame.image = cv2.addWeighted(frame.image, factor, frame.image, 0.0, 0.0)
+def _brightness(work: Work, draws: Draws, factor: Range) -> None:
+    drawn = draws.between(factor)
+    for frame in work.images:
+        frame.image = cv2.addWeighted(frame.image, drawn, frame.image, 0.0, 0.0)
 
 
 def contrast(factor: Amount) -> Distortion:
@@ -122,20 +100,14 @@ def contrast(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be grey.
     """
-    return _Contrast(spread("contrast(): factor", factor, around=1, least=0))
+    return changes("contrast", _contrast, factor=spread(factor, around=1, least=0))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Contrast(Distortion):
-    name: ClassVar[str] = "contrast"
-    factor: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        factor = draws.between(self.factor)
-        for frame in work.images:
-            shift = (1 - factor) * float(frame.image.mean())
-            frame.image = cv2.addWeighted(frame.image, factor, frame.image, 0.0, shift)
+def _contrast(work: Work, draws: Draws, factor: Range) -> None:
+    drawn = draws.between(factor)
+    for frame in work.images:
+        shift = (1 - drawn) * float(frame.image.mean())
+        frame.image = cv2.addWeighted(frame.image, drawn, frame.image, 0.0, shift)
 
 
 def noise(sigma: Amount) -> Distortion:
@@ -147,35 +119,20 @@ def noise(sigma: Amount) -> Distortion:
     Raises:
         ValueError: When called: the pixels are integers, and `sigma` is too small to change any.
     """
-    return _Noise(spread("noise(): sigma", sigma, above=0, least=0))
+    return changes("noise", _noise, sigma=spread(sigma, above=0, least=0))
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Noise(Distortion):
-    name: ClassVar[str] = "noise"
-    sigma: Range
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        sigma = draws.between(self.sigma)
-        for frame in work.images:
-            if frame.dtype.kind != "f" and self.sigma.high < _LEAST_NOISE:
-                raise ValueError(
-                    f"{self!r} changes nothing of an image of {frame.dtype}: sigma is in levels. Give levels, as in "
-                    "noise(8), or make the image float32 before: to_float()."
-                )
-            normal = draws.rng.standard_normal(frame.image.shape, dtype=np.float32)
-            depth = _DEPTHS[frame.image.dtype]
-            frame.image = cv2.addWeighted(frame.image, 1.0, normal, sigma, 0.0, dtype=depth)
-
-
-_DEPTHS: Final[dict[np.dtype[Any], int]] = {
-    np.dtype("uint8"): cv2.CV_8U,
-    np.dtype("uint16"): cv2.CV_16U,
-    np.dtype("int16"): cv2.CV_16S,
-    np.dtype("float32"): cv2.CV_32F,
-    np.dtype("float64"): cv2.CV_64F,
-}
+def _noise(work: Work, draws: Draws, sigma: Range) -> None:
+    deviation = draws.between(sigma)
+    for frame in work.images:
+        if frame.dtype.kind != "f" and sigma.high < _LEAST_NOISE:
+            raise ValueError(
+                f"noise({sigma}) changes nothing of an image of {frame.dtype}: sigma is in levels. Give levels, as in "
+                "noise(8), or make the image float32 before: to_float()."
+            )
+        normal = draws.rng.standard_normal(frame.image.shape, dtype=np.float32)
+        depth = _DEPTHS[frame.image.dtype.str[1:]]
+        frame.image = cv2.addWeighted(frame.image, 1.0, normal, deviation, 0.0, dtype=depth)
 
 
 def erase(
@@ -191,30 +148,24 @@ def erase(
         ratio: Width over height; its logarithm is drawn evenly.
         value: The paint, in the units of the pixels; one number, or one for each channel.
     """
-    return _Erase(
-        spread("erase(): area", area, least=1e-6, most=1),
-        spread("erase(): ratio", ratio, least=1e-3, most=1e3),
-        numbers("erase(): value", value),
+    return changes(
+        "erase",
+        _erase,
+        area=spread(area, least=1e-6, most=1),
+        ratio=spread(ratio, least=1e-3, most=1e3),
+        value=partial(numbers, value),
     )
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class _Erase(Distortion):
-    name: ClassVar[str] = "erase"
-    area: Range
-    ratio: Range
-    value: tuple[float, ...]
-
-    def apply(self, work: Work, draws: Draws) -> None:
-        height, width = work.images[0].image.shape[:2]
-        part = drawn_part(self.area, self.ratio, height, width, draws)
-        top, left = draws.unit(), draws.unit()
-        if part is None:
-            return
-        y, x = int(top * (height - part[0] + 1)), int(left * (width - part[1] + 1))
-        for frame in work.images:
-            _paint(frame, (slice(y, y + part[0]), slice(x, x + part[1])), self.value)
+def _erase(work: Work, draws: Draws, area: Range, ratio: Range, value: tuple[float, ...]) -> None:
+    height, width = work.images[0].image.shape[:2]
+    part = drawn_part(area, ratio, height, width, draws)
+    top, left = draws.unit(), draws.unit()
+    if part is None:
+        return
+    y, x = int(top * (height - part[0] + 1)), int(left * (width - part[1] + 1))
+    for frame in work.images:
+        _paint(frame, (slice(y, y + part[0]), slice(x, x + part[1])), value)
 
 
 def _paint(frame: Frame, place: tuple[slice, slice], value: tuple[float, ...]) -> None:

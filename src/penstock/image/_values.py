@@ -47,52 +47,54 @@ def exactly(value: float) -> Range:
     return Range(*[_number("exactly()", value)] * 2)
 
 
+Check = Callable[[str], Any]
+"""Checks an argument, and returns its value. Takes the function and the name of the argument, for messages."""
+
+
 def spread(
-    what: str,
     value: Amount,
     *,
     least: float = -math.inf,
     most: float = math.inf,
     around: float | None = None,
     above: float | None = None,
-) -> Range:
-    """Returns the range of an argument.
+) -> Check:
+    """Returns a check of an argument that is a range.
+
+    The check raises `ArgumentError` if it is no range or out of bounds, and `ArgumentTypeError` if it holds no numbers.
 
     Args:
-        what: The function and its argument, for messages.
         value: The argument.
         least: The lowest allowed number.
         most: The highest allowed number.
         around: A single number `r` means `around - r` to `around + r`. None: it means itself.
         above: In place of `around`, for an amount with one direction: `r` means `above` to `above + r`.
-
-    Raises:
-        ArgumentError: It is no range, or out of bounds.
-        ArgumentTypeError: It holds no numbers.
     """
-    if isinstance(value, list | tuple):
-        if len(value) != 2:
-            raise ArgumentError(
-                f"{what} takes a number or a pair (low, high), but has {len(value)} numbers: {value!r}."
-            )
-        range_ = Range(_number(what, value[0]), _number(what, value[1]))
-    else:
-        number = _number(what, value)
-        if around is not None:
-            if number < 0:
-                raise ArgumentError(f"{what}={number:g} is how far to go, and so not negative. Or say (low, high).")
-            range_ = Range(around - number, around + number)
-        elif above is not None:
-            range_ = Range(above, above + number)
+
+    def check(what: str) -> Range:
+        if isinstance(value, list | tuple):
+            if len(value) != 2:
+                raise ArgumentError(
+                    f"{what} takes a number or a pair (low, high), but has {len(value)} numbers: {value!r}."
+                )
+            low, high = _number(what, value[0]), _number(what, value[1])
         else:
-            range_ = Range(number, number)
-    if range_.low > range_.high:
-        raise ArgumentError(f"{what}={value!r} goes from {range_.low:g} down to {range_.high:g}: give (low, high).")
-    if range_.low < least or range_.high > most:
-        bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        said = f"exactly({range_.low:g})" if isinstance(value, Range) else repr(value)
-        raise ArgumentError(f"{what}={said} is the range {range_.low:g} to {range_.high:g}; it can be {bounds}.")
-    return range_
+            low = high = _number(what, value)
+            if around is not None:
+                if high < 0:
+                    raise ArgumentError(f"{what}={high:g} is a distance, so it is not negative. Or give (low, high).")
+                low, high = around - high, around + high
+            elif above is not None:
+                low, high = above, above + high
+        if low > high:
+            raise ArgumentError(f"{what}={value!r} goes from {low:g} down to {high:g}: give (low, high).")
+        if low < least or high > most:
+            bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+            said = f"exactly({low:g})" if isinstance(value, Range) else repr(value)
+            raise ArgumentError(f"{what}={said} is the range {low:g} to {high:g}; it can be {bounds}.")
+        return Range(low, high)
+
+    return check
 
 
 def _number(what: str, value: Any) -> float:
@@ -104,7 +106,7 @@ def _number(what: str, value: Any) -> float:
     return number
 
 
-def chance(what: str, value: Any) -> float:
+def chance(value: Any, what: str) -> float:
     """Returns a probability. True means 1.
 
     Raises:
@@ -119,7 +121,7 @@ def chance(what: str, value: Any) -> float:
     return number
 
 
-def numbers(what: str, value: Any) -> tuple[float, ...]:
+def numbers(value: Any, what: str) -> tuple[float, ...]:
     """Returns a number, or one for each channel.
 
     Raises:
@@ -135,7 +137,7 @@ def numbers(what: str, value: Any) -> tuple[float, ...]:
     return found
 
 
-def whole(what: str, value: Any, most: float = math.inf) -> int:
+def whole(value: Any, what: str, most: float = math.inf) -> int:
     """Returns a count: an integer from 1 to `most`.
 
     Raises:
