@@ -13,44 +13,54 @@ Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads he
 `_resize` with `_taps` resizes. `_scratch` is the memory of a thread for that.
 """
 
-from penstock.image._compose import (
-    compose as compose,
-    frozen as frozen,
-    one_of as one_of,
-    sometimes as sometimes,
-)
-from penstock.image._convert import normalize as normalize, one_hot as one_hot, to_float as to_float
-from penstock.image._decode import Decoding as Decoding, decode as decode
-from penstock.image._distortion import Distortion as Distortion
-from penstock.image._formats import ImageError as ImageError
-from penstock.image._geometry import (
-    crop as crop,
-    elastic as elastic,
-    flip as flip,
-    resized_crop as resized_crop,
-    rotate as rotate,
-    scale as scale,
-    shear as shear,
-    sine_warp as sine_warp,
-    translate as translate,
-)
-from penstock.image._opencv import OpenCVMissingError as OpenCVMissingError
-from penstock.image._pixels import (
-    blur as blur,
-    brightness as brightness,
-    contrast as contrast,
-    erase as erase,
-    noise as noise,
-    sharpen as sharpen,
-    smooth as smooth,
-)
-from penstock.image._resize import Resizing as Resizing, resize as resize
-from penstock.image._simplejpeg import SimpleJPEGMissingError as SimpleJPEGMissingError
-from penstock.image._values import exactly as exactly
+from penstock.image._compose import compose, frozen, one_of, sometimes
+from penstock.image._convert import normalize, one_hot, to_float
+from penstock.image._decode import Decoding, decode
+from penstock.image._distortion import Distortion
+from penstock.image._formats import ImageError
+from penstock.image._geometry import crop, elastic, flip, resized_crop, rotate, scale, shear, sine_warp, translate
+from penstock.image._opencv import OpenCVMissingError
+from penstock.image._pixels import blur, brightness, contrast, erase, noise, sharpen, smooth
+from penstock.image._resize import Resizing, resize
+from penstock.image._simplejpeg import SimpleJPEGMissingError
+from penstock.image._values import exactly
 
-for _name, _value in list(globals().items()):
+__all__ = [
+    "Decoding",
+    "Distortion",
+    "ImageError",
+    "OpenCVMissingError",
+    "Resizing",
+    "SimpleJPEGMissingError",
+    "blur",
+    "brightness",
+    "compose",
+    "contrast",
+    "crop",
+    "decode",
+    "elastic",
+    "erase",
+    "exactly",
+    "flip",
+    "frozen",
+    "noise",
+    "normalize",
+    "one_hot",
+    "one_of",
+    "resize",
+    "resized_crop",
+    "rotate",
+    "scale",
+    "sharpen",
+    "shear",
+    "sine_warp",
+    "smooth",
+    "sometimes",
+    "to_float",
+    "translate",
+]
+
+for _name in __all__:
     # Reprs, docs and pickles say `penstock.image.Distortion`, and not the private module.
-    if getattr(_value, "__module__", "").startswith("penstock.image."):
-        _value.__module__ = "penstock.image"
-__all__ = [_name for _name in globals() if not _name.startswith("_")]
-del _name, _value
+    globals()[_name].__module__ = "penstock.image"
+del _name
