@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 from tests.adapters.keras_models import arrays, assert_same, delivered, recording_model
 from tests.faults.programs import Program
 
@@ -22,7 +22,7 @@ FITS = """
 import faulthandler, gc, os, random, signal, sys, threading, time
 import keras, numpy as np
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def augment(x):
     return x + 0.5

@@ -16,7 +16,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 GREEDY = """
 import numpy as np
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def greedy(x):
     return x + int(np.ones(NBYTES, np.uint8)[-1]) * 0 if x == 13 else x

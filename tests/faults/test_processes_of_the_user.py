@@ -19,7 +19,7 @@ BATCHES = """
 import concurrent.futures, multiprocessing, os, signal, sys, threading
 import numpy as np
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def numbered(count=200):
     return ps.range(count).map(lambda x: x * 3).shuffle(1).batch(8)
@@ -116,7 +116,7 @@ def test_a_loader_works_beside(fresh_python: Run, script: str) -> None:
 SPAWNS = """
 import multiprocessing, os, sys
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def train(rank):
     dataset = ps.range(64).map(lambda x: x * 3).shuffle(1).batch(8)

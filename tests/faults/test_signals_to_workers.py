@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 from penstock.testing._shared import SharedLog
 from tests.faults.programs import await_end
 from tests.leftovers import not_of_others, shared_names

@@ -14,7 +14,7 @@ EPOCHS = """
 import json, os, sys
 import numpy as np
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def usage():
     # Proportional, so that what several processes map counts once.
@@ -83,7 +83,7 @@ CAPTURES = """
 import os, pathlib
 import numpy as np
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 def private_mib(process):
     lines = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()

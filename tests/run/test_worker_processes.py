@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.run._cpus import usable_cpu_count
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 
 pytestmark = pytest.mark.usefixtures("workers_stay", "leaves_nothing_behind")
 
@@ -147,7 +147,7 @@ def test_a_pool_has_two_descriptors_for_each_worker(fresh_python: Any) -> None:
     done = fresh_python("""
 import os
 import penstock as ps
-from penstock.testing._runs import child_processes
+from penstock.testing._assertions import child_processes
 counts = []
 with ps.range(8).loader("processes", workers=1) as first:
     next(iter(first))

@@ -145,10 +145,10 @@ def test_copies_end_with_the_fake(start: Start) -> None:
     read(copy, 1)
     assert source.reads == {1: 1}
     del source
-    with pytest.raises(FileNotFoundError, match=r"^The fake that this is a copy of is gone, and its state with it"):
+    with pytest.raises(FileNotFoundError, match=r"^The original of this fake is gone, and its state with it"):
         read(copy, 1)
     with contextlib.ExitStack() as stack:
         for _ in range(4):  # one gets the number of the descriptor
             stack.enter_context(Path(os.devnull).open())
-        with pytest.raises(FileNotFoundError, match=r"^The fake that this is a copy of is gone, and its state with it"):
+        with pytest.raises(FileNotFoundError, match=r"^The original of this fake is gone, and its state with it"):
             read(copy, 1)

@@ -205,7 +205,7 @@ class HasAnotherDtype(Right):
 
 
 WRONG = [
-    (Sorts, "reads_in_any_order_and_repeated", r"read_into\(\) was asked for the elements \[11 +10 +9"),
+    (Sorts, "reads_in_any_order_and_repeated", r"read_into\(\) was asked to write the elements \[11 +10 +9"),
     (ReadsRepeatedOnce, "reads_in_any_order_and_repeated", r"has not written out\[row\] for rows \[1, 3\]"),
     (ReturnsThem, "reads_in_any_order_and_repeated", r"has not written out\[row\] for rows \[0, 1, 2.*itself"),
     (ForgetsTheLast, "reads_in_any_order_and_repeated", r"has not written out\[row\] for rows \[11\]"),
@@ -214,21 +214,21 @@ WRONG = [
     (
         WantsThemInOrder,
         "reads_in_any_order_and_repeated",
-        r"(?s)increasing order.*for \[11 .*: elements come in any order",
+        r"(?s)increasing order.*for \[11 .*: indices come in any order",
     ),
-    (CannotReadNothing, "reads_nothing_when_asked_for_nothing", "zero-size array"),
+    (CannotReadNothing, "reads_nothing_for_no_indices", "zero-size array"),
     (WantsOneBlock, "writes_rows_that_are_not_neighbours", "Arrays are not equal"),
-    (RemembersPlaces, "leaves_alone_what_it_has_written", "must not be read from"),
-    (WritesLater, "leaves_alone_what_it_has_written", "The next read changed what this one had written"),
-    (ReusesAnArray, "leaves_alone_what_it_has_written", "The next read changed what this one had written"),
+    (RemembersPlaces, "keeps_no_hold_on_its_outputs", "must not read from it"),
+    (WritesLater, "keeps_no_hold_on_its_outputs", "The next read changed the output of this one"),
+    (ReusesAnArray, "keeps_no_hold_on_its_outputs", "The next read changed the output of this one"),
     (HasOneScratch, "serves_several_threads_at_once", "Arrays are not equal"),
     (HasOnePosition, "serves_several_threads_at_once", "Arrays are not equal"),
     (IsOpenOnce, "can_be_open_several_times_at_once", r"(?s)closed file.*earlier opened form was closed"),
     (LeavesFilesOpen, "closes_the_files_that_it_opens", r"open files of this process after open\(\) and close\(\)"),
     (KeepsItsFile, "pickles_small_and_the_copy_reads_the_same", r"(?s)cannot pickle.*has been opened"),
     (HoldsData, "pickles_small_and_the_copy_reads_the_same", r"pickles to 800,\d+ bytes"),
-    (SortsAdvice, "advice_is_taken_without_complaint", r"advise\(\) changed the indices"),
-    (HasOneName, "describes_each_element_by_other_words", r"\['a row', 'a row'"),
+    (SortsAdvice, "takes_any_advice", r"advise\(\) changed the indices"),
+    (HasOneName, "describes_each_element_differently", r"\['a row', 'a row'"),
     (LosesParts, "parts_are_those_of_the_elements", r"unstacked\(\) has 20 elements, and the elements 24 parts"),
 ]
 

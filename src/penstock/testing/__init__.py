@@ -1,4 +1,4 @@
-"""Contract suites for those who add to penstock: a source, an executor, an adapter, a step.
+"""Contract suites for authors of a source, an executor, an adapter or a step.
 
     class TestMySource(penstock.testing.SourceTests):
         @pytest.fixture
@@ -33,27 +33,14 @@ from penstock.testing._fakes import (
 
 if TYPE_CHECKING:
     from penstock.testing._adapter import AdapterMemoryTests as AdapterMemoryTests, AdapterTests as AdapterTests
-    from penstock.testing._compare import (
+    from penstock.testing._assertions import (
         assert_fits as assert_fits,
+        assert_resumes_exactly as assert_resumes_exactly,
         assert_same as assert_same,
         copied as copied,
     )
-    from penstock.testing._executor import ExecutorTests as ExecutorTests
-    from penstock.testing._resume import assert_resumes_exactly as assert_resumes_exactly
+    from penstock.testing._executor import ExecutorTests as ExecutorTests, WorkerDeathTests as WorkerDeathTests
     from penstock.testing._source import SourceTests as SourceTests
-    from penstock.testing._worker_deaths import WorkerDeathTests as WorkerDeathTests
-
-_HOMES = {
-    "AdapterMemoryTests": "_adapter",
-    "AdapterTests": "_adapter",
-    "ExecutorTests": "_executor",
-    "SourceTests": "_source",
-    "WorkerDeathTests": "_worker_deaths",
-    "assert_fits": "_compare",
-    "assert_resumes_exactly": "_resume",
-    "assert_same": "_compare",
-    "copied": "_compare",
-}
 
 __all__ = [
     "AdapterMemoryTests",
@@ -75,17 +62,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs pytest when it is asked for: a worker process, which needs the fakes alone, asks for none."""
-    if name not in _HOMES:
+    """Imports the modules that need pytest on first use. A worker process needs the fakes alone."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    # Before the import: a failing `assert` in a suite then shows its values, as in a test file.
-    modules = {f"{__name__}.{home}" for home in _HOMES.values()} | {f"{__name__}._runs"}
-    pytest.register_assert_rewrite(*(modules - sys.modules.keys()))
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    # Before the import, so that a failing `assert` in a suite shows its values, as in a test file.
+    modules = [f"{__name__}.{each}" for each in ("_assertions", "_adapter", "_executor", "_source")]
+    pytest.register_assert_rewrite(*(set(modules) - sys.modules.keys()))
+    return next(found[name] for found in (vars(importlib.import_module(each)) for each in modules) if name in found)
 
 
 def __dir__() -> list[str]:
-    """What there is, with the suites, so that `help` shows them."""
-    return [*{*globals(), *_HOMES}]
+    """Lists the suites, too, so that `help` shows them."""
+    return [*{*globals(), *__all__}]

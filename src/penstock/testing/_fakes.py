@@ -1,7 +1,7 @@
 """Sources that count, fail by a table, wait, or kill: fakes for tests of everything that reads.
 
-They travel to worker processes, and a copy is the same fake: what it does is counted here, and a gate that is opened
-here opens there. Their state ends with the object that the test has made, so that must live as long as its copies.
+A copy in a worker process is the same fake: its reads count here, and a gate that opens here opens there. The state
+ends with the object that the test made, so that object must live as long as its copies.
 """
 
 import faulthandler
@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, Literal, NoReturn, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final, get_args
 
 import numpy as np
 
@@ -24,12 +24,11 @@ from penstock.testing._shared import SharedLog, SharedSignal
 T = TypeVar("T")
 
 Fault = Literal["kill", "exit", "segfault", "stop", "hang"]
-"""What befalls a worker: SIGKILL; `os._exit(3)`; a real segmentation fault; SIGSTOP; a wait that nothing ends."""
-_FAULTS = ("kill", "exit", "segfault", "stop", "hang")
+"""Ends or stops a worker: SIGKILL; `os._exit(3)`; a segmentation fault; SIGSTOP; a wait that nothing ends."""
 
 
 class _Wrapper(Source):
-    """A source around another, which has a look at what is asked for; several threads and processes read at once."""
+    """A source around another, which sees the indices of each read. Several threads and processes read at once."""
 
     def __init__(self, inner: Source) -> None:
         self._inner = inner
@@ -42,15 +41,15 @@ class _Wrapper(Source):
         return f"{type(self).__name__} of {self._inner}"
 
     def describe(self, index: int) -> str:
-        """As what is wrapped."""
+        """Describes the element of the inner source."""
         return self._inner.describe(index)
 
     def advise(self, indices: Indices) -> None:
-        """As what is wrapped."""
+        """Passes the announcement on."""
         self._inner.advise(indices)
 
     def read_into(self, indices: Indices, out: Tree) -> None:
-        """Has a look at the elements that are asked for, then reads them."""
+        """Looks at the indices, then reads."""
         self._look(indices)
         self._inner.read_into(indices, out)
 
@@ -60,7 +59,7 @@ class _Wrapper(Source):
 
 @final
 class CountingSource(_Wrapper):
-    """Counts how often each element is read, and is announced, in all processes together."""
+    """Counts the reads and announcements of each element, in all processes together."""
 
     def __init__(self, inner: Source) -> None:
         super().__init__(inner)
@@ -69,12 +68,12 @@ class CountingSource(_Wrapper):
 
     @property
     def reads(self) -> Counter[int]:
-        """For each element, how often it was read so far."""
+        """The number of reads of each element."""
         return Counter(self._reads.values().tolist())
 
     @property
     def advised(self) -> Counter[int]:
-        """For each element, how often it was announced so far."""
+        """The number of announcements of each element."""
         return Counter(self._advised.values().tolist())
 
     def advise(self, indices: Indices) -> None:
@@ -87,16 +86,16 @@ class CountingSource(_Wrapper):
 
 
 class _Table(Generic[T]):
-    """What happens at an element: the same each time, or by a sequence the first, second, ... time."""
+    """The fate of elements: the same each time, or a sequence for the first, second, ... time."""
 
     def __init__(self, entries: Mapping[int, T | Sequence[T | None]], single: type) -> None:
         self._entries: dict[int, Any] = dict(entries)
         self._single = single
-        """The type of what happens, which tells it from a sequence: a text is one too."""
+        """The type of one fate, which tells it from a sequence: a text is one too."""
         self._log = SharedLog()
 
     def next(self, index: int) -> T | None:
-        """What happens at an element now; of two processes that ask at once, one is the first."""
+        """Returns the fate of an element now. Of two processes that ask at once, one is the first."""
         entry = self._entries.get(index)
         if not isinstance(entry, Sequence) or isinstance(entry, self._single):
             return entry  # type: ignore[return-value]  # a T that is a sequence was recognised by its type
@@ -111,9 +110,8 @@ class FailingSource(_Wrapper):
 
     Args:
         inner: The source that is read.
-        failures: For an element, the exception that reading it raises: one for every time, or a sequence for
-            the first, second, ... time, in whichever process, with None for a time that succeeds. After its
-            end, reads succeed.
+        failures: The exception that reading an element raises: one for every time, or a sequence for the first,
+            second, ... time, in any process. None is a time that succeeds. After the sequence, reads succeed.
 
     Example:
         >>> from penstock.sources.arrays import RangeSource
@@ -140,12 +138,12 @@ class FailingSource(_Wrapper):
 
 @final
 class GatedSource(_Wrapper):
-    """Holds readers of some elements at a gate until a test opens it.
+    """Holds readers of some elements at a gate until a test opens it. One thread waits for reads.
 
     Args:
         inner: The source behind the gate.
-        closed: The elements that wait.
-        deadline_s: How long anybody waits, reader or test, before that is a `TimeoutError`: no test hangs.
+        closed: The elements whose readers wait.
+        deadline_s: After this time a waiting reader or test gets a `TimeoutError`, so that no test hangs.
     """
 
     def __init__(self, inner: Source, closed: Collection[int], deadline_s: float = 10.0) -> None:
@@ -155,32 +153,22 @@ class GatedSource(_Wrapper):
         self._gate = SharedSignal()
         self._arrivals = SharedLog()
         self._arrival = SharedSignal()
-        self._lock = threading.Lock()
-        """One thread at a time waits for an arrival, for it takes the signal back."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._lock = threading.Lock()
 
     def open_gate(self) -> None:
-        """Lets everybody pass, now and later."""
+        """Lets all readers pass, now and later."""
         self._gate.give()
 
     def wait_for_reads(self, elements: Collection[int]) -> None:
-        """Waits until each of these elements was asked for; a closed one then has a reader at the gate.
+        """Waits until each of these elements is asked for. A closed one then has a reader at the gate.
 
         Raises:
             TimeoutError: One was not asked for within the deadline.
         """
         wanted, ends_at = set(elements), time.monotonic() + self._deadline_s
-        with self._lock:
-            while missing := wanted - set(self._arrivals.values().tolist()):
-                if not self._arrival.wait(ends_at - time.monotonic()):
-                    raise TimeoutError(f"no worker read elements {sorted(missing)} within {self._deadline_s} s")
-                self._arrival.reset()  # before the look at who arrived
+        while missing := wanted - set(self._arrivals.values().tolist()):
+            if not self._arrival.wait(ends_at - time.monotonic()):
+                raise TimeoutError(f"no worker read elements {sorted(missing)} within {self._deadline_s} s")
+            self._arrival.reset()  # before the next look at the arrivals
 
     def _look(self, indices: Indices) -> None:
         for index in indices.tolist():
@@ -191,18 +179,17 @@ class GatedSource(_Wrapper):
 
 
 class _Lethal:
-    """Faults by a table, in any process but that which made it."""
+    """Faults by a table, in every process but the one that made it."""
 
     def __init__(self, faults: Mapping[int, Fault | Sequence[Fault | None]]) -> None:
-        for entry in faults.values():
-            for fault in (entry,) if isinstance(entry, str) else entry:
-                if fault is not None and fault not in _FAULTS:
-                    raise ArgumentError(f"{fault!r} is no fault. There are {', '.join(_FAULTS)}.")
+        known = get_args(Fault)
+        for fault in (each for entry in faults.values() for each in ((entry,) if isinstance(entry, str) else entry)):
+            if fault is not None and fault not in known:
+                raise ArgumentError(f"{fault!r} is no fault. There are {', '.join(known)}.")
         self._table: _Table[Fault] = _Table(faults, str)
         self._home = os.getpid()
 
     def meet(self, index: int) -> None:
-        """Does what the table says."""
         fault = self._table.next(index)
         if fault is None:
             return
@@ -210,32 +197,27 @@ class _Lethal:
             raise RuntimeError(f"element {index} is lethal ({fault!r}), and this process is no worker")
         if fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        else:
-            _end(fault)
-
-
-def _end(fault: Fault) -> NoReturn:
-    if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif fault == "segfault":
-        faulthandler._sigsegv()  # type: ignore[attr-defined]  # for tests of what a real one does
-    elif fault == "exit":
-        os._exit(3)
-    while True:  # a hang, and workers that wait for the signal
-        threading.Event().wait()
+            return
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "segfault":
+            faulthandler._sigsegv()  # type: ignore[attr-defined]  # a real one
+        elif fault == "exit":
+            os._exit(3)
+        while True:  # a hang, or the moment before the signal
+            threading.Event().wait()
 
 
 @final
 class LethalSource(_Wrapper):
-    """Kills, or stops, the worker process that reads certain elements, by a table.
+    """Kills or stops the worker process that reads certain elements, by a table.
 
-    In the process that made it, it raises `RuntimeError` instead: on `inline` or `threads`, no test run dies.
+    In the process that made it, it raises `RuntimeError` instead. So on `inline` and `threads` no test run dies.
 
     Args:
         inner: The source that surviving workers read.
-        faults: For an element, what befalls the reader: `kill`, `exit`, `segfault`, `stop` or `hang`; one for
-            every time, or a sequence for the first, second, ... time, in whichever process, with None for a
-            time that is harmless. After its end, all are.
+        faults: The fault of an element, `kill`, `exit`, `segfault`, `stop` or `hang`: one for every time, or a
+            sequence for the first, second, ... time, in any process. None is a harmless time, as are all later ones.
     """
 
     def __init__(self, inner: Source, faults: Mapping[int, Fault | Sequence[Fault | None]]) -> None:
@@ -249,7 +231,7 @@ class LethalSource(_Wrapper):
 
 @final
 class LethalFunction:
-    """The same, as a function for `map`: of elements that are integers, which it returns.
+    """A function for `map` that returns its integers, and kills or stops the worker process at certain ones.
 
     Args:
         faults: As those of `LethalSource`.
@@ -259,6 +241,6 @@ class LethalFunction:
         self._faults = _Lethal(faults)
 
     def __call__(self, x: Any) -> Any:
-        """Returns the element, if it comes to that."""
+        """Returns the element, if the table lets it."""
         self._faults.meet(int(x))
         return x

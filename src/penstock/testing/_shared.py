@@ -1,8 +1,8 @@
 """State that a fake shares with its copies in other processes: a log and a signal. Linux only.
 
-Both are anonymous: a memory file, a pipe. A copy, which came by pickle, opens them again by the maker's descriptor
-under `/proc`. So they end with the maker's object, or with its process however that ends, and leave nothing. No lock
-is held between processes, so none stays behind with one that was killed: the kernel itself appends.
+Both are anonymous: a memory file and a pipe. A pickled copy opens them again by the maker's descriptor under `/proc`.
+So they end with the maker's object, or with its process, and leave nothing. Processes share no lock, so a killed one
+leaves none locked: the kernel itself appends.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ import numpy as np
 
 from penstock.memory._rows import Indices
 
-_GONE = "The fake that this is a copy of is gone, and its state with it. Keep the fake as long as its copies are used."
+_GONE = "The original of this fake is gone, and its state with it. Keep the original as long as its copies are used."
 
 
 class _Handle:
-    """A descriptor of the process that made this, which others may open as long as the maker's object lives."""
+    """A descriptor of the maker's process. Other processes may open it as long as the maker's object lives."""
 
     def __init__(self, descriptor: int) -> None:
         self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -29,7 +29,7 @@ class _Handle:
 
     @contextlib.contextmanager
     def open(self, flags: int) -> Iterator[int]:
-        """A descriptor of its own, which shares neither offset nor flags with another.
+        """Opens a descriptor that shares neither offset nor flags with another.
 
         Raises:
             FileNotFoundError: The maker's object is gone.
@@ -39,7 +39,7 @@ class _Handle:
         except OSError as error:
             raise FileNotFoundError(_GONE) from error
         try:
-            if _identity(descriptor) != self._identity:  # its number was given to another
+            if _identity(descriptor) != self._identity:  # its number was used again
                 raise FileNotFoundError(_GONE)
             yield descriptor
         finally:
@@ -54,13 +54,13 @@ class SharedLog:
         self._file = _Handle(os.memfd_create("penstock-log"))
 
     def append(self, values: Indices) -> int:
-        """Appends int64 values, all or none of them, and returns the length of the log up to the last of them."""
+        """Appends int64 values, all or none. Returns the length of the log up to the last of them."""
         with self._file.open(os.O_WRONLY | os.O_APPEND) as descriptor:
             os.write(descriptor, values.tobytes())
             return os.lseek(descriptor, 0, os.SEEK_CUR) // 8
 
     def values(self, stop: int | None = None) -> Indices:
-        """The values so far, or the first `stop` of them: int64, shape `(n,)`."""
+        """Returns the values so far, or the first `stop` of them: int64, shape `(n,)`."""
         with self._file.open(os.O_RDONLY) as descriptor:
             nbytes = os.fstat(descriptor).st_size if stop is None else stop * 8
             return np.frombuffer(os.pread(descriptor, nbytes, 0), np.int64)
@@ -68,7 +68,7 @@ class SharedLog:
 
 @final
 class SharedSignal:
-    """A signal that any process gives, and any waits for, without polling."""
+    """A signal between processes, without polling."""
 
     def __init__(self) -> None:
         self._ends = [_Handle(end) for end in os.pipe()]
@@ -76,15 +76,15 @@ class SharedSignal:
     def give(self) -> None:
         """Ends all waits, now and later, until the next reset."""
         with self._ends[1].open(os.O_WRONLY) as descriptor, contextlib.suppress(BlockingIOError):
-            os.write(descriptor, b"\0")  # a pipe that is full says it already
+            os.write(descriptor, b"\0")  # a full pipe is a given signal
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for it to be given; returns whether it was."""
+        """Waits for the signal. Returns whether it was given."""
         with self._ends[0].open(os.O_RDONLY) as descriptor:
             return bool(select.select([descriptor], [], [], max(0.0, timeout_s))[0])
 
     def reset(self) -> None:
-        """Takes it back."""
+        """Takes the signal back."""
         with self._ends[0].open(os.O_RDONLY) as descriptor, contextlib.suppress(BlockingIOError):
             os.read(descriptor, 1 << 16)
 

@@ -1,4 +1,4 @@
-"""What every source must do, as tests that the author of one subclasses."""
+"""The contract of a source, as tests to subclass."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from penstock.base import _tree
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read, Source, open_source
-from penstock.testing._compare import assert_fits, assert_same, row_of
+from penstock.testing._assertions import assert_fits, assert_same, row_of
 
 _JUNK = 0xA5
 _NO_OBJECT = "nothing was written here"
@@ -28,8 +28,8 @@ _NO_OBJECT = "nothing was written here"
 class SourceTests:
     """The contract of `penstock.Source`. Subclass it, with two fixtures.
 
-    `source` is what `from_source` takes, of at least four elements. `expected` is the same elements as a tree of
-    arrays, each leaf `(len(source), *shape)`; for text of any size, or an axis that differs, a list of the leaves.
+    `source` is an argument for `from_source`, of four or more elements. `expected` has the same elements as a tree of
+    arrays, each leaf `(len(source), *shape)`. Where leaves differ in size, it is a list of them.
 
     Example:
         >>> class TestSquares(penstock.testing.SourceTests):
@@ -40,7 +40,7 @@ class SourceTests:
     """
 
     max_pickle_nbytes: ClassVar[int | None] = 10_000
-    """A source is a handle and pickles small. None for one whose data are in memory and nowhere else."""
+    """A source is a handle and pickles small. None for a source whose data are only in memory."""
 
     @pytest.fixture
     def source(self) -> Any:
@@ -54,14 +54,14 @@ class SourceTests:
 
     @pytest.fixture
     def handle(self, source: Any) -> Source:
-        """The source as a dataset has it: what only looks like one is wrapped."""
+        """The source as a dataset holds it. An object that is no `Source` is wrapped."""
         node = from_source(source)._node
         assert isinstance(node.opens, Source)
         return node.opens
 
     @pytest.fixture
     def elements(self, handle: Source, expected: Tree) -> Tree:
-        """The expected elements, in arrays like those that a source fills."""
+        """The expected elements, in arrays such as a source fills."""
         leaves, structure = _tree.flatten(expected)
         spec = Spec.of(handle.element_spec)
         assert structure == spec.structure, f"expected has the structure {structure}, element_spec {spec.structure}"
@@ -69,7 +69,7 @@ class SourceTests:
 
     def test_length_is_that_of_the_data(self, handle: Source, elements: Tree) -> None:
         lengths = {len(leaf) for leaf in _tree.flatten(elements)[0]}
-        assert lengths == {len(handle)}, f"len(source) is {len(handle)}, the length of what is expected {lengths}"
+        assert lengths == {len(handle)}, f"len(source) is {len(handle)}, and the length of `expected` {lengths}"
 
     def test_spec_is_that_of_the_data(self, handle: Source, elements: Tree) -> None:
         assert_fits(row_of(elements, 0), handle.element_spec)
@@ -87,7 +87,7 @@ class SourceTests:
             ):
                 _assert_reads(opened, indices, elements)
 
-    def test_reads_nothing_when_asked_for_nothing(self, handle: Source, elements: Tree) -> None:
+    def test_reads_nothing_for_no_indices(self, handle: Source, elements: Tree) -> None:
         with _opened(handle) as opened:
             _assert_reads(opened, np.zeros(0, np.int64), elements)
             opened.gather([])
@@ -118,17 +118,17 @@ class SourceTests:
         assert_same(out, _tree.flatten(out)[1].unflatten(wanted))
         assert_same(other, row_of(elements, slice(2, 4)))
 
-    def test_leaves_alone_what_it_has_written(self, handle: Source, elements: Tree) -> None:
-        # By then it is a batch that the user keeps, or memory that is used again.
+    def test_keeps_no_hold_on_its_outputs(self, handle: Source, elements: Tree) -> None:
+        # After the read the memory is a batch that the user keeps, or it is used again.
         indices = np.array([1, 3])
         with _opened(handle) as opened:
             first = _read(opened, indices)
             _read(opened, np.array([2, 0]))
-            with _noted("The next read changed what this one had written."):
+            with _noted("The next read changed the output of this one."):
                 assert_same(first, row_of(elements, indices))
             for leaf, junk in zip(_tree.flatten(first)[0], _tree.flatten(_junk(handle, 2))[0], strict=True):
                 leaf[...] = junk
-            with _noted("The memory of an earlier read has changed since, and must not be read from."):
+            with _noted("The memory of an earlier read has changed since. A source must not read from it."):
                 _assert_reads(opened, indices, elements)
 
     def test_serves_several_threads_at_once(self, handle: Source, elements: Tree) -> None:
@@ -155,7 +155,7 @@ class SourceTests:
                 _assert_reads(opened, np.array([1]), elements)
 
     def test_can_be_open_several_times_at_once(self, handle: Source, elements: Tree) -> None:
-        # By two loaders, such as those for training and for validation.
+        # Two loaders, for training and validation, open it at the same time.
         with _opened(handle) as second:
             with _opened(handle) as first:
                 _assert_reads(first, np.array([1]), elements)
@@ -179,7 +179,7 @@ class SourceTests:
         data = pickle.dumps(handle)
         if self.max_pickle_nbytes is not None:
             assert len(data) < self.max_pickle_nbytes, f"the source pickles to {len(data):,} bytes: it holds data"
-        with _opened(handle) as opened, _noted("The source has been opened; what that took stays with what it gave."):
+        with _opened(handle) as opened, _noted("The source has been opened. The resources belong to the opened form."):
             _assert_reads(opened, np.array([1]), elements)
             again = pickle.dumps(handle)
         for each in (data, again):
@@ -188,7 +188,7 @@ class SourceTests:
             with _opened(copy) as opened:
                 _assert_reads(opened, np.arange(len(copy)), elements)
 
-    def test_advice_is_taken_without_complaint(self, handle: Source, elements: Tree) -> None:
+    def test_takes_any_advice(self, handle: Source, elements: Tree) -> None:
         with _opened(handle) as opened:
             for numbers in ([], [0], [3, 3, 1], list(range(len(handle)))):
                 indices = np.array(numbers, np.int64)
@@ -196,7 +196,7 @@ class SourceTests:
                 assert indices.tolist() == numbers, "advise() changed the indices that it was given"
             _assert_reads(opened, np.array([0]), elements)
 
-    def test_says_ahead_what_it_keeps_and_reads_the_same_with_less(self, handle: Source, elements: Tree) -> None:
+    def test_knows_its_cache_ahead_and_reads_the_same_with_less(self, handle: Source, elements: Tree) -> None:
         before = handle.kept_nbytes
         assert before >= 0, f"kept_nbytes is {before}"
         less = handle.with_cache_limit(before // 2)
@@ -206,10 +206,10 @@ class SourceTests:
         with _opened(less) as opened:
             _assert_reads(opened, np.arange(len(handle))[::-1], elements)
         assert handle.kept_nbytes == before, (
-            "kept_nbytes is known ahead: it is the same after reading and with_cache_limit()"
+            "kept_nbytes is known ahead. It is the same after reading and with_cache_limit()."
         )
 
-    def test_describes_each_element_by_other_words(self, handle: Source) -> None:
+    def test_describes_each_element_differently(self, handle: Source) -> None:
         with _opened(handle) as opened:
             for each in (handle, opened):
                 words = [each.describe(index) for index in range(4)]
@@ -241,7 +241,7 @@ class SourceTests:
 
 
 def _rows(leaf: Any, spec: ArraySpec) -> npt.NDArray[Any]:
-    """A leaf of all elements: an array, of objects where their sizes differ."""
+    """Makes one array of a leaf of all elements. It holds objects where their sizes differ."""
     if spec.is_bounded:
         return np.asarray(leaf)
     rows = np.empty(len(leaf), object)
@@ -251,7 +251,7 @@ def _rows(leaf: Any, spec: ArraySpec) -> npt.NDArray[Any]:
 
 
 def _junk(source: Source, count: int) -> Tree:
-    """Places for elements that hold something else."""
+    """Makes places for elements, filled with other values."""
     spec = Spec.of(source.element_spec)
     arrays: list[npt.NDArray[Any]] = []
     for leaf in spec.leaves:
@@ -272,9 +272,9 @@ def _is_junk(row: Any) -> bool:
 
 def _read(opened: Source, indices: npt.NDArray[np.int64]) -> Tree:
     out, given = _junk(opened, len(indices)), indices.copy()
-    with _noted(f"read_into() was asked for {indices}: elements come in any order, repeated or not, and may be none."):
+    with _noted(f"read_into() was asked for {indices}: indices come in any order, may repeat, and may be none."):
         opened.read_into(given, out)
-    assert given.tolist() == indices.tolist(), f"read_into() changed its indices: {indices} are {given} by now"
+    assert given.tolist() == indices.tolist(), f"read_into() changed its indices from {indices} to {given}"
     return out
 
 
@@ -283,17 +283,19 @@ def _assert_reads(opened: Source, indices: npt.NDArray[np.int64], elements: Tree
     try:
         assert_same(out, row_of(elements, indices))
     except AssertionError as error:
-        error.add_note(f"read_into() was asked for the elements {indices}, to be written in this order.")
+        error.add_note(f"read_into() was asked to write the elements {indices}, in this order.")
         leaves, structure = _tree.flatten(out)
         for place, leaf in zip(_tree.paths(structure), leaves, strict=True):
             if rows := [number for number, row in enumerate(leaf) if _is_junk(row)]:
-                error.add_note(f"It has not written out{place}[row] for rows {rows}; it is to write out[...] itself.")
+                error.add_note(
+                    f"It has not written out{place}[row] for rows {rows}. It must write into out[...] itself."
+                )
         raise
 
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[Source]:
-    """The opened form of a source, closed at the end if it is another object."""
+    """Opens a source, and closes the opened form if it is another object."""
     opened = open_source(source)
     try:
         yield opened
@@ -304,7 +306,7 @@ def _opened(source: Source) -> Iterator[Source]:
 
 @contextlib.contextmanager
 def _noted(text: str) -> Iterator[None]:
-    """Adds a note to what is raised."""
+    """Adds a note to an exception."""
     try:
         yield
     except Exception as error:
@@ -314,7 +316,7 @@ def _noted(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[None]:
-    """Lets other threads run after each line of Python of this one: what is kept for one call fails."""
+    """Lets other threads run after each line of Python, so that state shared between calls fails."""
 
     def let_go(*_: Any) -> Any:
         time.sleep(0)
@@ -329,5 +331,5 @@ def _interrupted() -> Iterator[None]:
 
 
 def _open_file_count() -> int:
-    """The open files of this process, where the system says it."""
+    """The number of open files of this process. 0 where unknown."""
     return len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0

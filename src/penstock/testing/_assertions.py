@@ -1,12 +1,20 @@
-"""Whether two elements are the same to the bit, and whether an element is what its spec says."""
+"""Assertions about elements, specs, resumed runs, and leftover processes."""
 
+import itertools
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._spec import Spec, leaf_of, spec_of_leaf
 from penstock.base._tree import Tree
+from penstock.report._memory import worker_pids
+
+STATE_NBYTES = 500
+"""A state, as JSON, is smaller than this."""
 
 
 def assert_same(element: Tree, expected: Tree) -> None:
@@ -63,3 +71,61 @@ def row_of(arrays: Tree, index: Any) -> Tree:
     """The row, or rows, of every array of a tree."""
     leaves, structure = _tree.flatten(arrays)
     return structure.unflatten([leaf[index] for leaf in leaves])
+
+
+Run = tuple[str, int]
+"""An executor and its number of workers."""
+
+
+def assert_resumes_exactly(
+    dataset: Dataset,
+    *,
+    executors: Sequence[Run] = (("inline", 1), ("threads", 1), ("threads", 3)),
+    epochs: int = 2,
+    cuts: int | None = None,
+    limit: int = 64,
+    **loader_options: Any,
+) -> None:
+    """Asserts that a run resumed at any position delivers its rest, equal to the bit.
+
+    One run is not interrupted. It uses the first executor. For each cut, its state goes through JSON into a new
+    loader, each time on the next of the executors. The test compares its batches until the end of the next epoch.
+
+    Args:
+        dataset: Any dataset. Its elements are delivered `epochs` times.
+        executors: Pairs of executor and number of workers.
+        epochs: Epochs of the uninterrupted run.
+        cuts: The number of positions to cut at, evenly spaced. None for all.
+        limit: The most elements of an endless epoch.
+        loader_options: More options of `Dataset.loader`.
+    """
+
+    def load(run: Run) -> Any:
+        return dataset.loader(executor=run[0], workers=run[1], **loader_options)  # type: ignore[arg-type]
+
+    is_finite = isinstance(dataset.length, int)
+    count = int(dataset.length or 0) if is_finite else int(min(dataset.length or 0, limit))
+    whole: list[tuple[dict[str, Any], Tree]] = []
+    with load(executors[0]) as loader:
+        for _ in range(epochs if is_finite else 1):
+            iterator = iter(loader)
+            whole += [(loader.get_state(), copied(next(iterator))) for _ in range(count)]
+    positions = range(len(whole))
+    if cuts is not None and cuts < len(whole):
+        positions = np.linspace(0, len(whole) - 1, cuts).round().astype(int).tolist()
+    for cut, run in zip(positions, itertools.cycle(executors), strict=False):
+        text = json.dumps(whole[cut][0])
+        assert len(text.encode()) < STATE_NBYTES, f"the state takes {len(text.encode())} bytes: {text}"
+        at, stop = cut, min(len(whole), (cut // count + 2) * count)
+        with load(run) as loader:
+            loader.set_state(json.loads(text))
+            while at < stop:
+                for element in itertools.islice(loader, stop - at):
+                    assert_same(element, whole[at][1])
+                    at += 1
+                    assert at == len(whole) or loader.get_state() == whole[at][0]
+
+
+def child_processes() -> set[int]:
+    """Returns the processes that this one started and that are alive, or dead and not yet waited for. Linux."""
+    return set(worker_pids())
