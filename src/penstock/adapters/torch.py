@@ -41,7 +41,7 @@ from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
 from penstock.memory._shared import Place, SharedFile, map_private
 from penstock.plan._node import Node, finite_length, walk
-from penstock.plan._reader import Gather, Reader
+from penstock.plan._reader import Reader
 from penstock.plan._text import length_text
 from penstock.run.pool._payload import pack, unpack
 
@@ -238,9 +238,8 @@ class MapDataset(TorchDataset):
             raise ElementIndexError(f"Index {outside[0]} is outside a dataset of {length_text(count)}.")
         reader = self._take_reader()
         try:
-            box, gather = Rows.allocate(reader.spec, len(wanted)), Gather()
-            reader.fill(int(self._epoch), wanted % count, box, gather)
-            gather.run()
+            box = Rows.allocate(reader.spec, len(wanted))
+            reader.read(int(self._epoch), wanted % count, box)
         finally:
             self._readers.append(reader)
         structure = reader.spec.structure

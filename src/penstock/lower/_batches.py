@@ -342,24 +342,23 @@ class ParallelProgram(BatchProgram[Reader]):
         return kept[unit.length]
 
     def _fill(self, reader: Reader, unit: Unit, out: Rows) -> None:
-        gather, rows = Gather(), self.row_count(unit.epoch, unit.index, unit.length)
+        rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
-            self._fill_whole(reader, unit, out, gather)
+            self._fill_whole(reader, unit, out)
             return
         parts = np.arange(unit.start, unit.stop, dtype=np.int64)
         first, last = self.shard_rows(rows)  # the rows of a shard begin at the start of the slot
         places = out.parts()
         if unit.stop - unit.start != self._slot_row_count:
             places = places.take(slice(unit.start - first, unit.stop - first))
+        gather = Gather()
         reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
         gather.run()
         out.set_extents(last - first)
 
-    def _fill_whole(self, reader: Reader, unit: Unit, out: Rows, gather: Gather) -> None:
-        index = np.array([unit.index], np.int64)
+    def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
         box = out if self.shard[1] == 1 else reader.scratch(1)
-        reader.fill(unit.epoch, index, box, gather)
-        gather.run()
+        reader.read(unit.epoch, np.array([unit.index], np.int64), box)
         if self.shard[1] == 1:
             return
         count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))

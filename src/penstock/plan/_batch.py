@@ -1,10 +1,10 @@
 """Stacking elements into batches, and taking batches apart."""
 
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,8 @@ from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, text_
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._map import Map
-from penstock.plan._node import Demand, Length, Memory, Node, Reorder, Traits, finite_length, walk
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Gather, Reader
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, Reorder, Traits, finite_length, walk
+from penstock.plan._reader import Gather, Reader
 
 
 class Batching(Node):
@@ -107,14 +105,14 @@ class Batch(Batching):
         require_one_shape(self.label, self.source.spec)
         return self.source.spec.stacked(self.size, exact=self.is_exact)
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Elements go straight to their places in their batch."""
         members, places = self._members(indices)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
         if any(extent is not None for extent in out.extents):
             out.set_extents(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Stacks elements of a stream as they come."""
         require_one_shape(self.label, self.source.spec)
         source = reader.inputs[0].sequence(epoch)
@@ -131,7 +129,7 @@ class Batch(Batching):
         """Its number of elements."""
         return self.element_count(index)
 
-    def fill_parts(self, reader: "Reader", epoch: int, index: int, parts: Indices, out: Rows, gather: "Gather") -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """Some of the elements of one batch."""
         reader.inputs[0].fill(epoch, parts + index * self.size, out, gather)
 
@@ -221,7 +219,7 @@ class Unbatch(Node):
         """The elements that have the parts."""
         return [Demand(0, epoch, np.unique(indices // self._sizes[0]))]
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Parts are read alone if the input can do so; otherwise its whole element is read, and kept for the next."""
         source, size = reader.inputs[0], self._sizes[0]
         owners = indices // size
@@ -241,7 +239,7 @@ class Unbatch(Node):
         taken = [origin[0][rows] for origin in box.arrays]
         out.copy_from(Rows(taken, slice(0, len(parts)), (None,) * len(taken)), len(parts))
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """All parts of each element of a stream."""
         assert self._sizes
         for owner, leaves in enumerate(reader.inputs[0].sequence(epoch)):

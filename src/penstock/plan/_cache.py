@@ -9,9 +9,9 @@ by the first worker that reads it from its beginning to its end: parts of two re
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,9 @@ import numpy.typing as npt
 from penstock.base._errors import PenstockError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
-from penstock.plan._node import Demand, Length, Memory, Node
-from penstock.plan._reader import Gather
+from penstock.plan._node import Demand, Elements, Length, Memory, Node
+from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Openable
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Reader
 
 ABSENT: Final = 0
 SUSPECT: Final = 1
@@ -50,7 +47,7 @@ class OpenCache(Openable, ABC):
         return indices[:0] if self.is_full else indices[self.look(indices) == ABSENT]
 
     @abstractmethod
-    def read(self, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> None:
+    def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements that are held into rows, or makes `gather` do so when it runs."""
 
     @abstractmethod
@@ -175,18 +172,17 @@ class Cache(CacheStep):
         """The same elements of epoch 0."""
         return [Demand(0, 0, indices)]
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements that are kept; the input makes the others now, and they are kept."""
         store: OpenCache = reader.source
         absent = _read_held(store, reader, indices, out, gather)
         if not len(absent):
             return
-        missing, rows, reads = indices[absent], out.take(absent), Gather()
-        reader.inputs[0].fill(0, missing, rows, reads)
-        reads.run()  # before they are written
+        missing, rows = indices[absent], out.take(absent)
+        reader.inputs[0].read(0, missing, rows)  # now, before they are written
         store.write(missing, rows)
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Yields the epoch that is kept; or the input's, and writes it."""
         store: OpenCache = reader.source
         whole = store.whole()
@@ -235,7 +231,7 @@ class CompleteCache(CacheStep):
         """As recorded."""
         return self.whole.spec
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements from the cache."""
         store: OpenCache = reader.source
         absent = _read_held(store, reader, indices, out, gather)
@@ -243,7 +239,7 @@ class CompleteCache(CacheStep):
             raise store.damaged(int(indices[absent[0]]))
 
 
-def _read_held(store: OpenCache, reader: "Reader", indices: Indices, out: Rows, gather: Gather) -> Indices:
+def _read_held(store: OpenCache, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> Indices:
     """Reads elements that a cache has; returns the positions of the others."""
     state = None if store.is_full else store.look(indices)
     if state is None or state.min(initial=HELD) == HELD:
@@ -259,7 +255,7 @@ def _read_held(store: OpenCache, reader: "Reader", indices: Indices, out: Rows, 
     return absent
 
 
-def _kept(spec: Spec, reader: "Reader", whole: OpenCache) -> Generator[Leaves, None, None]:
+def _kept(spec: Spec, reader: Reader, whole: OpenCache) -> Elements:
     box, stop = Rows.allocate(spec, min(chunk_count(spec), whole.length)), 0
     while stop < whole.length:
         start, stop = stop, whole.stretch(stop, min(stop + len(box.arrays[0]), whole.length))

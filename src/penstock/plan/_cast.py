@@ -1,22 +1,17 @@
 """Another dtype, without Python per element."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, chunk_count, chunk_nbytes, pieces
-from penstock.plan._node import Memory, Node, OneToOne, Traits
-from penstock.plan._reader import Gather
-
-if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Reader
+from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, pieces
+from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits
+from penstock.plan._reader import Gather, Reader
 
 
 @final
@@ -75,16 +70,12 @@ class Cast(OneToOne):
         leaves = zip(spec.leaves, dtypes, strict=True)
         return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads into scratch memory that stays in the core's cache, and converts from there."""
-        source = reader.inputs[0]
-        for start, stop in pieces(len(indices), chunk_count(source.spec)):
-            box, reads = source.scratch(stop - start), Gather()
-            source.fill(epoch, indices[start:stop], box, reads)
-            reads.run()
-            self._convert(box, out.take(slice(start, stop)), stop - start)
+        for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
+            self._convert(box, rows, len(chunk))
 
-    def _convert(self, box: "Rows", out: "Rows", count: int) -> None:
+    def _convert(self, box: Rows, out: Rows, count: int) -> None:
         try:
             out.copy_from(box, count)
             for leaf, places in zip(self.spec.leaves, out.arrays, strict=True):
@@ -100,7 +91,7 @@ class Cast(OneToOne):
             "NumPy converts, with map() before cast()."
         )
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Converts each element of a stream."""
         dtypes = [leaf.dtype for leaf in self.spec.leaves]
         for leaves in reader.inputs[0].sequence(epoch):
@@ -113,9 +104,7 @@ class Cast(OneToOne):
         """That of the input: a batch is cast in parts."""
         return self.source.part_count(epoch, index)
 
-    def fill_parts(
-        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
-    ) -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """The same for some parts of one element."""
         source = reader.inputs[0]
         for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):

@@ -2,21 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from penstock.base import _tree
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, as_slice
-from penstock.plan._node import Access, Demand, Length, Node, OneToOne, Overlap, Reorder, clear_within, total
-
-if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Gather, Reader
+from penstock.memory._rows import Indices, Rows, as_slice
+from penstock.plan._node import Access, Demand, Elements, Length, Node, OneToOne, Overlap, Reorder, clear_within, total
+from penstock.plan._reader import Gather, Reader
 
 
 @final
@@ -47,7 +44,7 @@ class Zip(OneToOne):
         known = [length for length in lengths if length != math.inf]
         return known[0] if known else math.inf
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Ends with the first input that ends."""
         for parts in zip(*(each.sequence(epoch) for each in reader.inputs), strict=False):
             yield [leaf for leaves in parts for leaf in leaves]
@@ -59,7 +56,7 @@ class Zip(OneToOne):
         leaves = tuple(leaf for spec in specs for leaf in spec.leaves)
         return Spec(leaves, _tree.nest([spec.structure for spec in specs], self.structure))
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Each input fills its own leaves of the same rows."""
         for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
             source.fill(epoch, indices, out.leaves(start, stop), gather)
@@ -76,9 +73,7 @@ class Zip(OneToOne):
         counts = {node.part_count(epoch, index) for node in dict.fromkeys(self.sources)}
         return counts.pop() if len(counts) == 1 else None
 
-    def fill_parts(
-        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
-    ) -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """Each input fills its own leaves of the same parts."""
         for source, (start, stop) in zip(reader.inputs, self._leaves, strict=True):
             source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
@@ -109,7 +104,7 @@ class Concatenate(Reorder):
         which = np.searchsorted(self._starts, indices, side="right") - 1
         return shares(epoch, which, indices - self._starts[which])
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """One input after the other."""
         for each in reader.inputs:
             yield from each.sequence(epoch)
@@ -172,10 +167,10 @@ class Interleave(Reorder):
         overlap = super().overlap
         return overlap if self._is_plain or overlap == "none" else "anywhere"
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Deals from the inputs that take part, each of which has a place, as tf.data does."""
         waiting = iter(reader.inputs)
-        places: list[Generator[Leaves, None, None] | None] = [
+        places: list[Elements | None] = [
             each.sequence(epoch)
             for each in itertools.islice(waiting, self.cycle)  # they start at once, if workers make them
         ]

@@ -1,20 +1,16 @@
 """Whether what a function or an object of the user gave is an element of a spec."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base import _tree
 from penstock.base._errors import SpecError, type_of
 from penstock.base._spec import ArraySpec, Shape, Spec, leaf_of, spec_of_leaf, text_of_element
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from penstock.base._tree import Tree
-    from penstock.memory._rows import Leaves
-
+from penstock.base._tree import Tree
+from penstock.memory._rows import Leaves
 
 _ALIKE: Final = (
     "Every element of a dataset has one structure, shape and dtype: give each the same, or say which axis differs: "
@@ -33,7 +29,7 @@ class MisfitError(Exception):
         """The spec that would admit it, and what came before, as one writes it; empty where none would."""
 
 
-def conformed(spec: Spec, value: "Tree") -> "Leaves":
+def conformed(spec: Spec, value: Tree) -> Leaves:
     """Returns the leaves of an element, each an array or text, after looking at each.
 
     Raises:
@@ -61,11 +57,11 @@ def conformed(spec: Spec, value: "Tree") -> "Leaves":
     return leaves
 
 
-def _other_structure(value: "Tree") -> MisfitError:
+def _other_structure(value: Tree) -> MisfitError:
     return MisfitError(f"the structure {text_of_element(value)}")
 
 
-def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt.NDArray[Any] | str | bytes":
+def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> npt.NDArray[Any] | str | bytes:
     """One leaf, looked at in full."""
     try:
         found = leaf if type(leaf) is np.ndarray and not leaf.dtype.hasobject else leaf_of(leaf)
@@ -90,7 +86,7 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> "npt
     raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
 
 
-def _other_shape(spec: Spec, number: int, want: ArraySpec, found: "npt.NDArray[Any]") -> MisfitError:
+def _other_shape(spec: Spec, number: int, want: ArraySpec, found: npt.NDArray[Any]) -> MisfitError:
     what = f"an array of {spec_of_leaf(found)}{_where(spec, number)}"
     if found.dtype != want.dtype or not want.shape:
         return MisfitError(what)
@@ -125,7 +121,7 @@ def _fits(text: Any, dtype: np.dtype[Any]) -> bool:
     return bool(np.array(text, dtype).item() == text)  # as Python's: NumPy's own have lost zeros at their ends, too
 
 
-def observed(value: "Tree") -> Spec:
+def observed(value: Tree) -> Spec:
     """Returns the spec of an element that a function returned.
 
     Raises:

@@ -3,20 +3,16 @@
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
-from penstock.memory._rows import Leaves, copied
+from penstock.memory._rows import copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Length, Node, Overlap
+from penstock.plan._node import Access, Elements, Length, Node, Overlap
 from penstock.plan._reader import OpenSources, Reader
-
-if TYPE_CHECKING:
-    pass
-
 
 _NOTHING = object()
 _UNTOLERATED = (
@@ -67,7 +63,7 @@ class Filter(Sequential):
         """That of the elements before it."""
         return judged(self.source.spec)
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Leaves out the others. Over random access, it can start where it was."""
         if self.source.access == "stream":
             yield from (leaves[:-1] for leaves in reader.inputs[0].sequence(epoch) if leaves[-1])
@@ -135,7 +131,7 @@ class FlatMap(Sequential):
         """A function makes any number of elements, so those that share data may be anywhere."""
         return "none" if self.source.overlap == "none" else "anywhere"
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element, and checks each result."""
         reader.trace.words[0], reader.trace.words[1] = reader.number + 1, epoch
         for index, value in self._values(reader.inputs[0], epoch, reader):

@@ -2,18 +2,16 @@
 
 import math
 import operator
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
-from penstock.memory._rows import Indices, Leaves
-from penstock.plan._node import POSITION_LIMIT, Demand, Length, Node, Reorder, Traits, finite_length
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Reader
+from penstock.memory._rows import Indices
+from penstock.plan._node import POSITION_LIMIT, Demand, Elements, Length, Node, Reorder, Traits, finite_length
+from penstock.plan._reader import Reader
 
 
 class _Choice(Reorder):
@@ -67,7 +65,7 @@ class Slice(_Choice):
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The chosen elements of a stream, which is read from its start."""
         if self.count == 0:
             return

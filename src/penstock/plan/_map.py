@@ -7,10 +7,10 @@ slot of the batch. Each error names the element and the step.
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -18,15 +18,12 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError, is_untouched, type_of, words_of
 from penstock.base._random import ElementRng, seeded_globals, watched_torch
 from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Memory, Node, OneToOne, Randomness, Traits, upwards, walk
+from penstock.plan._node import Elements, Memory, Node, OneToOne, Randomness, Traits, upwards, walk
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
-
-if TYPE_CHECKING:
-    from penstock.base._tree import Tree
-
 
 PROBE_COUNT = 64
 """The number of elements that are tried to find a function's spec, if elements may fail."""
@@ -280,7 +277,7 @@ class Map(OneToOne):
             element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
             yield lambda element=element: element  # type: ignore[misc]
 
-    def _learn_from(self, element: "Tree", index: int) -> Learned:
+    def _learn_from(self, element: Tree, index: int) -> Learned:
         short = self._short_axes(element)
         with seeded_globals() as globals_, watched_torch() as used_torch:
             globals_.seed(0, self.randomness.depth, 0, index)
@@ -303,7 +300,7 @@ class Map(OneToOne):
         before = self.memo.learned
         return Learned(Spec(leaves, spec.structure), drew or before.uses_globals, drew_torch or before.uses_torch)
 
-    def _short_axes(self, element: "Tree") -> dict[int, int]:
+    def _short_axes(self, element: Tree) -> dict[int, int]:
         """For each first axis that varies: its size in this element, and the largest that it can have."""
         leaves = zip(_tree.flatten(element)[0], self.source.spec.leaves, strict=True)
         return {len(leaf): spec.max_shape[0] for leaf, spec in leaves if spec.varies and spec.max_shape}
@@ -328,7 +325,7 @@ class Map(OneToOne):
         self,
         reader: Reader,
         rng: ElementRng | None,
-        globals_: "seeded_globals | None",
+        globals_: seeded_globals | None,
         epoch: int,
         chunk: Indices,
         out: Rows,
@@ -336,9 +333,7 @@ class Map(OneToOne):
         source, count = reader.inputs[0], len(chunk)
         box = source.scratch(count)
         reader.trace.words[0] = 0  # while its input is read, no element of it runs
-        gather = Gather()
-        source.fill(epoch, chunk, box, gather)
-        gather.run()
+        source.read(epoch, chunk, box)
         trace, times, clock = reader.trace.words, reader.trace.times, time.perf_counter
         trace[0], trace[1] = reader.number + 1, epoch
         due, every = count, 1  # none
@@ -393,12 +388,12 @@ class Map(OneToOne):
             f"{text_of(found, self.known_spec, is_declared=self.declared is not None)}"
         )
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element of a stream."""
         source, rng = reader.inputs[0], self._new_rng()
         structure, trace = source.spec.structure, reader.trace.words
 
-        def run(leaves: Leaves, globals_: "seeded_globals | None", index: int) -> Leaves:
+        def run(leaves: Leaves, globals_: seeded_globals | None, index: int) -> Leaves:
             own = [copied(leaf) for leaf in leaves]
             if self.verdict is not None:
                 make_read_only(own)
@@ -419,7 +414,7 @@ class Map(OneToOne):
             yield value
 
     def _run(
-        self, element: "Tree", rng: ElementRng | None, globals_: "seeded_globals | None", epoch: int, index: int
+        self, element: Tree, rng: ElementRng | None, globals_: seeded_globals | None, epoch: int, index: int
     ) -> Leaves:
         """Runs the function on one element and returns the leaves of what it returned."""
         if globals_ is not None and self.memo.learned.uses_globals:

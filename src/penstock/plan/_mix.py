@@ -1,20 +1,18 @@
 """Mixing datasets in given proportions, exactly so in every block."""
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from penstock.base._random import permute
-from penstock.memory._rows import Indices, Leaves
+from penstock.memory._rows import Indices
 from penstock.plan._combine import shares
-from penstock.plan._node import Demand, Length, Node, Reorder, clear_within
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Reader
+from penstock.plan._node import Demand, Elements, Length, Node, Reorder, clear_within
+from penstock.plan._reader import Reader
 
 BLOCK_LENGTH = 1024
 """The number of elements in which each input has exactly its share (by largest remainder)."""
@@ -95,7 +93,7 @@ class Mix(Reorder):
                 clear = max(clear, self._position(number, clear_within(source, count - 1) - 1) + 1)
         return clear
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Deals from the inputs until one has no element left."""
         inputs = [each.sequence(epoch) for each in reader.inputs]
         block = 0

@@ -29,6 +29,8 @@ Reader = Any
 Gather = Any
 
 Access = Literal["random", "stream"]
+Elements = Generator[Leaves, None, None]
+"""The elements of a stream, as lists of leaves."""
 Length = int | float | None
 """An int, `math.inf`, or None if it is unknown."""
 Overlap = Literal["none", "near", "anywhere"]
@@ -157,7 +159,7 @@ class Node(ABC):
         """Writes the given parts of one element into rows of `out`, where a row is one part."""
         raise NotImplementedError(f"{self.verb} has no parts")
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Yields the elements of an epoch of a stream one after the other, as lists of leaves.
 
         An element is valid until the next one is requested. A caller that keeps it must copy it.

@@ -2,10 +2,10 @@
 
 import operator
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -13,18 +13,12 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Memory, Node, Overlap, walk
-from penstock.plan._reader import Gather
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Reader
+from penstock.plan._node import Elements, Memory, Node, Overlap, walk
+from penstock.plan._reader import Gather, Reader
 
 
 @final
@@ -86,7 +80,7 @@ class Padding:
         """The value that fills a leaf."""
         return self.values[0 if self._is_one_value else number]
 
-    def stack(self, label: str, spec: Spec, columns: "Iterable[Sequence[Any]]", first: int) -> Leaves:
+    def stack(self, label: str, spec: Spec, columns: Iterable[Sequence[Any]], first: int) -> Leaves:
         """Stacks elements, padded to one size.
 
         Args:
@@ -174,19 +168,18 @@ class PaddedBatch(Batching):
         """The input's, padded and stacked."""
         return self.padding.spec(self.label, self.source.spec, self.size, is_exact=self.is_exact)
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the elements of one batch after the other, and pads them."""
         source = reader.inputs[0]
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             count = self.element_count(index)
             members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
-            box, reads = source.scratch(count), Gather()
-            source.fill(epoch, members, box, reads)
-            reads.run()
+            box = source.scratch(count)
+            source.read(epoch, members, box)
             stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
             out.put(row, stacked, are_new=True)
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Stacks elements of a stream as they come."""
         members: list[Leaves] = []
         done = 0
@@ -254,7 +247,7 @@ class BucketByLength(Sequential):
         """That of all buckets; None if they differ, because it is unknown how often each is full."""
         return self.sizes[0] if len(set(self.sizes)) == 1 else None
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """A batch when its bucket is full; at the end the rest, shortest first."""
         spec = self._element_spec
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]

@@ -10,7 +10,7 @@ import itertools
 import sys
 import time
 from array import array
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -20,10 +20,11 @@ from penstock.base._errors import PenstockError, SpecError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, Rows, Window, copied, places_of
+from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._times import SHORT_UNIT_S, Times
-from penstock.plan._node import Node, walk
+from penstock.plan._node import Elements, Node, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
+from penstock.plan._text import length_text
 
 T = TypeVar("T")
 
@@ -61,13 +62,11 @@ class Gather:
             except Exception as error:
                 reader = wanted[-1][1]
                 reader.trace.words[0] = reader.number + 1  # for the guard that notes it
-                if isinstance(error, PenstockError):
-                    raise
-                # The error of a user's own source does not say which elements were requested.
-                indices = np.concatenate([read.indices for read in reads])
-                first = source.describe(int(indices[0])) if len(indices) else "none"
-                plural = "" if len(indices) == 1 else "s"
-                error.add_note(f"A source raised it, asked for {len(indices)} element{plural}, first {first}.")
+                if not isinstance(error, PenstockError):
+                    # The error of a user's own source does not say which elements were requested.
+                    indices = np.concatenate([read.indices for read in reads])
+                    first = source.describe(int(indices[0])) if len(indices) else "none"
+                    error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
                 raise
             if (times := wanted[0][1].trace.times) is None:  # all readers are of one worker
                 continue
@@ -215,7 +214,7 @@ class Reader:
                     shared[id(each)] = reader
             self.inputs.append(reader)
         self.source: Any = None if node.opens is None else sources[node.opens]
-        self.stage: Callable[[int, int], Generator[Leaves, None, None]] | None = None
+        self.stage: Callable[[int, int], Elements] | None = None
         """Yields the elements of an epoch from one on, if workers make them in parallel."""
         self.consumed: int = -1
         """For a sequence that can start in the middle: how far its input was read for the last element."""
@@ -241,13 +240,29 @@ class Reader:
         """See `Node.fill`."""
         self._node.fill(self, epoch, indices, out, gather)
 
+    def read(self, epoch: int, indices: Indices, out: Rows) -> None:
+        """Fills rows now."""
+        gather = Gather()
+        self._node.fill(self, epoch, indices, out, gather)
+        gather.run()
+
+    def chunks(self, epoch: int, indices: Indices, out: Rows) -> Iterator[tuple[Indices, Rows, Rows]]:
+        """Reads elements into scratch memory, some at a time.
+
+        Yields:
+            Some of the elements, their rows of `out`, and the memory that holds them.
+        """
+        for start, stop in pieces(len(indices), chunk_count(self.spec)):
+            box, chunk = self.scratch(stop - start), indices[start:stop]
+            self.read(epoch, chunk, box)
+            yield chunk, out.take(slice(start, stop)), box
+
     def fill_place(self, spec: Spec, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills rows whose places were made for `spec`, in which an axis may vary that does not vary here."""
         if spec is not self._as_ours:
             if places_of(spec) != places_of(self.spec):
-                box, reads = self.scratch(len(indices)), Gather()
-                self.fill(epoch, indices, box, reads)
-                reads.run()
+                box = self.scratch(len(indices))
+                self.read(epoch, indices, box)
                 out.copy_from(box, len(indices))
                 return
             self._as_ours = spec
@@ -257,7 +272,7 @@ class Reader:
         """See `Node.fill_parts`."""
         self._node.fill_parts(self, epoch, index, parts, out, gather)
 
-    def sequence(self, epoch: int, start: int = 0) -> Generator[Leaves, None, None]:
+    def sequence(self, epoch: int, start: int = 0) -> Elements:
         """Yields the elements of an epoch one after the other; see `Node.sequence`.
 
         Args:
@@ -270,12 +285,10 @@ class Reader:
             return self._node.sequence(self, epoch)
         return self._read_from(epoch, start)
 
-    def _read_from(self, epoch: int, index: int) -> Generator[Leaves, None, None]:
+    def _read_from(self, epoch: int, index: int) -> Elements:
         box = Rows.allocate(self.spec, 1)
         while index < (self._node.length or 0):
-            gather = Gather()
-            self.fill(epoch, np.array([index], np.int64), box, gather)
-            gather.run()
+            self.read(epoch, np.array([index], np.int64), box)
             yield box.leaf_values(0)
             index += 1
 
@@ -289,9 +302,7 @@ class Reader:
                 "penstock.ArraySpec(shape, dtype), or a tree of them."
             )
         box = Rows.allocate(self.spec, 1)
-        gather = Gather()
-        self.fill(epoch, np.array([index], np.int64), box, gather)
-        gather.run()
+        self.read(epoch, np.array([index], np.int64), box)
         return self.spec.structure.unflatten(box.leaf_values(0))
 
     def advise(self, epoch: int, indices: Indices) -> None:
@@ -332,11 +343,10 @@ class Reader:
         if self._memo.get("kept_at") != (epoch, index):
             self._memo.pop("kept_at", None)  # if reading fails, the memory holds neither element
             self._memo.pop("kept", None)  # its `leaves` hold the memory
-            source, gather = self.inputs[0], Gather()
+            source = self.inputs[0]
             # Not the input's scratch memory, which another step that reads it would overwrite.
             self._memo["kept"] = box = self._reusable("kept_scratch", source.spec, 1)
-            source.fill(epoch, np.array([index], np.int64), box, gather)
-            gather.run()
+            source.read(epoch, np.array([index], np.int64), box)
             self._memo["kept_at"] = (epoch, index)
         return self._memo["kept"]  # type: ignore[no-any-return]
 

@@ -2,17 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 
 from penstock.base._random import local_permute, permute
-from penstock.memory._rows import Indices, Leaves, copied
+from penstock.memory._rows import Indices, copied
 from penstock.plan._node import (
     Demand,
+    Elements,
     Length,
     Memory,
     Node,
@@ -23,9 +24,7 @@ from penstock.plan._node import (
     history,
     walk,
 )
-
-if TYPE_CHECKING:
-    from penstock.plan._reader import Reader
+from penstock.plan._reader import Reader
 
 
 @final
@@ -66,7 +65,7 @@ class Shuffle(Reorder):
         images = local_permute(indices, count, seed=self.seed, epoch=order, window=self.window)
         return [Demand(0, epoch, images)]
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Collects a window of a stream, yields it in a new order, and goes on to the next.
 
         The first window is shorter, by a number that (seed, epoch) define, so windows end elsewhere in each epoch.
@@ -137,7 +136,7 @@ class Repeat(Reorder):
         number, index = divmod(index, finite_length(self.source))
         return 0, epoch * (self.count or ENDLESS_ROUND_COUNT) + number, index
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """One round after the other."""
         first = epoch * (self.count or ENDLESS_ROUND_COUNT)
         for number in itertools.count() if self.count is None else range(self.count):

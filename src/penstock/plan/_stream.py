@@ -7,22 +7,18 @@ which a window is available.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, copied
+from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Length, Node, OneToOne, Randomness
-
-if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Gather, Reader
-
+from penstock.plan._node import Access, Elements, Length, Node, OneToOne, Randomness
+from penstock.plan._reader import Gather, Reader
 
 _NOTHING = object()
 _OF_A_TUPLE = type(iter(()))
@@ -125,7 +121,7 @@ class Generate(Node):
         """The name, and the length if the user gave it: the length of an epoch may differ between runs."""
         return {"name": self.label, "length": self.length}
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Begins an epoch, and checks every element."""
         trace = reader.trace.words
         elements, (index, consumed) = None, reader.origin
@@ -202,7 +198,7 @@ class Promised(OneToOne):
         """The given one."""
         return self.count
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Counts; the last element is yielded when the stream has ended."""
         elements, index = reader.inputs[0].sequence(epoch), 0
         for leaves in elements:
@@ -280,7 +276,7 @@ class Inlet(Node):
         """An element of the step."""
         return f"element {index} of {self.stands_for}"
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Copies from the window."""
         assert reader.window is not None
         reader.window.read(indices, out)

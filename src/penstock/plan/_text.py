@@ -4,16 +4,13 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import SpecError
+from penstock.base._spec import Spec
 from penstock.plan._node import Length, Node, OneToOne, history, located, walk
-
-if TYPE_CHECKING:
-    from penstock.base._spec import Spec
 
 _MAX_LEAVES = 12
 """The number of leaves of an element that are printed; `element_spec` has them all."""
@@ -60,7 +57,7 @@ def _lines(node: Node, first: str, rest: str, seen: set[int]) -> Iterator[str]:
             yield from _lines(source, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}", seen)
 
 
-def _spec_text(spec: "Spec") -> str:
+def _spec_text(spec: Spec) -> str:
     """A spec in words; for many columns, the first ones."""
     if len(spec.leaves) <= _MAX_LEAVES:
         return str(spec)

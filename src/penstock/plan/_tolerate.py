@@ -14,7 +14,7 @@ The first two read many elements at once, and one by one after a failure. Failur
 import itertools
 import traceback
 from abc import abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
@@ -26,7 +26,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._filter import Sequential
 from penstock.plan._map import Map
-from penstock.plan._node import Node, OneToOne, Traits, walk
+from penstock.plan._node import Elements, Node, OneToOne, Traits, walk
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._stream import Inlet
 from penstock.plan._text import sources_of
@@ -98,9 +98,7 @@ class FailureFilter(OneToOne):
                 self._fill_instead(reader, epoch, index, row)
 
     def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> None:
-        gather = Gather()
-        reader.inputs[0].fill(epoch, indices, self._places(out), gather)
-        gather.run()
+        reader.inputs[0].read(epoch, indices, self._places(out))
         self._pass(out)
 
     def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
@@ -135,7 +133,7 @@ class FailureFilter(OneToOne):
             )
         )
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Those that do not fail, to find a spec. Workers read a guarded stream by `fill`."""
         for leaves in reader.inputs[0].sequence(epoch):
             yield self._passed(leaves)
@@ -279,14 +277,14 @@ class CheckedGroup(Sequential):
         pairs = zip(self.source.inputs, stops, strict=True)
         return tuple(stop - 1 for each, stop in pairs if isinstance(each, CheckedElement))
 
-    def sequence(self, reader: Reader, epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Combines all verdicts."""
         for leaves in reader.inputs[0].sequence(epoch):
             is_there = all(np.all(leaves[place]) for place in self._verdicts)
             yield [*(leaf for place, leaf in enumerate(leaves) if place not in self._verdicts), is_there]
 
 
-def _blank(leaves: "tuple[ArraySpec, ...]") -> Leaves:
+def _blank(leaves: tuple[ArraySpec, ...]) -> Leaves:
     """Leaves of an element that is left out."""
     return [
         np.zeros([size or 0 for size in leaf.shape], leaf.dtype) if leaf.dtype.itemsize else _blank_text(leaf)

@@ -1,21 +1,18 @@
 """Windows of neighbouring elements, as an index view: for time series, video and other ordered data."""
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import require_one_shape, stacked
-from penstock.plan._node import Demand, Length, Memory, Node, Overlap
-
-if TYPE_CHECKING:
-    from penstock.memory._rows import Rows
-    from penstock.plan._reader import Gather, Reader
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, Overlap
+from penstock.plan._reader import Gather, Reader
 
 
 @final
@@ -84,11 +81,11 @@ class Windows(Node):
         """The elements of each window, in order."""
         return [Demand(0, epoch, self._members(indices))]
 
-    def fill(self, reader: "Reader", epoch: int, indices: Indices, out: "Rows", gather: "Gather") -> None:
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Elements go straight to their places in their window."""
         reader.inputs[0].fill(epoch, self._members(indices), out.unstacked(self.size), gather)
 
-    def sequence(self, reader: "Reader", epoch: int) -> Generator[Leaves, None, None]:
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Keeps as many elements as a window spans."""
         kept: deque[Leaves] = deque(maxlen=self.span)
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch), 1):
@@ -107,9 +104,7 @@ class Windows(Node):
         """The number of elements in a window."""
         return self.size
 
-    def fill_parts(
-        self, reader: "Reader", epoch: int, index: int, parts: Indices, out: "Rows", gather: "Gather"
-    ) -> None:
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """Some of the elements of one window."""
         start = int(self.starts(np.array([index], np.int64))[0])
         reader.inputs[0].fill(epoch, parts * self.stride + start, out, gather)
