@@ -113,9 +113,9 @@ def test_text_of_an_unknown_argument(name: str, tmp_path: Path, monkeypatch: pyt
         (
             ps,
             "text_dataset_from_directory",
-            r"penstock\.from_arrays\(\(paths, labels\)\), and a map\(\) that reads each file",
+            r"penstock\.from_arrays\(\(paths, labels\)\), and a map\(\) that reads each file\.",
         ),
-        (ps, "ConcatDataset", r"penstock\.concatenate\(datasets\)"),
+        (ps, "ConcatDataset", r"penstock\.concatenate\(datasets\)\."),
         (ps.range(3), "group_by_window", r"bucket_by_length\(key, boundaries, batch_sizes\)\."),
         (ps.range(3), "snapshot", r"cache\(path\), or materialize\(path\)\."),
     ],

@@ -41,7 +41,6 @@ def test_import_starts_no_thread(fresh_python):
 
 
 def test_public_names_are_listed():
-    # By hand, for type checkers read no program: `from penstock import *` was empty to them.
     for module in (penstock, penstock.image):
         found = {name for name, value in vars(module).items() if not isinstance(value, ModuleType)}
         assert module.__all__ == sorted(name for name in found if not name.startswith("_"))

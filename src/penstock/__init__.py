@@ -22,7 +22,8 @@ A map of the package. Imports run downwards:
     base/           trees, specs, errors, random numbers, arguments
 """
 
-from inspect import isfunction as _isfunction
+import sys as _sys
+from inspect import isfunction as _isfunction, ismodule as _ismodule
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
 from penstock._check import CheckResult as CheckResult
@@ -55,7 +56,7 @@ from penstock._records import (
 from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._show import show as show
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array
-from penstock.base._arguments import explained as _explained, no_attribute as _no_attribute
+from penstock.base._arguments import explained as _explained, refuse_attribute as _refuse_attribute
 from penstock.base._errors import (
     ArgumentError as ArgumentError,
     ArgumentTypeError as ArgumentTypeError,
@@ -82,51 +83,8 @@ if _TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "ArraySpec",
-    "CheckResult",
-    "Dataset",
-    "DeadlineError",
-    "ElementError",
-    "ElementIndexError",
-    "Loader",
-    "LoaderError",
-    "MemoryLimitError",
-    "PenstockError",
-    "RemoteError",
-    "Replayed",
-    "Report",
-    "Source",
-    "SourceError",
-    "SpecError",
-    "StateError",
-    "TravelError",
-    "UnknownLengthError",
-    "WorkerError",
-    "concatenate",
-    "from_arrays",
-    "from_arrow",
-    "from_etlcdb",
-    "from_generator",
-    "from_image_files",
-    "from_npy",
-    "from_parquet",
-    "from_source",
-    "from_tar",
-    "from_tf",
-    "from_tfrecord",
-    "image_dataset_from_directory",
-    "interleave",
-    "mix",
-    "range",
-    "replay",
-    "show",
-    "timeseries_dataset_from_array",
-    "write_tfrecord",
-    "zip",
-]
+if not _TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
+    __all__ = [each for each, value in sorted(globals().items()) if each[0] != "_" and not _ismodule(value)]
 
 for _name in __all__:
     _value = globals()[_name]
@@ -141,7 +99,7 @@ del _name, _value
 def __getattr__(name: str) -> _Any:
     """Imports `penstock.image`, and OpenCV with it, when it is first asked for."""
     if name != "image":
-        raise _no_attribute(name)
+        _refuse_attribute(_sys.modules[__name__], name, "penstock")
     import penstock.image
 
     return penstock.image

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex, final, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -49,34 +49,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("penstock")
-
-_ELSEWHERE: Final = {
-    "prefetch": "each loader reads ahead by itself, see loader(prefetch=4)",
-    "as_numpy_iterator": "iterate the dataset, or ds.loader(): elements are NumPy arrays",
-    "enumerate": "ps.zip((ps.range(len(ds)), ds))",
-    "cardinality": "ds.length",
-    "apply": "function(ds)",
-    "window": "windows(length, shift=, stride=)",
-    "rebatch": "unbatch().batch(size)",
-    "ragged_batch": "padded_batch(size)",
-    "with_options": "options are arguments of ds.loader()",
-    "interleave": "flat_map(function), or ps.interleave(datasets)",
-    "bucket_by_sequence_length": "bucket_by_length(length_fn, boundaries, batch_sizes)",
-    "train_test_split": "split(0.9, 0.1, seed=1)",
-    "select": "ds[a:b], or ps.from_arrays(numbers).map(lambda i: ds[i])",
-    "remove_columns": "map(function), which returns what is to stay",
-    "rejection_resample": "ps.mix() of datasets of each class, with repeat() for those that are rare",
-    "group_by_window": "bucket_by_length(key, boundaries, batch_sizes)",
-    "snapshot": "cache(path), or materialize(path)",
-    "save": "materialize(path)",
-    "reduce": "a loop over ds.loader()",
-    "ignore_errors": "ds.loader(on_error='skip')",
-    "assert_cardinality": "from_generator(function, length=n)",
-    "prefetch_to_device": "to_jax(), or to_torch(device=)",
-    "concatenate": "ps.concatenate([ds, other])",
-    "zip": "ps.zip((ds, other))",
-}
-"""What other libraries' methods are called here."""
 
 
 @final
@@ -192,7 +164,7 @@ class Dataset(NoArray):
         return draw_elements(self, path, count=count, class_names=class_names)
 
     def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute(self, name, "A dataset", _ELSEWHERE)
+        refuse_attribute(self, name, "A dataset")
 
     def __repr__(self) -> str:
         return describe(self._node)

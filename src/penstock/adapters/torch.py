@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NoReturn, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from penstock.base._errors import (
     SpecError,
     TravelError,
 )
+from penstock.base._foreign_words import OF_DATA_LOADER
 from penstock.base._spec import Spec, cure_of_fields
 from penstock.base._tree import Tree, flatten_like, paths
 from penstock.lower._analysis import analyse
@@ -51,17 +52,6 @@ _OWN_WORKERS = (
     "to_torch(workers=...), or, for torch's own workers, penstock.adapters.torch.MapDataset(dataset). A process that a "
     "trainer starts makes an adapter of its own, as in Lightning's train_dataloader()."
 )
-
-_ELSEWHERE: Final = {
-    "dataset": "elements are counted by len() of the dataset, before its batch()",
-    "batch_size": "it is what batch() was given; len(batch) is that of one, also of the short last one",
-    "sampler": "each iteration is the next epoch, in an order of its own",
-    "set_epoch": "each iteration is the next epoch, in an order of its own",
-    "get_state": "write state_dict(), or .loader.get_state()",
-    "set_state": "write load_state_dict(state), or .loader.set_state(state)",
-    "report": "write .loader.report()",
-}
-"""What stands in for attributes of a DataLoader, and of a loader."""
 
 
 @final
@@ -99,7 +89,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         self._ring = PinnedRing(self._runtime)
 
     def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute(self, name, "What to_torch() makes", _ELSEWHERE)
+        refuse_attribute(self, name, "What to_torch() makes", OF_DATA_LOADER)
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the loader's next epoch, or the rest of one after `loader.set_state`.

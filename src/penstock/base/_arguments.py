@@ -13,102 +13,15 @@ import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Real
-from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
 from penstock.base._errors import ArgumentTypeError, SourceError
+from penstock.base._foreign_words import ARGUMENTS, CURES, NAMES, SAME, SEVERAL_IN_ONE
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
-
-_SAME: Final = {
-    "batch_size": "size",
-    "num_workers": "workers",
-    "prefetch_factor": "prefetch",
-    "max_queue_size": "prefetch",
-    "timeout": "timeout_s",
-    "drop_last": "drop_remainder",
-    "output_signature": "element_spec",
-    "output_types": "element_spec",
-    "reshuffle_each_iteration": "reshuffle",
-    "random_state": "seed",
-    "size": "length",
-    "element_length_func": "length_fn",
-    "bucket_boundaries": "boundaries",
-    "bucket_batch_sizes": "batch_sizes",
-}
-"""Other libraries' words for an argument, where the function has it."""
-_ELSEWHERE: Final = {
-    **dict.fromkeys(
-        ("num_parallel_calls", "num_proc", "concurrency"),
-        "There is nothing to write: steps run on all CPUs. loader(workers=4) says how many.",
-    ),
-    **dict.fromkeys(("test_size", "train_size"), "Write the parts: train, test = ds.split(0.8, 0.2)."),
-    **dict.fromkeys(("left_size", "right_size"), "Write the parts: left, right = ds.split(0.8, 0.2)."),
-    "num_workers": "It is an option of what runs the dataset: loader(workers=4), to_torch(workers=4) and the like.",
-    "batch_size": "Write batch(n) before.",
-    "drop_last": "Write batch(n, drop_remainder=True).",
-    "buffer_size": (
-        "shuffle(seed=1) shuffles all of it, without a buffer; a stream takes shuffle(seed=1, window=1000). A loader "
-        "reads ahead by itself: loader(prefetch=4)."
-    ),
-    "shuffle": "Write shuffle(seed=1) before batch(n).",
-    "collate_fn": "Write map(fn) after batch(n), or padded_batch(n) in its place.",
-    "args": "Give them after the function: from_generator(gen, 10).",
-    "sampler": "Processes share batches by shard=(rank, world_size); shuffle(seed=1) is a step of the dataset.",
-    "generator": "There is nothing to write: seeds are arguments of the steps, such as shuffle(seed=1).",
-    "worker_init_fn": "There is nothing to write: random_map(fn) gives each element random numbers of its own.",
-    "persistent_workers": "There is nothing to write: workers live as long as the loader.",
-    "pin_memory": "It is an option of to_torch() alone.",
-    "deterministic": "There is nothing to write: the order is always that of the dataset.",
-    "pad_to_bucket_boundary": "Pad each element to the boundary in a map() before.",
-    "batched": "Write map(fn) after batch(n).",
-    "remove_columns": "What fn returns is the element: leave them out there.",
-    "use_multiprocessing": "Write executor='processes', or nothing: it is chosen by itself.",
-}
-"""What to write for other libraries' words that are no argument here."""
-
-_NAMES: Final = {
-    "from_tensor_slices": "penstock.from_arrays((x, y))",
-    "from_numpy": "penstock.from_arrays((x, y))",
-    "TensorDataset": "penstock.from_arrays((x, y))",
-    "from_list": "penstock.from_source(items)",
-    "from_csv": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
-    "from_pandas": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
-    "text_dataset_from_directory": "penstock.from_arrays((paths, labels)), and a map() that reads each file",
-    "audio_dataset_from_directory": "penstock.from_arrays((paths, labels)), and a map() that reads each file",
-    "list_files": "sorted(glob.glob(pattern)), which from_arrays() and from_image_files() take",
-    "make_csv_dataset": "its columns, {'x': table['x'].to_numpy()}, go into penstock.from_arrays()",
-    "TextLineDataset": "penstock.from_generator(open, path), whose elements are lines",
-    "TFRecordDataset": "penstock.from_tfrecord(paths)",
-    "DataLoader": "ds.batch(32).loader(), or to_torch(), to_keras(), to_jax()",
-    "IterableDataset": "penstock.from_generator(fn)",
-    "random_split": "ds.split(0.8, 0.2, seed=1)",
-    "Subset": "ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i])",
-    "ConcatDataset": "penstock.concatenate(datasets)",
-    "ChainDataset": "penstock.concatenate(datasets)",
-    "StackDataset": "penstock.zip((a, b))",
-    "DistributedSampler": "ds.batch(32 * world_size).loader(shard=(rank, world_size))",
-    "WeightedRandomSampler": "a random_map() that draws numbers of elements, and a map() that reads them",
-    "sample_from_datasets": "penstock.mix(datasets, weights)",
-    "choose_from_datasets": "penstock.interleave(datasets), or penstock.mix(datasets, weights)",
-}
-"""What other libraries' names are called here."""
-
-_WHAT_FOR: Final = {
-    "weights": "A number above zero for each dataset: [1, 1] for two equal parts.",
-}
-"""What to give for an argument that others can do without."""
-
-_PARTS: Final = {"range": "range(stop)[start::step]"}
-"""What to write for a part of what takes only its end."""
-
-_FIRST: Final = {"shuffle": f"Its first argument is the seed. {_ELSEWHERE['buffer_size']}"}
-"""What to say of a first argument that is another one elsewhere."""
-
-_SEVERAL_IN_ONE: Final = ("tree", "path_or_tree", "datasets", "paths")
-"""First arguments that hold what Python's `zip` and torch's `TensorDataset` take one by one."""
 
 
 class NoArray:
@@ -180,12 +93,7 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
             return fn(*args, **kwargs)
         except TypeError:
             # An error from inside the function passes, unless the call itself was wrong.
-            if text := (
-                _side_by_side(fn, args)
-                or _unknown_keyword(fn, kwargs, options)
-                or _too_many(fn, args, kwargs)
-                or _missing(fn, args, kwargs)
-            ):
+            if text := _misuse(fn, args, kwargs, options):
                 raise ArgumentTypeError(text) from None
             raise
         except FileNotFoundError as error:
@@ -222,71 +130,32 @@ def explained_methods(options: Collection[str]) -> Callable[[_Class], _Class]:
     return decorated
 
 
-def _side_by_side(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
-    """The message about several arguments where one tree or list of them is meant; None elsewhere."""
-    kinds = inspect.Parameter
-    places = [
-        parameter.name
-        for parameter in inspect.signature(fn).parameters.values()
-        if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD, kinds.VAR_POSITIONAL)
-    ]
-    if len(args) < 2 or len(places) != 1:
-        return None
-    if fn.__name__ in _PARTS:
-        return f"{fn.__name__}() takes one integer. For a part: {_PARTS[fn.__name__]}."
-    if places[0] not in _SEVERAL_IN_ONE:
-        return None
-    return f"{fn.__name__}() takes one tuple of them, not {len(args)} arguments: {fn.__name__}((a, b))."
+def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str]) -> str:
+    """The message about a call that does not fit the signature of a function; empty if it fits, or if Python's is."""
+    name, signature = fn.__name__, inspect.signature(fn)
+    kinds = {each.name: each.kind for each in signature.parameters.values() if each.name != "self"}
+    places = [each for each, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    by_name = [each for each, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    known = [*places, *by_name, *(options if inspect.Parameter.VAR_KEYWORD in kinds.values() else ())]
+    unknown = next((each for each in kwargs if each not in known), None)
+    if unknown is not None:
+        takes = f"It takes {', '.join(known)}." if known else "It takes none."
+        return " ".join(filter(None, (f"{name}() has no argument {unknown}=.", _cure(unknown, known), takes)))
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        is_missing, given_count = "missing" in str(error), len(args) - ("self" in signature.parameters)
+        if name in CURES and is_missing == (name == "mix"):
+            return f"{name}() {CURES[name]}"
+        if len(places) == 1 and places[0] in SEVERAL_IN_ONE and given_count > 1:
+            return f"{name}() takes one tuple of them, not {given_count} arguments: {name}((a, b))."
+        if by_name and given_count > len(places):
+            return f"{name}() takes {', '.join(places) or 'nothing'} by position, and by name: {', '.join(by_name)}."
+    return ""
 
 
-def _too_many(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The message about arguments without a name that are more than it takes, or given by name too; None elsewhere."""
-    kinds = inspect.Parameter
-    parameters = inspect.signature(fn).parameters.values()
-    places = [each.name for each in parameters if each.kind is kinds.POSITIONAL_OR_KEYWORD]
-    if any(each.kind is kinds.VAR_POSITIONAL for each in parameters) or (
-        len(args) <= len(places) and not any(name in kwargs for name in places[: len(args)])
-    ):
-        return None
-    if fn.__name__ in _FIRST:
-        return f"{fn.__name__}() takes no second number. {_FIRST[fn.__name__]}"
-    others = [each.name for each in parameters if each.kind is kinds.KEYWORD_ONLY]
-    if len(args) <= len(places) or not others:
-        return None
-    alone = ", ".join(name for name in places if name != "self") or "nothing"
-    return f"{fn.__name__}() takes {alone} by position, and by name: {', '.join(others)}."
-
-
-def _missing(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The message about an argument that a call lacks, where Python's own does not say what to give; None elsewhere."""
-    places = list(inspect.signature(fn).parameters)
-    name = next((each for each in places[len(args) :] if each in _WHAT_FOR and each not in kwargs), None)
-    return None if name is None else f"{fn.__name__}() needs {name}. {_WHAT_FOR[name]} It takes {', '.join(places)}."
-
-
-def _unknown_keyword(fn: Callable[..., Any], kwargs: dict[str, Any], options: Collection[str]) -> str | None:
-    """The message about the first keyword that a function does not have; None if it has all of them."""
-    known: list[str] = []
-    for parameter in inspect.signature(fn).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            known += options
-        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and parameter.name != "self":
-            known.append(parameter.name)
-    name = next((each for each in kwargs if each not in known), None)
-    if name is None:
-        return None
-    takes = f"It takes {', '.join(known)}." if known else "It takes none."
-    return " ".join(filter(None, (f"{fn.__name__}() has no argument {name}=.", _cure(name, known), takes)))
-
-
-def no_attribute(name: str) -> AttributeError:
-    """Returns the error about a name that the package does not have, with what it is called here."""
-    cure = _NAMES.get(name)
-    return AttributeError(f"module 'penstock' has no attribute {name!r}{f': {cure}' if cure else ''}")
-
-
-def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str, str]) -> NoReturn:
-    """Is the `__getattr__` of a public class: raises the error about a name that it does not have.
+def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str, str] = NAMES) -> NoReturn:
+    """Raises the error about a name that the package, or an object of a public class, does not have.
 
     Args:
         owner: The object that was asked.
@@ -300,16 +169,15 @@ def refuse_attribute(owner: object, name: str, who: str, elsewhere: Mapping[str,
     if hasattr(type(owner), name):
         object.__getattribute__(owner, name)  # a property, which said why it has no value: let it say so again
     cure = elsewhere.get(name)
-    text = f"{who} has no {name!r}{f': {cure}' if cure else ''}."
-    raise AttributeError(text, name=name, obj=None if cure else owner)
+    raise AttributeError(f"{who} has no {name!r}{f': {cure}' if cure else ''}.", name=name, obj=None if cure else owner)
 
 
 def _cure(name: str, known: list[str]) -> str:
     import difflib  # only here, for an error
 
-    if _SAME.get(name) in known:
-        return f"Here it is {_SAME[name]}=."
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
+    if SAME.get(name) in known:
+        return f"Here it is {SAME[name]}=."
+    if name in ARGUMENTS:
+        return ARGUMENTS[name]
     alike = difflib.get_close_matches(name, known, 1)
     return f"Did you mean {alike[0]}=?" if alike else ""

@@ -27,7 +27,6 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -362,79 +361,55 @@ class seeded_globals:  # noqa: N801 - it is used as a statement, as `contextlib.
     """Lends the global generators `np.random` and `random` to functions that draw from them.
 
     Both states are saved on entry and restored on exit, exceptions included. Between, `seed` sets both for
-    one element and `used` says whether anything has drawn from them. The generators belong to the process:
-    this means something only where a single thread runs users' functions.
+    one element and `used` says whether anything has drawn from them. The generators belong to the process, so only one
+    thread may run functions of users meanwhile.
 
     Cost (one core of an AMD EPYC): 25 us to enter, call `used` once and leave if nothing has drawn, else 130 us.
-    `seed` takes 15 us, and `used` after it 220 us, because NumPy copies its state word by word. So call `seed` for each
-    element, and `used` once for many.
+    `seed` takes 15 us.
     """
 
     def __enter__(self) -> Self:
         self._numpy, self._python = _numpy_state(), random.getstate()
-        self._key: int | None = None
+        # The second of two numbers that `randn` made is in no memory that is compared.
+        self._has_spare = bool(self._numpy[1]["has_gauss"])
+        self._words = _global_words()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         global _last_read  # noqa: PLW0603
-        if _numpy_state() is not self._numpy:
-            np.random.set_state(self._numpy)
-            _last_read = _numpy_words(), self._numpy
+        words, state = self._numpy
+        if state["has_gauss"] or words != _numpy_words():
+            np.random.set_state(state)
+            _last_read = self._numpy
         random.setstate(self._python)
 
     def seed(self, seed: int, depth: int, epoch: int, index: int) -> None:
         """Sets both generators to states that depend on these four integers alone."""
-        self._key = _key("globals", seed, depth, epoch, index)
-        np.random.seed(_seed_words(self._key))
-        random.seed(self._key)
+        key = _key("globals", seed, depth, epoch, index)
+        np.random.seed([key >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)])
+        random.seed(key)
+        self._words, self._has_spare = _global_words(), False
 
     def used(self) -> bool:
         """Whether either generator was drawn from, or set otherwise, since entry or the last `seed`."""
-        numpy_now, python_now = _numpy_state(), random.getstate()
-        if self._key is None:
-            numpy_then, python_then = self._numpy, self._python
-        else:
-            # Computed here, not in `seed`, because `seed` is called for each element.
-            numpy_then = np.random.RandomState(_seed_words(self._key)).get_state(legacy=False)
-            python_then = random.Random(self._key).getstate()
-        return python_now != python_then or not (numpy_now is numpy_then or _is_same(numpy_now, numpy_then))
+        has_lost_spare = self._has_spare and not np.random.get_state(legacy=False)["has_gauss"]
+        return has_lost_spare or self._words != _global_words()
 
 
 class owned_globals(seeded_globals):  # noqa: N801 - as its base
-    """The same for a process that runs no other code: nothing is restored, and watching costs 9 us instead of 140.
+    """The same for a process that runs no other code: nothing is saved and restored, which takes most of the time."""
 
-    The memory of NumPy's generator is compared in place. Drawing the second number of a pair of `randn` would not
-    change it, but `seed` and the first entry discard that number.
-    """
-
-    _words: tuple[bytes, Any] | None = None
-    """Their state at the last look. No other code draws between two uses."""
+    _is_seeded = False
 
     def __enter__(self) -> Self:
-        self._key = None
-        if owned_globals._words is None:
+        if not owned_globals._is_seeded:  # which also discards the second of two numbers that `randn` made
             np.random.seed(0)
-            owned_globals._words = _global_words()
+            owned_globals._is_seeded = True
+        self._words, self._has_spare = _global_words(), False
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leaves the generators as they are."""
-        if self._key is not None:
-            owned_globals._words = _global_words()
-
-    def seed(self, seed: int, depth: int, epoch: int, index: int) -> None:
-        """Sets both generators to states that depend on these four integers alone."""
-        super().seed(seed, depth, epoch, index)
-        owned_globals._words = _global_words()
-
-    def used(self) -> bool:
-        """Whether either generator was drawn from, or set otherwise, since entry or the last `seed`."""
-        before, owned_globals._words = owned_globals._words, _global_words()
-        return before != owned_globals._words
 
 
 @contextlib.contextmanager
@@ -495,26 +470,14 @@ _last_read: tuple[bytes, Any] = b"", None
 """NumPy's global generator when it was last asked for its state: its memory, and the state. Replaced as a whole."""
 
 
-def _numpy_state() -> Any:
-    """The state of `np.random`, to be compared by `is` with what this gave before: the same where nothing has drawn.
+def _numpy_state() -> tuple[bytes, Any]:
+    """The memory of NumPy's global generator, and its state, which takes 35 us to ask for if the memory has changed.
 
-    Asking NumPy takes 35 us, so it is asked where its generator's memory has changed. A number that `randn` made as
-    one of two and has not given out yet is not in that memory. Making it changes the memory; and while there is one,
-    NumPy is asked. (Only `np.random.set_state`, with the same memory and such a number beside it, could go unseen.)
+    A number that `randn` made as one of two, and has not given out yet, is not in that memory. Making it changes the
+    memory; and while there is one, NumPy is asked.
     """
     global _last_read  # noqa: PLW0603
     words, known = _numpy_words(), _last_read
     if words != known[0] or known[1]["has_gauss"]:
         _last_read = known = words, np.random.get_state(legacy=False)
-    return known[1]
-
-
-def _seed_words(key: int) -> NDArray[np.uint32]:
-    return np.array([key >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)], np.uint32)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Compares states of NumPy generators: dicts of dicts, numbers, texts and arrays."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
-    return bool(np.array_equal(one, other))
+    return known
