@@ -36,7 +36,7 @@ from penstock.base._errors import PenstockError, type_of
 
 LARGE_NBYTES: Final = 1 << 20
 """Arrays from this size on are left out of a quick look."""
-_PIECE_NBYTES: Final = 64 << 20
+_PIECE_COUNT: Final = 1 << 16
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 # Attributes of a class that do not change its behaviour. `__static_attributes__` has the order of a set.
 _SILENT: Final = {
@@ -45,6 +45,14 @@ _SILENT: Final = {
     "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__type_params__", "__weakref__",
     "_abc_impl",
 }  # fmt: skip
+_WRAPPERS: Final[dict[type, tuple[str, ...]]] = {
+    types.MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+}
+"""The attributes that distinguish an object of these classes."""
 _NAMED_KINDS: Final = (types.BuiltinFunctionType, np.ufunc, type(np.mean))
 _MISSING: Final = object()
 
@@ -98,14 +106,6 @@ def fingerprints(value: Any, name: str, skipped: list[str] | None = None) -> dic
 
 
 @final
-class _Code:
-    """The instructions of a function, as a part of it."""
-
-    def __init__(self, code: types.CodeType) -> None:
-        self.code = code
-
-
-@final
 class _Walk:
     """One way through a value. All is written to the hash with its kind and length, so that nothing runs together."""
 
@@ -142,22 +142,14 @@ class _Walk:
             self._put("bytes", value.tobytes())
         elif isinstance(value, (types.FunctionType, type)):
             self._add_named(value, _parts_of_function if isinstance(value, types.FunctionType) else _parts_of_class)
-        elif isinstance(value, _Code):
-            self._add_code(value.code)
         elif isinstance(value, types.CodeType):
             self._add_code(value)
         elif isinstance(value, types.ModuleType):
             self._add_module(value)
         elif callable(parts := getattr(kind, "fingerprint_parts", None)):
             self._add_parts(kind.__name__, parts(value).items())
-        elif isinstance(value, types.MethodType):
-            self._add_parts("method", [("", value.__func__), ("", value.__self__)])
-        elif isinstance(value, (staticmethod, classmethod)):
-            self._add_parts(kind.__name__, [("", value.__func__)])
-        elif isinstance(value, property):
-            self._add_parts("property", [("", value.fget), ("", value.fset), ("", value.fdel)])
-        elif isinstance(value, functools.cached_property):
-            self._add_parts("cached_property", [("", value.func)])
+        elif kind in _WRAPPERS:
+            self._add_parts(kind.__name__, [("", getattr(value, name)) for name in _WRAPPERS[kind]])
         elif isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             self._put("slot", value.__name__)
         elif isinstance(value, functools._lru_cache_wrapper) and is_own_code(value):
@@ -219,8 +211,10 @@ class _Walk:
         elif self._skipped is not None and array.nbytes >= LARGE_NBYTES:
             self._skipped.append(", in it ".join(self.words))
         else:
-            for piece in _pieces(np.asarray(array)):
-                self.hash.update(piece)  # releases the GIL
+            # In C order; buffered, because an array need not be one piece of memory.
+            flags: Any = ["external_loop", "buffered", "zerosize_ok"]
+            for piece in np.nditer(np.asarray(array), flags=flags, order="C", buffersize=_PIECE_COUNT):
+                self.hash.update(np.ascontiguousarray(piece).view(np.uint8))  # releases the GIL
         if isinstance(array, np.ma.MaskedArray):
             self.add(np.asarray(array.mask))
 
@@ -276,34 +270,25 @@ class _Walk:
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         if isinstance(state, dict):
             # A cached property counts as absent, computed or not.
-            state = {
-                name: each
-                for name, each in state.items()
-                if not isinstance(getattr(kind, str(name), None), functools.cached_property)
-            }
-            state = _Attributes(state)
-        parts = [("", function), ("", arguments), ("", state), ("", list(items or ())), ("", list(pairs or ()))]
-        self._add_parts("object", parts)
+            names = sorted((name for name in state if not _is_cached_property(kind, name)), key=str)
+            attributes = [(f"the attribute `{name}`", state[name]) for name in names]
+        else:
+            attributes = [("", state)]
+        self._add_parts(
+            "object", [("", function), ("", arguments), *attributes, ("", list(items or ())), ("", list(pairs or ()))]
+        )
 
     def _refusal(self, value: Any, why: str) -> NoFingerprintError:
         path = [word for word in self.words if word]
         return NoFingerprintError(f"{', in it '.join([*path, type_of(value)])}, which has no fingerprint ({why})")
 
 
-@final
-class _Attributes:
-    """The state of an object, by the names of its attributes."""
-
-    def __init__(self, state: dict[Any, Any]) -> None:
-        self._state = state
-
-    def fingerprint_parts(self) -> dict[str, Any]:
-        """Each attribute."""
-        return {f"the attribute `{name}`": self._state[name] for name in sorted(self._state, key=str)}
+def _is_cached_property(kind: type, name: Any) -> bool:
+    return isinstance(getattr(kind, str(name), None), functools.cached_property)
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    yield "the code", _Code(function.__code__)
+    yield "the code", function.__code__
     code = function.__code__
     if function.__defaults__:
         names = code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
@@ -361,18 +346,6 @@ def _file_of(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
     # NumPy maps from the last page boundary before the offset that it was asked for.
     offset = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY + shift
     return path, status.st_size, status.st_mtime_ns, offset, array.strides
-
-
-def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """The bytes of an array in C order, copied a piece at a time where they are not one piece of memory."""
-    if array.flags.c_contiguous:
-        data = array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
-        for start in range(0, array.nbytes, _PIECE_NBYTES):
-            yield data[start : start + _PIECE_NBYTES]
-        return
-    step = max(1, _PIECE_NBYTES // max(1, array[0].nbytes))
-    for start in range(0, len(array), step):
-        yield np.ascontiguousarray(array[start : start + step]).reshape(-1).view(np.uint8).data
 
 
 @functools.lru_cache(256)
