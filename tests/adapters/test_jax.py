@@ -122,10 +122,10 @@ def test_integers_that_do_not_fit_32_bits_are_refused_and_not_wrapped():
     [
         (
             "U4",
-            "JAX has no arrays for element['bad'], which is (4,) <U4. Leave it out, or make numbers of it, with map",
+            "JAX has no dtype for element['bad'], which is (4,) <U4. Leave it out, or make numbers of it, with map",
         ),
         ([("a", "f4")], "Take its fields apart with map(), such as {'a': x['a']}."),
-        ("datetime64[s]", "Leave it out, or make numbers of it, with map()"),
+        ("datetime64[s]", "Use cast('int64')"),
         ("longdouble", "Use cast('float32')"),
         (">f4", "Its bytes are in the order of another machine: use cast('float32')"),
     ],

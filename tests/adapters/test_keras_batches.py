@@ -112,7 +112,7 @@ def test_arguments_of_fit_that_keras_would_drop_are_refused(argument, cure):
         (ps.from_arrays((np.zeros((3, 2)), np.zeros(3))), "is ((2,) float64, () float64): its leaves have no common"),
         (ps.from_arrays((np.zeros(3),) * 4).batch(2), "is a tuple of 4: "),
         (ps.from_arrays((np.zeros(3), np.array(["a", "b", "a"]))).batch(2), "Give each class a number before batch()"),
-        (ps.from_arrays(np.zeros(3, ">f4")).batch(2), "no framework takes. Use cast('float32')"),
+        (ps.from_arrays(np.zeros(3, ">f4")).batch(2), "in the order of another machine: use cast('float32')"),
     ],
 )
 def test_datasets_that_are_not_batches_for_keras_are_refused(ds, message):

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from jax.sharding import SingleDeviceSharding
 
 from penstock._loader import Loader, LoaderOptions
+from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError
-from penstock.base._spec import ArraySpec, Spec, cure_of_fields
+from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._batch import remainders
 from penstock.plan._node import Node
@@ -132,7 +133,7 @@ def adapt(
     if prefetch_to_device is not None and (type(prefetch_to_device) is not int or prefetch_to_device < 0):
         raise ArgumentError(f"prefetch_to_device={prefetch_to_device!r} is not a number of batches, 0 or more.")
     spec = node.spec
-    _require_dtypes(spec)
+    require_dtypes(spec, "JAX", _has_dtype)
     if prefetch_to_device is None:
         prefetch_to_device = 0 if _is_cpu(device, sharding) else 1
     # What is on its way holds its slot: with one batch ahead there are enough, each beyond it needs one more.
@@ -222,20 +223,6 @@ def _global(leaf: npt.NDArray[Any], sharding: Any, share: Share) -> Any:
         return leaf[(slice(start - first, stop - first), *where[1:])]
 
     return jax.make_array_from_callback(shape, sharding, part)
-
-
-def _require_dtypes(spec: Spec) -> None:
-    for place, leaf in zip(_tree.paths(spec.structure), spec.leaves, strict=True):
-        dtype = leaf.dtype
-        if not dtype.isnative:
-            cure = f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
-        elif dtype.names:
-            cure = cure_of_fields(dtype)
-        elif not _has_dtype(dtype):
-            cure = "Use cast('float32')" if dtype.kind == "f" else "Leave it out, or make numbers of it, with map()"
-        else:
-            continue
-        raise SpecError(f"JAX has no arrays for element{place}, which is {leaf}. {cure}.")
 
 
 def _has_dtype(dtype: np.dtype[Any]) -> bool:

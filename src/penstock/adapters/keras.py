@@ -33,9 +33,10 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._class_weight import ClassWeights
+from penstock.adapters._dtypes import require_dtypes
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
-from penstock.base._spec import Spec, cure_of_fields
-from penstock.base._tree import Tree, flatten, flatten_like, paths
+from penstock.base._spec import Spec
+from penstock.base._tree import Tree, flatten, flatten_like
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import remainders
 
@@ -568,12 +569,6 @@ def _require_batches(spec: Spec) -> None:
             f"Keras takes batches, but an element of this dataset is {spec}: its leaves have no common first axis. "
             f"{cure}"
         )
-    foreign = next((leaf for leaf in spec.leaves if not leaf.dtype.isnative), None)
-    if foreign is not None:
-        native = foreign.dtype.newbyteorder("=")
-        raise SpecError(
-            f"A leaf of this dataset is {foreign}, in a byte order that no framework takes. Use cast('{native}')."
-        )
     tree = spec.tree
     text = next((leaf for leaf in _target_specs(tree) if leaf.dtype.kind in "SU"), None)
     if text is not None:
@@ -582,15 +577,7 @@ def _require_batches(spec: Spec) -> None:
             "before batch(): map(lambda e: (e[0], names.index(e[1]))), or from_image_files(class_names=names). "
             "predict() needs no targets: map(lambda e: e[0])."
         )
-    for place, leaf in zip(paths(spec.structure), spec.leaves, strict=True):
-        if not _has_dtype(leaf.dtype):
-            other = {"M": "int64", "m": "int64", "f": "float32", "c": "complex64"}.get(leaf.dtype.kind)
-            cure = f"Use cast({other!r})" if other else "Leave it out, or make numbers of it, with map()"
-            if leaf.dtype.names:
-                cure = cure_of_fields(leaf.dtype)
-            raise SpecError(
-                f"Keras on {keras.backend.backend()} has no dtype for element{place}, which is {leaf}. {cure}."
-            )
+    require_dtypes(spec, f"Keras on {keras.backend.backend()}", _has_dtype)
     if isinstance(tree, tuple) and not 1 <= len(tree) <= 3:
         raise SpecError(
             f"Keras takes x, (x, y) or (x, y, sample_weight), but an element of this dataset is a tuple "

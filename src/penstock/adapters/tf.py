@@ -24,10 +24,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, final
 
+import numpy as np
 import tensorflow as tf
 
 from penstock._loader import Loader
-from penstock.base._errors import LoaderError, SpecError
+from penstock.adapters._dtypes import require_dtypes
+from penstock.base._errors import LoaderError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 
@@ -41,7 +43,9 @@ def to_dataset(loader: Loader) -> Any:
     Raises:
         SpecError: A leaf has a dtype that TensorFlow does not know.
     """
-    signature = _signature(Spec.of(loader.element_spec))
+    spec = Spec.of(loader.element_spec)
+    require_dtypes(spec, "TensorFlow", _has_dtype)
+    signature = spec.structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
     # Weak: see above.
     reference = weakref.ref(loader)
 
@@ -74,26 +78,15 @@ def _counted(batches: Any, length: int | float | None) -> Any:
     return batches.concatenate(nothing.repeat()).take(length)
 
 
-def _signature(spec: Spec) -> Tree:
-    return spec.structure.unflatten([tf.TensorSpec(leaf.shape, _dtype(leaf)) for leaf in spec.leaves])
-
-
 def _dtype(leaf: ArraySpec) -> Any:
-    if leaf.dtype.kind in "US":
-        return tf.string
-    if not leaf.dtype.isnative:
-        cure = f"cast('{leaf.dtype.newbyteorder('=')}')"
-    elif leaf.dtype.kind in "mM":
-        cure = "cast('int64')"
-    elif leaf.dtype.fields is not None:
-        cure = "map(lambda x: {name: x[name] for name in x.dtype.names}), which makes a dict of the record"
-    else:
-        cure = "cast('float32')"
-        try:
-            return tf.as_dtype(leaf.dtype)
-        except TypeError:
-            pass
-    raise SpecError(f"A leaf of this dataset is {leaf}, a dtype that TensorFlow does not have. Use {cure}.")
+    return tf.string if leaf.dtype.kind in "US" else tf.as_dtype(leaf.dtype)
+
+
+def _has_dtype(dtype: np.dtype[Any]) -> bool:
+    try:
+        return dtype.kind in "US" or bool(tf.as_dtype(dtype))
+    except TypeError:
+        return False
 
 
 EXIT_WAIT_S: Final = 0.1

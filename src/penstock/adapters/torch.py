@@ -23,6 +23,7 @@ from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worke
 
 from penstock._dataset import Dataset
 from penstock._loader import Loader
+from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
 from penstock.adapters._torch_device import Copy, CudaRuntime, PinnedRing, Runtime, is_tensor
 from penstock.base._arguments import refuse_attribute
@@ -31,12 +32,11 @@ from penstock.base._errors import (
     ArgumentTypeError,
     ElementIndexError,
     LoaderError,
-    SpecError,
     TravelError,
 )
 from penstock.base._foreign_words import OF_DATA_LOADER
-from penstock.base._spec import Spec, cure_of_fields
-from penstock.base._tree import Tree, flatten_like, paths
+from penstock.base._spec import Spec
+from penstock.base._tree import Tree, flatten_like
 from penstock.lower._analysis import analyse
 from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Rows
@@ -82,7 +82,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
     ) -> None:
         super().__init__(loader)
         self._spec = Spec.of(loader.element_spec)
-        _require_dtypes(self._spec)
+        require_dtypes(self._spec, f"torch {torch.__version__}", _has_dtype)
         self._device = _as_device(device)
         self._pins = _can_pin(self._device) if pin_memory else False
         self._runtime = runtime or CudaRuntime(self._device)
@@ -185,7 +185,7 @@ class MapDataset(TorchDataset):
                 f"MapDataset() needs random access and a known length, but this dataset is {length_text(node.length)}, "
                 f'access "{node.access}". Iterate dataset.to_torch(), which needs neither.'
             )
-        _require_dtypes(node.spec)
+        require_dtypes(node.spec, f"torch {torch.__version__}", _has_dtype)
         self._set_up(node, _shared_number(0))
         if analyse(node).is_cached:
             # Opened before torch forks, or each worker makes a cache of its own.
@@ -333,25 +333,14 @@ def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _require_dtypes(spec: Spec) -> None:
-    for place, leaf in zip(paths(spec.structure), spec.leaves, strict=True):
-        if leaf.dtype.kind in "US":
-            continue
-        try:
-            tensor_of(np.empty(0, leaf.dtype))
-        except (TypeError, ValueError):
-            raise SpecError(
-                f"torch {torch.__version__} has no dtype for element{place}, which is {leaf}. {_cure(leaf.dtype)}."
-            ) from None
-
-
-def _cure(dtype: np.dtype[Any]) -> str:
-    if dtype.names:
-        return cure_of_fields(dtype)
-    if not dtype.isnative:
-        return f"Its bytes are in the order of another machine: use cast({str(dtype.newbyteorder('='))!r})"
-    other = {"M": "int64", "m": "int64", "u": f"int{min(64, 16 * dtype.itemsize)}", "c": "complex128"}
-    return f"Use cast({other.get(dtype.kind, 'float32')!r}), for this leaf or for all"
+def _has_dtype(dtype: np.dtype[Any]) -> bool:
+    if dtype.kind in "US":
+        return True  # text stays as it is
+    try:
+        tensor_of(np.empty(0, dtype))
+    except TypeError:
+        return False
+    return True
 
 
 # Facts that only the frames of DataLoader show.

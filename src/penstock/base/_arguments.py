@@ -97,8 +97,8 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
                 raise ArgumentTypeError(text) from None
             raise
         except FileNotFoundError as error:
-            if text := lost_folder(error):
-                raise SourceError(text) from error
+            if lost := lost_folder(error):
+                raise SourceError(lost) from error
             raise
 
     return call  # type: ignore[return-value]

@@ -214,7 +214,7 @@ class _Walk:
             # In C order; buffered, because an array need not be one piece of memory.
             flags: Any = ["external_loop", "buffered", "zerosize_ok"]
             for piece in np.nditer(np.asarray(array), flags=flags, order="C", buffersize=_PIECE_COUNT):
-                self.hash.update(np.ascontiguousarray(piece).view(np.uint8))  # releases the GIL
+                self.hash.update(np.ascontiguousarray(piece).view(np.uint8).data)  # releases the GIL
         if isinstance(array, np.ma.MaskedArray):
             self.add(np.asarray(array.mask))
 

@@ -336,12 +336,6 @@ def spec_of_leaf(leaf: npt.NDArray[Any] | str | bytes) -> ArraySpec:
     return ArraySpec((), np.dtype("U" if isinstance(leaf, str) else "S"))
 
 
-def cure_of_fields(dtype: np.dtype[Any]) -> str:
-    """Returns what to do about a structured dtype where a framework has none."""
-    names = dtype.names or ()
-    return f"Take its fields apart with map(), such as {{{names[0]!r}: x[{names[0]!r}]}}"
-
-
 def text_of_element(element: Tree) -> str:
     """Returns what an element looks like, in the words of an `element_spec`, whatever its leaves are."""
     leaves, structure = _tree.flatten(element)
