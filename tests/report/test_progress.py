@@ -1,6 +1,7 @@
-"""The line that says how far long work has come: seen on a terminal, and nowhere else."""
+"""The line with the progress of long work, on a terminal only."""
 
 import os
+import shutil
 import threading
 from types import SimpleNamespace
 
@@ -63,27 +64,27 @@ def _lines(shown: str) -> list[str]:
 
 
 def test_a_terminal_sees_one_line_that_is_taken_away(terminal, clock):
-    with Progress("Listing", unit="files") as progress:
+    with Progress("Listing") as progress:
         for _ in range(3):
             clock.now_s += 1
             progress.advance(500)
     assert _lines(terminal()) == [
-        "Listing: 500 files, 500/s",
-        "Listing: 1,000 files, 500/s",
-        "Listing: 1,500 files, 500/s",
+        "Listing: 500 elements",
+        "Listing: 1,000 elements",
+        "Listing: 1,500 elements",
         "",
     ]
 
 
-def test_of_a_known_number_the_time_that_is_left_is_shown(terminal, clock):
-    with Progress("PendingBatch", total=40_000) as progress:
-        clock.now_s += 2
-        progress.advance(100)
-        clock.now_s += 2
-        progress.advance(19_900)
+def test_the_part_of_a_known_number_is_shown(terminal, clock):
+    with Progress("Keeping", total=40_000) as progress:
+        for count in (100, 19_900, 30_000):
+            clock.now_s += 2
+            progress.advance(count)
     assert _lines(terminal())[:-1] == [
-        "PendingBatch: 100 of 40,000 elements, 50/s, 0%, 13 min left",
-        "PendingBatch: 20,000 of 40,000 elements, 5,000/s, 50%, 4 s left",
+        "Keeping: 100 of 40,000 elements, 0%",
+        "Keeping: 20,000 of 40,000 elements, 50%",
+        "Keeping: 40,000 of 40,000 elements, 100%",
     ]
 
 
@@ -103,7 +104,7 @@ def test_it_is_drawn_ten_times_a_second(terminal, clock):
 
 
 def test_a_line_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
-    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((20, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
     with Progress("Listing a folder of many files") as progress:
         clock.now_s += 1
         progress.advance()

@@ -154,28 +154,6 @@ def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
     assert min(count for count, rate in rates.items() if rate >= 0.95 * max(rates.values())) == 13
 
 
-def test_threads_that_take_turns_are_not_to_be_more() -> None:
-    said = report(replace(lane(50, 50, step_ms=48), takes_turns=True), use_ms=10, wait_ms=40)
-    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
-    assert said.limit.endswith(
-        "on 2 workers; threads take turns at it, so more of them would not help, but executor='processes' may"
-    )
-
-
-def test_a_consumer_that_fills_small_batches_itself_is_told_so() -> None:
-    driven = replace(lane(0.1, 0.1, step_ms=0.05, workers=1), executor="inline", takes_turns=True)
-    said = report(driven, use_ms=0.3, wait_ms=0.1)
-    assert said.limit == (
-        "your program is the limit, 300.0 us a batch, and fills such small batches itself in 100.0 us, because handing "
-        "them over takes longer"
-    )
-    said = report(driven, use_ms=0.05, wait_ms=0.1)
-    assert said.limit.endswith(
-        "an element inline; your program fills such small batches itself, because handing them over takes longer"
-    )
-    assert said.what_if(workers=8).elements_per_s == pytest.approx(said.what_if(workers=2).elements_per_s)
-
-
 def test_a_run_with_too_many_workers_says_what_fewer_would_do() -> None:
     # Eight workers on two CPUs: each batch took 100 ms by the clock and 25 ms of a CPU.
     said = report(lane(100, 25, workers=8, step_ms=99), use_ms=5, wait_ms=7.5, workers=8, cpu_count=2)

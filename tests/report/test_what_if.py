@@ -19,9 +19,7 @@ def lanes(draw: st.DrawFn) -> Lane:
     cpu_s = wall_s * draw(st.floats(0, 1))
     delay_s = draw(st.none() | st.floats(0, 1).map(lambda part: part * (wall_s - cpu_s)))
     workers = draw(st.integers(1, 16))
-    return Lane(
-        "map(f)", workers, draw(st.booleans()), 10, wall_s, cpu_s, (), takes_turns=draw(st.booleans()), delay_s=delay_s
-    )
+    return Lane("map(f)", workers, draw(st.booleans()), 10, wall_s, cpu_s, (), delay_s=delay_s)
 
 
 @st.composite

@@ -15,7 +15,6 @@ from penstock import Dataset, Loader, Report
 from penstock.base import _tree
 from penstock.commands._target import add_command, count, dataset_of, workers
 from penstock.memory._budget import mib
-from penstock.report._progress import Progress
 from penstock.run.executors._registry import EXECUTORS
 
 BATCH_SIZE: Final = 32
@@ -95,14 +94,12 @@ def measure(
         batch_count = element_count = nbytes = 0
         are_batches = dataset._node.batch_size != 1
         started_s = time.perf_counter()
-        with Progress("Measuring", unit="batches") as progress:
-            while (elapsed_s := time.perf_counter() - started_s) < seconds:
-                batch = next(batches)
-                nbytes += _read(batch)
-                sizes = {leaf.shape[:1] for leaf in _tree.flatten(batch)[0]} if are_batches else set()
-                element_count += next(iter(sizes))[0] if len(sizes) == 1 and sizes != {()} else 1
-                batch_count += 1
-                progress.advance()
+        while (elapsed_s := time.perf_counter() - started_s) < seconds:
+            batch = next(batches)
+            nbytes += _read(batch)
+            sizes = {leaf.shape[:1] for leaf in _tree.flatten(batch)[0]} if are_batches else set()
+            element_count += next(iter(sizes))[0] if len(sizes) == 1 and sizes != {()} else 1
+            batch_count += 1
         report, length = loader.report(), loader.length
     return {
         "plan": repr(dataset).splitlines(),

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._picture import Box
-from penstock.report._units import an, many, ms, share, size
+from penstock.report._units import an, ms, plural_of, share, size
 
 MOST_INPUTS: Final = 4
 """A step with more inputs is drawn with this number of boxes. The last stands for the rest."""
@@ -38,7 +38,7 @@ class Boxes:
             nbytes = [time.nbytes for _, time in done]
             unit, wall_s = done[0][1].unit, sum(lane.wall_s for lane, _ in done)
             in_all = "" if None in nbytes else f", {size(sum(each or 0 for each in nbytes))} in all"
-            box.texts.append(f"{elements:,} {many(unit)}{in_all}")
+            box.texts.append(f"{elements:,} {plural_of(unit)}{in_all}")
             box.texts.append(f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work")
             box.share = sum(time.seconds / lane.wall_s * self._busy(lane) for lane, time in done) / len(done)
             box.is_limit = bool(self.limit and self.limit[1] and self.limit[1].number in step.numbers)

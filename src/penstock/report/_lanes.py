@@ -97,8 +97,6 @@ class Lane:
     """`threads`, `processes`, or `inline`, which is the consumer itself."""
     first: int = 0
     """The place in the plan of the last of its steps, counted from the end."""
-    takes_turns: bool = False
-    """Whether these threads run one at a time."""
     given: int | None = None
     """The elements, or batches, that the last step of a part of a plan gave."""
     unit: str = "element"
@@ -119,7 +117,7 @@ class Lane:
     @property
     def at_once(self) -> int:
         """The number of its workers that work side by side."""
-        return 1 if self.is_serial or self.takes_turns else self.workers
+        return 1 if self.is_serial else self.workers
 
     @property
     def rest_s(self) -> float:

@@ -14,7 +14,7 @@ from penstock.report import _picture
 from penstock.report._boxes import Boxes
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._picture import Box
-from penstock.report._units import MIB, an, many, mib, ms, plural, share, size
+from penstock.report._units import MIB, an, mib, ms, plural, plural_of, share, size
 from penstock.report._what_if import Model
 
 IDLE_SHARE: Final = 0.03
@@ -53,7 +53,7 @@ class WhatIf:
 
     def __str__(self) -> str:
         wait = f"waiting {self.wait_share:.0%} of the time"
-        return f"with {plural(self.workers, 'worker')}: {self.elements_per_s:,.0f} {many(self.unit)}/s, {wait}"
+        return f"with {plural(self.workers, 'worker')}: {self.elements_per_s:,.0f} {plural_of(self.unit)}/s, {wait}"
 
 
 @final
@@ -170,14 +170,14 @@ class Report:
 
     @cached_property
     def _model(self) -> Model:
-        delays = [(lane.delay_s, lane.cpu_s) for lane in self.lanes if lane.delay_s is not None]
-        ran_s = sum(ran_s for _, ran_s in delays)
+        measured = [lane for lane in self.lanes if lane.delay_s is not None]
+        ran_s = sum(lane.cpu_s for lane in measured)
         # Others waited for a CPU as long as our workers did, so that more of their threads want one than have one.
-        delay = sum(delay_s for delay_s, _ in delays) / ran_s if ran_s else 0.0
+        delay = sum(lane.delay_s or 0.0 for lane in measured) / ran_s if ran_s else 0.0
         here_s = sum(each.cpu_s / each.batches for each in self.lanes if each.batches and each.executor != "processes")
         says_nothing = not self.workers or not self._timed or self.wait_share < IDLE_SHARE
         return Model(
-            lanes=tuple(replace(lane, takes_turns=lane.takes_turns or self._holds_gil(lane)) for lane in self.lanes),
+            lanes=tuple(replace(lane, is_serial=lane.is_serial or self._holds_gil(lane)) for lane in self.lanes),
             workers=self.workers,
             cpu_count=self.cpu_count,
             others=self._others * (1 + delay),
@@ -199,10 +199,8 @@ class Report:
         The step is None where putting elements into batches takes most. All is None where the consumer is the limit,
         or nothing is: see `is_idle`.
         """
-        if self.wait_share < IDLE_SHARE:
-            return None
         lanes = [lane for lane in self.lanes if self._may_limit(lane)]
-        if not lanes:
+        if self.wait_share < IDLE_SHARE or not lanes:
             return None
         lane = self._model.slowest(lanes)
         return lane, None if lane.is_serial else lane.slowest
@@ -230,7 +228,6 @@ class Report:
         """The limit of the speed, and a remedy: a part of a sentence."""
         if not self.elapsed_s:
             return "the limit is known from the second batch on"
-        wait_s = ms(self.wait_s / max(1, self._timed))
         if self.is_idle and self.longest_wait_s >= 0.1 and self.longest_wait_s > self.wait_s / 2 and self._timed > 2:
             return (
                 f"no step is the limit: {self.longest_wait_s:.1f} of {self.elapsed_s:.1f} s were one wait, such as for "
@@ -238,13 +235,11 @@ class Report:
             )
         if self.is_idle:
             return (
-                f"no step is the limit, because all workers are mostly idle: handing elements over takes {wait_s} a "
-                "batch, and more workers would not help"
+                "no step is the limit, because all workers are mostly idle: handing elements over takes "
+                f"{ms(self.wait_s / max(1, self._timed))} a batch, and more workers would not help"
             )
         if self.slowest is None:
-            alone = f", and fills such small batches itself in {wait_s}, because handing them over takes longer"
-            is_alone = self._is_driven and self.wait_share >= IDLE_SHARE
-            return f"your program is the limit, {ms(self.use_s)} a batch{alone if is_alone else ''}"
+            return f"your program is the limit, {ms(self.use_s)} a batch"
         lane, step = self.slowest
         elements, unit = self._given(lane)
         if lane.is_serial:
@@ -253,20 +248,12 @@ class Report:
             what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {an(unit)}"
         else:
             what = f"{step.step} is the limit, {ms(step.element_s)} {an(step.unit)}"
-        where = f"on {plural(self.workers, 'worker')}" if self.workers and not self._is_driven else "inline"
-        others = ""
-        if self._others:
-            cpus = "the one CPU" if self.cpu_count == 1 else f"the {self.cpu_count} CPUs"
-            others = f", while other programs have {self._others:.1f} of {cpus}"
-        return f"{what} {where}; {self._remedy(lane, step)}{others}"
+        where = f"on {plural(self.workers, 'worker')}" if self.workers else "inline"
+        cpus = "the one CPU" if self.cpu_count == 1 else f"the {self.cpu_count} CPUs"
+        others = f", while other programs have {self._others:.1f} of {cpus}" if self._others else ""
+        return f"{what} {where}; {self._remedy_for_python(lane, step) or self._remedy()}{others}"
 
-    def _remedy(self, lane: Lane, step: StepTime | None) -> str:
-        if self._is_driven:
-            return "your program fills such small batches itself, because handing them over takes longer"
-        if any(each.takes_turns for each in self.lanes):
-            return "threads take turns at it, so more of them would not help, but executor='processes' may"
-        if remedy := self._remedy_for_python(lane, step):
-            return remedy
+    def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()
         if count == now:
             return f"more workers would not help, because {self._why_not_more}"
@@ -275,7 +262,7 @@ class Report:
         batch_s = self._model.batch_s(count)
         if self.use_s >= (1 - IDLE_SHARE) * batch_s:
             return f"{name} would remove the wait"
-        return f"{name} would give {self.elements_per_batch / batch_s:,.0f} {many(self.unit)}/s"
+        return f"{name} would give {self.elements_per_batch / batch_s:,.0f} {plural_of(self.unit)}/s"
 
     def _remedy_for_python(self, lane: Lane, step: StepTime | None) -> str:
         """The remedy where the user's Python may hold the GIL. Empty where that does not take the time."""
@@ -306,11 +293,6 @@ class Report:
         return least <= lane.at_once * shares.computing <= most
 
     @property
-    def _is_driven(self) -> bool:
-        """Whether the consumer fills batches itself although there are workers."""
-        return bool(self.workers and self.lanes) and self.lanes[0].executor == "inline"
-
-    @property
     def _why_not_more(self) -> str:
         # Workers that wait for a CPU have none because all are busy, possibly with unmeasured work.
         lanes = [lane for lane in self._model.lanes if lane.batches]
@@ -324,13 +306,12 @@ class Report:
             return "No batch was handed out yet."
         notes = ""
         if self.copied:
-            notes += f" {plural(self.copied, 'batch').replace('chs', 'ches')} were copied out, because many were kept."
+            notes += f" {plural(self.copied, 'batch')} were copied out, because many were kept."
         if self.set_aside:
-            was = "was" if self.set_aside == 1 else "were"
-            notes += f" {plural(self.set_aside, 'element')} {was} set aside, see {self.quarantine}."
+            notes += f" {plural(self.set_aside, 'element', ' was', ' were')} set aside, see {self.quarantine}."
         if self.repeats:
-            was = "was" if self.repeats == 1 else "were"
-            notes += f" {plural(self.repeats, 'request')} {was} repeated after temporary failures of a server."
+            were = plural(self.repeats, "request", " was", " were")
+            notes += f" {were} repeated after temporary failures of a server."
         lines = [f"{self.sentence}.{notes}", *self._table(), *self._memory(), *([self.note] if self.note else [])]
         return "\n".join(lines)
 
@@ -343,9 +324,9 @@ class Report:
         limit = f" of {self.memory_limit / MIB:,.0f}" if self.memory_limit else ""
         shared = f", {self.shared_nbytes / MIB:.0f} MiB of arrays for the workers" if self.shared_nbytes else ""
         first = f"; first batch after {self.first_batch_s * 1e3:.0f} ms" if self.first_batch_s else ""
-        count = f"{self.batches:,} batch{'' if self.batches == 1 else 'es'}"
+        count = plural(self.batches, "batch")
         if self.elapsed_s:
-            rate = f"{self.elements_per_s:,.0f} {many(self.unit)}/s"
+            rate = f"{self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
             count += f", {rate}; waited {self.wait_share:.0%} of the time for data"
         return (
             f"{count} ({self.executor}, {plural(self.workers, 'worker')}); {self.limit}{self._one_step}{first}; memory "
@@ -392,14 +373,12 @@ class Report:
 
     def _boxes(self) -> Box:
         boxes = Boxes(self.lanes, self.slowest if self.batches else None, self._batch_s, self._given)
-        texts, is_timed = ["your program"], bool(self.batches and self.elapsed_s)
-        if is_timed:
-            texts.append(f"{ms(self.use_s)} a batch, {self.elements_per_s:,.0f} {many(self.unit)}/s")
-            texts.append(f"waits {self.wait_share:.0%} of the time for data")
-        else:
-            texts.append(self.limit if self.batches else "no batch was handed out yet")
         inputs = [] if self.plan is None else [boxes.of(self.plan)]
-        return Box(texts, inputs, is_limit=is_timed and self.slowest is None and not self.is_idle)
+        if not self.batches or not self.elapsed_s:
+            return Box(["your program", self.limit if self.batches else "no batch was handed out yet"], inputs)
+        speed = f"{ms(self.use_s)} a batch, {self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
+        texts = ["your program", speed, f"waits {self.wait_share:.0%} of the time for data"]
+        return Box(texts, inputs, is_limit=self.slowest is None and not self.is_idle)
 
     def _memory(self) -> Iterator[str]:
         if self.peak_nbytes:
@@ -413,41 +392,34 @@ class Report:
     def _table(self) -> Iterator[str]:
         """Yields a line for each measured step, below the line of its workers."""
         groups = [(lane, rows) for lane in self.lanes if (rows := list(self._rows(lane)))]
-        if not groups:
-            return
-        widths = [max(len(row[column]) for _, rows in groups for row in rows) for column in range(6)]
+        widths = [max(map(len, column)) for column in zip(*(row for _, rows in groups for row in rows), strict=True)]
         for lane, rows in groups:
-            shares, indent = lane.shares(self._batch_s), "  "
+            shares = "" if (found := lane.shares(self._batch_s)) is None else f": {found}"
             if len(groups) > 1:
-                yield f"  {lane.who} for {lane.label}{'' if shares is None else f': {shares}'}"
-                indent = "    "
+                yield f"  {lane.who} for {lane.label}{shares}"
             for name, count, unit, nbytes, each, part in rows:
                 yield (
-                    f"{indent}{name:<{widths[0]}}  {count:>{widths[1]}} {unit:<{widths[2]}}  {nbytes:>{widths[3]}}  "
-                    f"{each:>{widths[4]}} each  {part:>{widths[5]}} of the workers' time"
+                    f"{'    ' if len(groups) > 1 else '  '}{name:<{widths[0]}}  {count:>{widths[1]}} "
+                    f"{unit:<{widths[2]}}  {nbytes:>{widths[3]}}  {each:>{widths[4]}} each  "
+                    f"{part:>{widths[5]}} of the workers' time"
                 )
-            if len(groups) == 1 and shares is not None:
-                yield f"  {lane.who}{f' for {lane.label}' if lane.is_serial else ''}: {shares}"
+            if len(groups) == 1 and shares:
+                yield f"  {lane.who}{f' for {lane.label}' if lane.is_serial else ''}{shares}"
 
     def _rows(self, lane: Lane) -> Iterator[tuple[str, str, str, str, str, str]]:
         """Yields name, count, unit, bytes, time and share of the steps that some workers run."""
-        for step in _joined(sorted(lane.steps, key=lambda step: -step.number)):
-            part = share(step.seconds, lane.wall_s)
-            yield step.step, f"{step.elements:,}", many(step.unit), size(step.nbytes), ms(step.element_s), part
+        alike: dict[tuple[str, str, int | None], list[StepTime]] = {}
+        for step in sorted(lane.steps, key=lambda step: -step.number):
+            alike.setdefault((step.step, step.unit, step.element_nbytes), []).append(step)
+        for group in alike.values():
+            if len(group) > MOST_ALIKE:  # the columns of a table
+                name, count = f"{len(group)} times {group[0].step}", sum(each.elements for each in group)
+                group = [replace(group[0], step=name, elements=count, seconds=sum(each.seconds for each in group))]
+            for step in group:
+                part = share(step.seconds, lane.wall_s)
+                unit, nbytes = plural_of(step.unit), size(step.nbytes)
+                yield step.step, f"{step.elements:,}", unit, nbytes, ms(step.element_s), part
         if lane.wall_s:
             label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
             (elements, unit), part = self._given(lane), share(lane.rest_s, lane.wall_s)
-            yield label, f"{round(elements):,}", many(unit), "", ms(lane.rest_s / elements), part
-
-
-def _joined(steps: list[StepTime]) -> Iterator[StepTime]:
-    """Yields steps, with one for all of many alike ones, such as the columns of a table."""
-    alike: dict[tuple[str, str, int | None], list[StepTime]] = {}
-    for step in steps:
-        alike.setdefault((step.step, step.unit, step.element_nbytes), []).append(step)
-    for group in alike.values():
-        if len(group) <= MOST_ALIKE:
-            yield from group
-        else:
-            elements, seconds = sum(each.elements for each in group), sum(each.seconds for each in group)
-            yield replace(group[0], step=f"{len(group)} times {group[0].step}", elements=elements, seconds=seconds)
+            yield label, f"{round(elements):,}", plural_of(unit), "", ms(lane.rest_s / elements), part

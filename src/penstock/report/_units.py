@@ -32,16 +32,16 @@ def share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "0%"
 
 
-def plural(count: int, name: str) -> str:
-    """Returns a count with its noun: `1 worker`, `2 workers`."""
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
+def plural(count: int, name: str, one: str = "", more: str = "") -> str:
+    """Returns a count with its noun and, where given, its verb: `1 worker`, `2 workers`, `2 workers are`."""
+    return f"{count:,} {name}{one}" if count == 1 else f"{count:,} {plural_of(name)}{more}"
 
 
-def many(unit: str) -> str:
+def plural_of(name: str) -> str:
     """Returns `elements` or `batches`."""
-    return {"element": "elements", "batch": "batches"}[unit]
+    return f"{name}{'es' if name.endswith('ch') else 's'}"
 
 
 def an(unit: str) -> str:
     """Returns `an element` or `a batch`."""
-    return {"element": "an element", "batch": "a batch"}[unit]
+    return f"{'an' if unit == 'element' else 'a'} {unit}"

@@ -67,7 +67,7 @@ class Model:
     def _lane_s(self, lane: Lane, workers: int) -> float:
         if not lane.batches:
             return 0.0
-        count = 1 if lane.is_serial or lane.takes_turns else max(workers, 1)
+        count = 1 if lane.is_serial else max(workers, 1)
         cpu_s = lane.cpu_s / lane.batches
         delay_s = cpu_s * (self._slowdown(lane.workers) - 1) if lane.delay_s is None else lane.delay_s / lane.batches
         waiting_s = max(0.0, lane.wall_s / lane.batches - cpu_s - delay_s)
