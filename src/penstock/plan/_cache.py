@@ -32,52 +32,48 @@ Asked = Callable[[], npt.NDArray[np.bool_] | None] | None
 """See `CacheHandle.complete`."""
 
 
-class OpenCache(Openable, ABC):
-    """Elements that are kept, as one process sees them. All threads share one."""
+class OpenCache(Openable):
+    """Elements that are kept, as one process sees them. All threads share one. This one keeps none."""
 
     is_full = False
     """All elements are held. It may be noticed late."""
 
-    @abstractmethod
+    length = 0
+    """The number of elements of a complete epoch."""
+
     def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns `ABSENT`, `SUSPECT` or `HELD` for each element."""
+        return np.full(len(indices), ABSENT, np.uint8)
 
     def missing(self, indices: Indices) -> Indices:
         """The elements that are not there; announces nothing."""
         return indices[:0] if self.is_full else indices[self.look(indices) == ABSENT]
 
-    @abstractmethod
     def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads elements that are held into rows, or makes `gather` do so when it runs."""
 
-    @abstractmethod
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
         """Reads suspect elements into rows, now, and returns which of them are right. Those are held afterwards."""
+        return np.zeros(len(indices), np.bool_)
 
-    @abstractmethod
     def write(self, indices: Indices, rows: Rows) -> None:
         """Keeps complete elements, as far as there is room."""
 
-    @abstractmethod
     def whole(self) -> "OpenCache | None":
         """The epoch of a stream that is kept, for access by index; None while it is incomplete."""
+        return None
 
-    @abstractmethod
     def recorder(self) -> "Recorder | None":
         """Begins to write an epoch of a stream; None if another worker writes one, or there is no room."""
+        return None
 
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """The number of elements of a complete epoch."""
-
-    @abstractmethod
     def stretch(self, start: int, stop: int) -> int:
         """The end of a range from `start` of about `CHUNK_NBYTES`: at least one element, at most `stop`."""
+        return stop
 
-    @abstractmethod
     def damaged(self, index: int) -> PenstockError:
         """The error for an element that is wrong and cannot be made again here."""
+        return PenstockError(f"Element {index} is not kept.")
 
 
 class Recorder(Protocol):

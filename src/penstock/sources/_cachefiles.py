@@ -47,9 +47,9 @@ from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.plan._fingerprint import Step, change, fingerprint_of
 from penstock.sources._inmemory import seal_size
-from penstock.sources.npy import StridedFile
+from penstock.sources.npy import StridedFile, describe
 
-VERSION: Final = 1
+VERSION: Final = 2
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # File systems whose disk only the local kernel writes, so that accepted bytes stay until the machine goes down. With
 # others (NFS, FUSE) an error may come after acceptance, or another machine may write: no tag is trusted.
@@ -139,44 +139,35 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
     """Returns the rows of the leaves and of the index, for `length` elements.
 
     Raises:
-        SourceError: A file is missing or too short.
+        SourceError: A file is missing, too short, or of other rows.
     """
     if mark_nbytes(spec) > 8 and not os.path.exists(paths["rest.bin"]):
-        raise SourceError(f"{paths['rest.bin']} is not there.")
+        raise SourceError(f"{paths['rest.bin']} is missing.")
+
+    def rows(name: str, dtype: np.dtype[Any], shape: Any) -> StridedFile:
+        file = describe(paths[name])
+        if file.shape[0] < length or (file.row_shape, file.dtype.itemsize) != (shape, dtype.itemsize):
+            raise SourceError(f"{paths[name]} has other rows.")
+        return replace(file, shape=(length, *shape), dtype=dtype)  # .npy has no names for dtypes of other libraries
+
     leaves = tuple(
-        _described(paths[f"{number}.npy"], leaf.dtype, (length, *leaf.max_shape)) if has_rows(leaf) else None  # type: ignore[misc]
+        rows(f"{number}.npy", leaf.dtype, leaf.max_shape) if has_rows(leaf) else None
         for number, leaf in enumerate(spec.leaves)
     )
-    return leaves, _described(paths["index.npy"], np.dtype("<u8"), (length, mark_nbytes(spec) // 8))
-
-
-def _described(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> StridedFile:
-    offset = len(header(dtype, shape))
-    strides = [dtype.itemsize]
-    for size in reversed(shape[1:]):
-        strides.append(strides[-1] * size)
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}.") from error
-    place = status.st_dev, status.st_ino, status.st_size
-    found = StridedFile(path, offset, shape, dtype, tuple(reversed(strides)), *place)
-    if status.st_size < offset + shape[0] * found.strides[0]:
-        raise SourceError(f"{path} is shorter than its {shape[0]:,} rows.")
-    return found
+    return leaves, rows("index.npy", np.dtype("<u8"), (mark_nbytes(spec) // 8,))
 
 
 def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
     """Gives new files their headers and sizes. They are holes, which take no disk."""
-    for name in names(spec):
-        with open(paths[name], "r+b" if os.path.exists(paths[name]) else "xb") as file:
-            if name.endswith(".npy"):
-                leaf = None if name == "index.npy" else spec.leaves[int(name[:-4])]
-                shape = (length, mark_nbytes(spec) // 8) if leaf is None else (length, *(leaf.max_shape or ()))
-                dtype = np.dtype("<u8") if leaf is None else leaf.dtype
-                top = header(dtype, shape)
-                file.write(top)
-                file.truncate(len(top) + math.prod(shape) * dtype.itemsize)
+    rows = {f"{number}.npy": (leaf.dtype, leaf.max_shape) for number, leaf in enumerate(spec.leaves) if has_rows(leaf)}
+    rows["index.npy"] = np.dtype("<u8"), (mark_nbytes(spec) // 8,)
+    for name, path in paths.items():
+        with open(path, "r+b" if os.path.exists(path) else "xb") as file:
+            if name in rows:
+                dtype, shape = rows[name]
+                assert shape is not None
+                file.write(header(dtype, (length, *shape)))
+                file.truncate(file.tell() + length * math.prod(shape) * dtype.itemsize)
             elif name == "count":
                 file.write(bytes(8))
             file.flush()
@@ -205,7 +196,7 @@ def _is_local(device: int) -> bool:
     return False
 
 
-def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, limit: int | None) -> "CacheFiles":
+def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
     """Finds the cache of a plan below a directory, or makes an empty one.
 
     Args:
@@ -219,42 +210,42 @@ def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, l
         SourceError: The directory cannot be written.
     """
     directory = os.path.join(path, fingerprint_of(steps))
-    content = {"version": VERSION, "length": length, **_written(spec), "steps": steps}
+    content = {"version": VERSION, "length": length, "spec": _text_of(spec), "steps": steps}
     try:
-        found = None
         if not os.path.isdir(directory):
             _announce(path, steps)
-        else:
-            found = _found(directory, content, spec, length)
-        if found is None:
+        if (found := _found(directory, content, spec, limit)) is None:
             os.makedirs(path, exist_ok=True)
-            _make(path, directory, content, spec, length or 0)
-            found = _found(directory, content, spec, length)
+            _make(path, directory, content, spec)
+            found = _found(directory, content, spec, limit)
     except OSError as error:
         raise SourceError(
             f"cache() cannot use the directory {path}: {error.strerror or error}. Give one that can be written."
         ) from error
     if found is None:
         raise SourceError(f"cache() cannot use {directory}: it changes all the time. Delete it, and give another path.")
-    leaves, index = found
-    tag = tag_of([*leaves, index])
-    return CacheFiles(directory, _paths(directory, spec), spec, length or 0, leaves, index, tag, limit)
+    return found
 
 
 def _paths(directory: str, spec: Spec) -> dict[str, str]:
     return {name: os.path.join(directory, name) for name in names(spec)}
 
 
-def _found(
-    directory: str, content: dict[str, Any], spec: Spec, length: int | None
-) -> tuple[tuple[StridedFile | None, ...], StridedFile] | None:
-    """Returns the files in a directory, if it is a cache of this content. Removes a damaged cache."""
+def _files(place: str, paths: dict[str, str], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
+    leaves, index = described(paths, spec, length or 0)
+    return CacheFiles(place, paths, spec, length or 0, leaves, index, tag_of([*leaves, index]), limit)
+
+
+def _found(directory: str, content: dict[str, Any], spec: Spec, limit: int | None) -> CacheFiles | None:
+    """Returns the cache in a directory, if there is one of this content. Removes a damaged cache."""
+    if not os.path.isdir(directory):
+        return None
     try:
         written = json.loads(Path(directory, "cache.json").read_text())
         differs = {name for name in content if name != "steps" and written[name] != content[name]}
         if differs:
             raise SourceError(f"its {', '.join(sorted(differs))} differ")
-        return described(_paths(directory, spec), spec, length or 0)
+        return _files(directory, _paths(directory, spec), spec, content["length"], limit)
     except (ValueError, KeyError, TypeError, SourceError, FileNotFoundError) as error:
         _log.warning("The cache in %s is damaged (%s) and begins anew.", directory, error)
         _remove(directory)
@@ -268,12 +259,12 @@ def _remove(directory: str) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _make(path: str, directory: str, content: dict[str, Any], spec: Spec, length: int) -> None:
+def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> None:
     _tidy(path)
     new = os.path.join(path, f".new-{secrets.token_hex(8)}")
     os.mkdir(new)
     try:
-        _fill_files(_paths(new, spec), spec, length)
+        _fill_files(_paths(new, spec), spec, content["length"] or 0)
         with open(os.path.join(new, "cache.json"), "x") as file:
             json.dump(content | {"python": _PYTHON}, file, indent=1)
             file.flush()
@@ -316,70 +307,37 @@ def _announce(path: str, steps: list[Step]) -> None:
         )  # fmt: skip
 
 
-def complete_stream(path: str, steps: list[Step]) -> tuple[Spec | None, int] | None:
-    """Returns the spec (None if only a run finds it) and the length of a complete cache of a stream."""
-    directory = os.path.join(path, fingerprint_of(steps))
+def stream_length(path: str, steps: list[Step]) -> int | None:
+    """Returns the length of a stream whose cache is complete; None for another."""
     try:
-        count = int.from_bytes(Path(directory, "count").read_bytes(), "little") - 1
-        return None if count < 0 else (_recorded_spec(directory, None), count)
-    except (OSError, ValueError, KeyError, TypeError):
+        count = int.from_bytes(Path(path, fingerprint_of(steps), "count").read_bytes(), "little") - 1
+        return count if count >= 0 else None
+    except OSError:
         return None
 
 
-def recorded_spec(path: str, steps: list[Step], length: int) -> Spec | None:
+def recorded_spec(path: str, steps: list[Step], length: int | None) -> Spec | None:
     """Returns the spec of a cache that was begun; None if there is no cache, or only a run finds the spec."""
     try:
-        return _recorded_spec(os.path.join(path, fingerprint_of(steps)), length)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        written = json.loads(Path(path, fingerprint_of(steps), "cache.json").read_text())
+        if (written["version"], written["length"]) != (VERSION, length):
+            return None
+        leaves, structure = _tree.flatten(ast.literal_eval(written["spec"]))
+        specs = (ArraySpec(shape, np.lib.format.descr_to_dtype(descr), most) for shape, descr, most in leaves)
+        return Spec(tuple(specs), structure)
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError):
+        return None  # also for a class or a dtype that text cannot restore
 
 
-def _recorded_spec(directory: str, length: int | None) -> Spec | None:
-    written = json.loads(Path(directory, "cache.json").read_text())
-    if written["version"] != VERSION or written["length"] != length:
-        raise ValueError(f"{directory} is of another version, or of another plan")
-    try:
-        tree = _tree_of(written["structure"])
-        leaves = [
-            ArraySpec(shape, np.lib.format.descr_to_dtype(ast.literal_eval(descr)), max_shape)
-            for shape, descr, max_shape in written["leaves"]
-        ]
-    except ValueError:  # a class or a dtype that text cannot restore
-        return None
-    found, structure = _tree.flatten(tree)
-    return Spec(tuple(leaves[number] for number in found), structure)
-
-
-def _written(spec: Spec) -> dict[str, Any]:
-    """Returns the spec as JSON."""
-    leaves = [[leaf.shape, _dtype_text(leaf.dtype), leaf.max_shape] for leaf in spec.leaves]
-    content = {"leaves": leaves, "structure": _skeleton(spec.structure.unflatten(range(len(leaves))))}
-    found: dict[str, Any] = json.loads(json.dumps(content))  # lists, as in the file that it is compared with
-    return found
-
-
-def _dtype_text(dtype: np.dtype[Any]) -> str:
-    descr = np.lib.format.dtype_to_descr(dtype)
-    # For a dtype of another library, such as bfloat16, it has no more than the number of bytes.
-    return repr(descr) if np.lib.format.descr_to_dtype(descr) == dtype else repr(dtype)
-
-
-def _skeleton(tree: Any) -> Any:
-    if type(tree) is tuple:
-        return {"tuple": [_skeleton(each) for each in tree]}
-    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
-        return {"dict": [[key, _skeleton(each)] for key, each in tree.items()]}
-    return tree if isinstance(tree, int) else repr(tree)  # a user's class, which text cannot restore
-
-
-def _tree_of(skeleton: Any) -> Any:
-    if isinstance(skeleton, int):
-        return skeleton
-    if isinstance(skeleton, dict) and "tuple" in skeleton:
-        return tuple(map(_tree_of, skeleton["tuple"]))
-    if isinstance(skeleton, dict) and "dict" in skeleton:
-        return {key: _tree_of(each) for key, each in skeleton["dict"]}
-    raise ValueError(skeleton)
+def _text_of(spec: Spec) -> str:
+    """Returns a spec as a Python literal: a tree of lists, each with the shape, the dtype and the largest shape."""
+    leaves = []
+    for leaf in spec.leaves:
+        descr = np.lib.format.dtype_to_descr(leaf.dtype)
+        # For a dtype of another library, such as bfloat16, it has no more than the number of bytes.
+        is_whole = np.lib.format.descr_to_dtype(descr) == leaf.dtype
+        leaves.append([leaf.shape, descr if is_whole else repr(leaf.dtype), leaf.max_shape])
+    return repr(spec.structure.unflatten(leaves))
 
 
 _NOT_IN_MEMORY: Final = (
@@ -418,6 +376,5 @@ class MemoryFiles:
             for path in paths.values():
                 with open(path, "r+b") as file:
                     seal_size(file.fileno())
-        leaves, index = described(paths, spec, length or 0)
-        tag = 1 if folder is None else tag_of([*leaves, index])
-        self.files = CacheFiles("memory", paths, spec, length or 0, leaves, index, tag, limit)
+        files = _files("memory", paths, spec, length, limit)
+        self.files = files if folder is not None else replace(files, tag=1)

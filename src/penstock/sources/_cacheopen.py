@@ -21,7 +21,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -37,6 +37,7 @@ from penstock.plan._source import Read, Source, open_source
 from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
 from penstock.sources._cacherest import decode, encode, value_nbytes
 from penstock.sources._inmemory import mapped, seal_size
+from penstock.sources._openfile import LocalFile
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
 from penstock.sources.npy import StridedFile
@@ -48,8 +49,6 @@ _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 _LOOK_COUNT: Final = 32
 # Marks within this many bytes are one read.
 _SPAN_NBYTES: Final = 1 << 16
-# Bytes of marks that are read at once to find the first missing one.
-_PIECE_NBYTES: Final = 1 << 20
 
 
 def _trusted(files: CacheFiles) -> np.uint64:
@@ -57,17 +56,18 @@ def _trusted(files: CacheFiles) -> np.uint64:
     return np.uint64(files.tag << 1 | 1)
 
 
-def _are_trusted(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
-    """Returns which marks are trusted. `rest.bin` may have been cut off, so its size counts."""
-    found: npt.NDArray[np.bool_] = (marks[:, -1] & _LOW_HALF) == _trusted(files)
+def _states(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.uint8]:
+    """Returns the state of elements by their marks. `rest.bin` may have been cut off, so its size counts."""
+    is_trusted = (marks[:, -1] & _LOW_HALF == _trusted(files)) & (files.tag != 0)
     if files.has_rest:
         size = np.uint64(rest_nbytes)
-        found &= (marks[:, :2] <= size).all(axis=1) & (marks[:, 0] + marks[:, 1] <= size)
-    return found & (files.tag != 0)
+        is_trusted &= (marks[:, :2] <= size).all(axis=1) & (marks[:, 0] + marks[:, 1] <= size)
+    is_set = marks[:, -1] & _IS_SET == _IS_SET
+    return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
 
 
 def holds_all(files: CacheFiles, asked: Asked) -> bool:
-    """Whether every requested element is held and trusted. Reads marks up to the first that is not.
+    """Whether every requested element is held and trusted, by all marks.
 
     Args:
         files: The cache.
@@ -78,22 +78,15 @@ def holds_all(files: CacheFiles, asked: Asked) -> bool:
     """
     if not files.length or not files.tag:
         return False
-    width, rest_nbytes = mark_nbytes(files.spec), os.path.getsize(files.paths["rest.bin"]) if files.has_rest else 0
-    count = max(1, _PIECE_NBYTES // width)
-    among: npt.NDArray[np.bool_] | None = None
-    with open(files.paths["index.npy"], "rb", buffering=0) as index:
-        index.seek(files.index.offset)
-        for start in range(0, files.length, count):
-            stop = min(start + count, files.length)
-            data = index.read((stop - start) * width)
-            if len(data) < (stop - start) * width:
-                return False
-            missing = ~_are_trusted(files, np.frombuffer(data, "<u8").reshape(stop - start, -1), rest_nbytes)
-            if missing.any():
-                among = asked() if among is None and asked else among
-                if among is None or among[start:stop][missing].any():
-                    return False
-    return True
+    width, rest_nbytes = mark_nbytes(files.spec) // 8, os.path.getsize(files.paths["rest.bin"]) if files.has_rest else 0
+    marks = np.fromfile(files.index.path, "<u8", files.length * width, offset=files.index.offset)
+    if len(marks) < files.length * width:
+        return False
+    is_missing = _states(files, marks.reshape(-1, width), rest_nbytes) != HELD
+    if not is_missing.any():
+        return True
+    among = asked() if asked else None
+    return among is not None and not among[is_missing].any()
 
 
 def _rows_of(file: StridedFile) -> Source:
@@ -107,7 +100,7 @@ class OpenCacheFiles(OpenCache):
     """A cache that is open in this process."""
 
     def __init__(self, files: CacheFiles) -> None:
-        self.files = files
+        self.files, self.length = files, files.length
         self._spec = files.spec
         self._rows = [None if file is None else _rows_of(file) for file in files.leaves]
         self._index = open_source(FileSource(files.index))
@@ -126,10 +119,6 @@ class OpenCacheFiles(OpenCache):
                     self._clear_cut_off()
             except OSError as error:
                 raise self._unreadable(error) from error
-
-    @property
-    def length(self) -> int:
-        return self.files.length
 
     def held_count(self) -> int:
         """Returns the number of held elements, by all marks."""
@@ -158,34 +147,35 @@ class OpenCacheFiles(OpenCache):
         first, count = int(indices.min()), int(np.ptp(indices)) + 1
         if count * marks[0].nbytes <= _SPAN_NBYTES:
             offset = self.files.index.offset + first * marks[0].nbytes
-            data = os.pread(self.opened["index.npy"].number, count * marks[0].nbytes, offset)
+            data = os.pread(self.opened["index.npy"].descriptor, count * marks[0].nbytes, offset)
             if len(data) == count * marks[0].nbytes:
                 return np.frombuffer(data, "<u8").reshape(count, -1)[indices - first]
         self._index.read_into(indices, marks)
         return marks
 
-    def _rest_nbytes(self) -> int:
-        return os.fstat(self.opened["rest.bin"].number).st_size if self._has_rest else 0
+    def rest_nbytes(self) -> int:
+        """Returns the size of `rest.bin`; 0 if no leaf lies there."""
+        return os.fstat(self.opened["rest.bin"].descriptor).st_size if self._has_rest else 0
 
     def _clear_cut_off(self) -> None:
         """Clears marks of bytes that were cut off `rest.bin`.
 
         This process has written nothing yet. Once it writes, the file grows, and others would trust those marks.
         """
-        cut_off = (self._places.sum(axis=1) > self._rest_nbytes()).nonzero()[0]
+        cut_off = (self._places.sum(axis=1) > self.rest_nbytes()).nonzero()[0]
         if len(cut_off):
             self._mark(cut_off, np.zeros((len(cut_off), 3), "<u8"))
 
     def _learn(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns the state of elements by their marks."""
         # The size before the marks: otherwise bytes that another process writes in between would hide a cut.
-        rest_nbytes = self._rest_nbytes()
+        rest_nbytes = self.rest_nbytes()
         marks = self._marks(indices)
-        is_set = marks[:, -1] & _IS_SET == _IS_SET
+        states = _states(self.files, marks, rest_nbytes)
         if self._has_rest:
+            is_set = states != ABSENT
             self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
-        is_trusted = _are_trusted(self.files, marks, rest_nbytes)
-        return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
+        return states
 
     def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         # Rows with all reads of the batch, the rest now.
@@ -205,9 +195,9 @@ class OpenCacheFiles(OpenCache):
         """Returns the leaves without rows."""
         offset, size = self._places[index].tolist()
         file = self.opened["rest.bin"]
-        if not 0 <= offset <= offset + size <= os.fstat(file.number).st_size:
+        if not 0 <= offset <= offset + size <= os.fstat(file.descriptor).st_size:
             return b""  # no element is empty here: each leaf begins with a shape or a size
-        return os.pread(file.number, size, offset)
+        return os.pread(file.descriptor, size, offset)
 
     def _put_rest(self, row: int, data: bytes, out: Rows) -> None:
         at = 0
@@ -249,7 +239,7 @@ class OpenCacheFiles(OpenCache):
         with suppress(OSError):  # if the file cannot be written, each process checks for itself
             file, offset = self.opened["index.npy"], self.files.index.offset
             for index, mark in zip(indices.tolist(), marks, strict=True):
-                file.write(mark.data.cast("B"), offset + index * mark.nbytes)
+                file.write(mark, offset + index * mark.nbytes)
 
     def _unreadable(self, error: OSError) -> PenstockError:
         return SourceError(
@@ -283,7 +273,7 @@ class OpenCacheFiles(OpenCache):
             try:
                 self.write_run(int(wanted[start]), int(numbers[start]), stop - start, rows, pieces)
             except OSError as error:
-                self.warn(error.strerror or str(error))
+                self.warn(error)
                 return
 
     def write_run(self, index: int, row: int, count: int, rows: Rows, pieces: list[Any]) -> None:
@@ -306,7 +296,7 @@ class OpenCacheFiles(OpenCache):
                 data = piece[row : row + count].reshape(-1).data
                 self.opened[f"{number}.npy"].write(data, file.offset + index * file.strides[0])
         offset = self.files.index.offset + index * marks[0].nbytes
-        self.opened["index.npy"].write(marks.data.cast("B"), offset)
+        self.opened["index.npy"].write(marks, offset)
         if index + count <= len(self._state) and self.files.tag:
             if self._has_rest:
                 self._places[index : index + count] = marks[:, :2].astype(np.int64)
@@ -325,14 +315,14 @@ class OpenCacheFiles(OpenCache):
         """Appends leaves without rows; returns their offset."""
         file, limit = self.opened["rest.bin"], self.files.rest_limit if self.files.length else None
         with self._lock:  # `flock` excludes other processes, and ends with them
-            fcntl.flock(file.number, fcntl.LOCK_EX)
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX)
             try:
-                offset = os.fstat(file.number).st_size
+                offset = os.fstat(file.descriptor).st_size
                 if limit is not None and offset + len(data) > limit:
                     raise OSError(errno.ENOSPC, "limit= is reached")
-                file.write(memoryview(data), offset)
+                file.write(data, offset)
             finally:
-                fcntl.flock(file.number, fcntl.LOCK_UN)
+                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
         return np.uint64(offset)
 
     def pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
@@ -351,19 +341,17 @@ class OpenCacheFiles(OpenCache):
                 value = zlib.crc32(piece[row].data, value)
         return zlib.crc32(rest, value) if rest else value
 
-    def warn(self, why: str) -> None:
+    def warn(self, error: OSError) -> None:
         """Logs once that not all elements are kept."""
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(
-                "The cache in %s cannot keep more elements: %s. Missing ones are made again in each epoch.",
-                self.files.place,
-                why,
-            )
+            why = error.strerror or error
+            text = "The cache in %s cannot keep more elements: %s. Missing ones are made again in each epoch."
+            _log.warning(text, self.files.place, why)
 
     def whole(self) -> "OpenCacheFiles | None":
         if self._whole is None:
-            count = int.from_bytes(os.pread(self.opened["count"].number, 8, 0), "little") - 1
+            count = int.from_bytes(os.pread(self.opened["count"].descriptor, 8, 0), "little") - 1
             if count >= 0:
                 self._whole = OpenCacheFiles(self.files.grown(count))
         return self._whole
@@ -375,7 +363,7 @@ class OpenCacheFiles(OpenCache):
         except BlockingIOError:
             return None
         except OSError as error:
-            self.warn(error.strerror or str(error))
+            self.warn(error)
             return None
 
     def close(self) -> None:
@@ -389,38 +377,30 @@ class OpenCacheFiles(OpenCache):
 
 
 @final
-class _Descriptor:
-    """A descriptor, closed with the last reference, so that no write reaches another file with its number."""
+class _Descriptor(LocalFile):
+    """A file that can also be written, if the user may."""
 
     def __init__(self, path: str) -> None:
-        self.number = -1
-        self._can_write = True
         keep_standard_numbers()
+        self._can_write = True
         try:
-            self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            super().__init__(path, os.O_RDWR)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             self._can_write = False  # held elements can be read, and no more are kept
-            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            super().__init__(path)
 
-    def write(self, data: memoryview, offset: int) -> None:
-        self._require_write()
-        while len(data):
-            count = os.pwrite(self.number, data, offset)
-            data, offset = data[count:], offset + count
-
-    def truncate(self, nbytes: int) -> None:
-        self._require_write()
-        os.truncate(self.number, nbytes)
-
-    def _require_write(self) -> None:
+    def write(self, data: Any, offset: int, *, is_end: bool = False) -> None:
+        """Writes bytes at an offset, and cuts the file off there if it `is_end`."""
         if not self._can_write:  # the kernel would call it a bad descriptor, or an invalid argument
             raise PermissionError(errno.EACCES, "its files cannot be written")
-
-    def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            count = os.pwrite(self.descriptor, rest, offset)
+            rest, offset = rest[count:], offset + count
+        if is_end:
+            os.truncate(self.descriptor, offset)
 
 
 @final
@@ -444,18 +424,11 @@ class _Files:
             BlockingIOError: Another descriptor has the lock.
         """
         descriptor = _Descriptor(self._paths[name])
-        fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
     def close(self) -> None:
         self._opened.clear()  # a call under way has its own reference
-
-
-def _contents(cache: OpenCacheFiles) -> Iterator[tuple[str, StridedFile | None]]:
-    """Yields the files that hold elements, with their rows."""
-    yield from ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
-    yield "index.npy", cache.files.index
-    yield "rest.bin", None
 
 
 @final
@@ -467,11 +440,16 @@ class _Recorder:
         self._lock: _Descriptor | None = lock
         self._count, self._pending, self._rest_nbytes = 0, 0, 0
         self._box = Rows.allocate(cache.files.spec, chunk_count(cache.files.spec))
-        self._empty(cache)
+        self._write_headers(cache, is_end=True)
+        cache.opened["rest.bin"].write(b"", 0, is_end=True)
 
-    def _empty(self, cache: OpenCacheFiles) -> None:
-        for name, file in _contents(cache):
-            cache.opened[name].truncate(0 if file is None else file.offset)
+    def _write_headers(self, cache: OpenCacheFiles, *, is_end: bool) -> None:
+        leaves = ((f"{number}.npy", file) for number, file in enumerate(cache.files.leaves) if file is not None)
+        for name, file in (*leaves, ("index.npy", cache.files.index)):
+            opened = cache.opened[name]
+            opened.write(header(file.dtype, (self._count, *file.row_shape)), 0, is_end=is_end)
+            if not is_end:
+                seal_size(opened.descriptor)
 
     def put(self, leaves: Leaves) -> None:
         if self._cache is not None:
@@ -489,32 +467,27 @@ class _Recorder:
                 cache.write_run(self._count, 0, self._pending, self._box, cache.pieces(self._box))
             self._count += self._pending
             self._pending, self._rest_nbytes = 0, 0
-            taken = self._count * row_nbytes(cache.files.spec) + os.fstat(cache.opened["rest.bin"].number).st_size
-            if limit is not None and taken > limit:
+            if limit is not None and self._count * row_nbytes(cache.files.spec) + cache.rest_nbytes() > limit:
                 raise OSError(errno.ENOSPC, f"limit={limit:,} bytes is reached, and a stream is kept whole or not")
         except OSError as error:
             self._give_up(cache, error)
 
     def _give_up(self, cache: OpenCacheFiles, error: OSError) -> None:
-        cache.warn(error.strerror or str(error))
-        self._cache = None
+        cache.warn(error)
+        self._cache, self._count = None, 0
         with suppress(OSError):
-            self._empty(cache)
+            self._write_headers(cache, is_end=True)
+            cache.opened["rest.bin"].write(b"", 0, is_end=True)
 
     def finish(self) -> None:
         if self._cache is not None:
             self._flush(self._cache)
-        cache = self._cache
-        if cache is None:
-            return
-        try:
-            for name, file in _contents(cache):
-                if file is not None:
-                    cache.opened[name].write(memoryview(header(file.dtype, (self._count, *file.row_shape))), 0)
-                    seal_size(cache.opened[name].number)
-            cache.opened["count"].write(memoryview((self._count + 1).to_bytes(8, "little")), 0)
-        except OSError as error:
-            self._give_up(cache, error)
+        if (cache := self._cache) is not None:
+            try:
+                self._write_headers(cache, is_end=False)
+                cache.opened["count"].write((self._count + 1).to_bytes(8, "little"), 0)
+            except OSError as error:
+                self._give_up(cache, error)
 
     def close(self) -> None:
         self._lock = None

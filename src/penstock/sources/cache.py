@@ -5,26 +5,22 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.base._errors import ArgumentError, PenstockError, SourceError
 from penstock.base._fingerprint import fingerprint
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Rows, chunk_nbytes
-from penstock.plan._cache import ABSENT, Asked, CacheHandle, OpenCache, Whole
+from penstock.memory._rows import chunk_nbytes
+from penstock.plan._cache import Asked, CacheHandle, OpenCache, Whole
 from penstock.plan._fingerprint import Step, fingerprint_of, table
 from penstock.plan._node import Length, Memory, Node
-from penstock.plan._reader import Gather, Reader
 from penstock.sources._cachefiles import (
     CacheFiles,
     MemoryFiles,
-    complete_stream,
     has_rows,
     mark_nbytes,
     of_directory,
     recorded_spec,
     row_nbytes,
+    stream_length,
 )
 from penstock.sources._cacheopen import OpenCacheFiles, holds_all
 
@@ -51,10 +47,10 @@ class _Store(CacheHandle):
         """
         with self._lock:
             if self._files is None:
-                self._files = self._make()
+                self._files = self._make(self._before.spec)
             return self._files
 
-    def _make(self) -> CacheFiles:
+    def _make(self, spec: Spec) -> CacheFiles:
         raise NotImplementedError
 
     def _length(self) -> int | None:
@@ -64,6 +60,10 @@ class _Store(CacheHandle):
 
     def open(self) -> OpenCacheFiles:
         return OpenCacheFiles(self.files())
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(table(self._before))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # There are no files before element 0 was run, perhaps in the worker that this travels to.
@@ -84,10 +84,9 @@ class _Store(CacheHandle):
         return 0
 
     def complete(self, asked: Asked = None) -> Whole | None:
-        if self._files is None:
-            return None
         with suppress(OSError):  # a read reports it
-            return Whole(self._files.spec, self._files.length) if holds_all(self._files, asked) else None
+            if self._files is not None and holds_all(self._files, asked):
+                return Whole(self._files.spec, self._files.length)
         return None
 
 
@@ -125,8 +124,8 @@ class CacheDirectory(_Store):
     def fingerprint(self) -> str:
         return fingerprint_of(self.steps)
 
-    def _make(self) -> CacheFiles:
-        return of_directory(self._path, self.steps, self._before.spec, self._length(), self._limit)
+    def _make(self, spec: Spec) -> CacheFiles:
+        return of_directory(self._path, self.steps, spec, self._length(), self._limit)
 
     def complete(self, asked: Asked = None) -> Whole | None:
         # An earlier process may have made it.
@@ -136,19 +135,15 @@ class CacheDirectory(_Store):
         if self._files is None and (recorded := recorded_spec(self._path, self.steps, length)):
             spec = self._before.known_spec or recorded  # without running a function
             with suppress(SourceError), self._lock:
-                self._files = of_directory(self._path, self.steps, spec, length, self._limit)
+                self._files = self._make(spec)
         return super().complete(asked)
 
     def _complete_stream(self) -> Whole | None:
-        found = complete_stream(self._path, self.steps)
-        if found is None:
+        if (count := stream_length(self._path, self.steps)) is None:
             return None
-        spec, count = found
-        spec = spec or self._before.spec
-        with suppress(SourceError):
-            files = of_directory(self._path, self.steps, spec, None, None).grown(count)
-            with self._lock:
-                self._files = files
+        spec = recorded_spec(self._path, self.steps, None) or self._before.spec
+        with suppress(SourceError), self._lock:
+            self._files = self._make(spec).grown(count)
             return Whole(spec, count)
         return None
 
@@ -157,15 +152,10 @@ class CacheDirectory(_Store):
 class CacheMemory(_Store):
     """A cache in memory that worker processes share. It lives as long as the dataset."""
 
-    def _make(self) -> CacheFiles:
-        spec = self._before.spec
+    def _make(self, spec: Spec) -> CacheFiles:
         self._kept_nbytes(spec, self._before.length)
         self._memory = MemoryFiles(spec, self._length(), self._limit)
         return self._memory.files
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_of(table(self._before))
 
     def _kept_nbytes(self, spec: Spec, length: Length) -> int:
         """Returns the limit, or the largest size of all elements.
@@ -188,7 +178,7 @@ class CacheMemory(_Store):
 
 @final
 class _Arrived(CacheHandle):
-    """A cache in a process that did not make it."""
+    """A cache in a process that did not make it. Without files it keeps nothing."""
 
     def __init__(self, files: CacheFiles | None, failed: Exception | None) -> None:
         self._files = files
@@ -197,7 +187,7 @@ class _Arrived(CacheHandle):
     def open(self) -> OpenCache:
         if self._failed is not None:
             raise self._failed
-        return _Nothing() if self._files is None else OpenCacheFiles(self._files)
+        return OpenCache() if self._files is None else OpenCacheFiles(self._files)
 
     def memory(self, spec: Spec, length: Length) -> Memory:
         return Memory()
@@ -208,34 +198,3 @@ class _Arrived(CacheHandle):
     @property
     def fingerprint(self) -> str:
         return self._files.place if self._files else ""
-
-
-@final
-class _Nothing(OpenCache):
-    """A cache that keeps nothing: the plan arrived before the spec of its elements was known."""
-
-    length = 0
-
-    def look(self, indices: Indices) -> npt.NDArray[np.uint8]:
-        return np.full(len(indices), ABSENT, np.uint8)
-
-    def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
-        assert not len(indices)
-
-    def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
-        return np.zeros(len(indices), np.bool_)
-
-    def write(self, indices: Indices, rows: Rows) -> None:
-        pass
-
-    def whole(self) -> None:
-        return None
-
-    def recorder(self) -> None:
-        return None
-
-    def stretch(self, start: int, stop: int) -> int:
-        return stop
-
-    def damaged(self, index: int) -> PenstockError:
-        raise AssertionError("it holds nothing")
