@@ -1,7 +1,7 @@
 """The text of every error that a user can meet: the fact with its numbers, the cause, the cure.
 
 Texts about splits, functions and specs stand in `tests/plan/test_messages.py`, those about `.npy` files in
-`tests/sources/test_npy.py` and `test_filerows.py`, beside the damage that causes them.
+`tests/sources/test_npy.py` and `testfiles.py`, beside the damage that causes them.
 """
 
 import builtins

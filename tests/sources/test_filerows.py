@@ -16,7 +16,8 @@ from hypothesis import given, settings, strategies as st
 from penstock import native
 from penstock.base._errors import SourceError
 from penstock.native import _numpy
-from penstock.sources._filerows import FileRows, Read
+from penstock.plan._source import Read
+from penstock.sources.files import FileRows
 from penstock.sources.npy import StridedFile, describe
 
 
@@ -47,7 +48,7 @@ def numbered(shape: tuple[int, ...], dtype: str = "i4", order: str = "C") -> np.
 def taken(rows: FileRows, indices: object) -> np.ndarray:
     indices = np.asarray(indices, np.int64)
     out = np.empty((len(indices), *rows.handle.row_shape), rows.handle.dtype)
-    rows.gather([(indices, out, slice(0, len(indices)))])
+    rows.gather([Read(indices, [out], slice(0, len(indices)))])
     return out
 
 
@@ -68,7 +69,7 @@ def test_rows_a_little_apart_are_those_of_numpy(tmp_path_factory: Any, dtype: An
     indices = np.concatenate([[7, 9, 11], *found]) % len(array)
     out = np.zeros((len(indices), *array.shape[1:]), array.dtype)
     places = np.random.default_rng(0).permutation(len(indices)) if data.draw(st.booleans()) else slice(0, len(indices))
-    rows.gather([(indices, out, places)])
+    rows.gather([Read(indices, [out], places)])
     assert out[places].tobytes() == array[indices].tobytes()
     rows.close()
 
@@ -103,15 +104,15 @@ def _assert_rows_are_those_of_numpy(path: Path, shape: tuple[int, ...], dtype: A
         want = out.copy()
         where = slice(1, 1 + count) if count == 30 else rng.permutation(count + 3)[:count]
         want[where] = array[indices]
-        reads.append((indices, out, where))
+        reads.append(Read(indices, [out], where))
         expected.append(want)
     rows.gather(reads)
-    for (_, out, _), want in zip(reads, expected, strict=True):
+    for (_, (out,), _), want in zip(reads, expected, strict=True):
         assert out.tobytes() == want.tobytes(), (dtype, order)
         out[...] = np.zeros((), dtype)
     for read, want in zip(reads, expected, strict=True):
         rows.gather([read])
-        assert read[1].tobytes() == want.tobytes(), (dtype, order)
+        assert read.arrays[0].tobytes() == want.tobytes(), (dtype, order)
 
 
 @settings(max_examples=2 * settings.default.max_examples)
@@ -128,9 +129,9 @@ def test_any_requests_together_are_each_as_if_alone(
         indices = data.draw(st.lists(st.integers(0, 19), max_size=40), "indices")
         where = data.draw(st.permutations(range(len(indices))), "rows")
         out = np.full((len(indices), *shape), -1, array.dtype)
-        reads.append((np.array(indices, np.int64), out, np.array(where, np.int64)))
+        reads.append(Read(np.array(indices, np.int64), [out], np.array(where, np.int64)))
     rows.gather(reads)
-    for indices, out, where in reads:
+    for indices, (out,), where in reads:
         np.testing.assert_array_equal(out[where], array[indices])
 
 
@@ -306,13 +307,14 @@ def test_a_forked_child_reads_by_the_same_descriptor(path: Path, fresh_python: C
     np.save(path, numbered((1000, 10)))
     script = """
 import os, sys, numpy as np
-from penstock.sources._filerows import FileRows
+from penstock.plan._source import Read
+from penstock.sources.files import FileRows
 from penstock.sources.npy import describe
 rows = FileRows(describe(sys.argv[1]))
 indices = np.arange(0, 1000, 7)
 def right():
     out = np.zeros((len(indices), 10), "i4")
-    rows.gather([(indices, out, slice(0, len(indices)))])
+    rows.gather([Read(indices, [out], slice(0, len(indices)))])
     return (out[:, 0] == indices * 10).all()
 assert right()
 child = os.fork()
@@ -334,17 +336,18 @@ def test_resident_memory_does_not_grow_with_what_is_read(path: Path, fresh_pytho
     handle = dataclasses.replace(handle, shape=(40_000, 4096), st_size=path.stat().st_size)
     script = """
 import pickle, sys, numpy as np
-from penstock.sources._filerows import FileRows
+from penstock.plan._source import Read
+from penstock.sources.files import FileRows
 def resident_kib():
     fields = dict(line.split(":") for line in open("/proc/self/status"))
     return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssFile", "RssShmem"))
 rows = FileRows(pickle.loads(bytes.fromhex(sys.argv[1])))
 out = np.ones((256, 4096), np.float16)
 order = np.random.default_rng(0).permutation(40_000)
-rows.gather([(order[:256], out, slice(0, 256))])
+rows.gather([Read(order[:256], [out], slice(0, 256))])
 before = resident_kib()
 for start in range(0, 39_936, 256):
-    rows.gather([(order[start : start + 256], out, slice(0, 256))])
+    rows.gather([Read(order[start : start + 256], [out], slice(0, 256))])
 assert not out.any()
 print(resident_kib() - before)
 """

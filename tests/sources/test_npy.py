@@ -66,15 +66,12 @@ def test_relative_path_becomes_absolute(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("strides", "runs"),
-    [((400, 40, 4), (400, 1)), ((4, 40, 400), (4, 100)), ((800, 80, 4), (40, 10)), ((0, 40, -4), (4, 100))],
+    ("strides", "is_whole"),
+    [((400, 40, 4), True), ((4, 40, 400), False), ((800, 80, 4), False), ((0, 40, 4), True), ((0, 40, -4), False)],
 )
-def test_runs_are_the_contiguous_stretches_of_a_row(
-    path: Path, strides: tuple[int, ...], runs: tuple[int, int]
-) -> None:
+def test_rows_are_whole_if_their_bytes_are_next_to_each_other(strides: tuple[int, ...], is_whole: bool) -> None:
     handle = StridedFile("/x", 0, (9, 10, 10), np.dtype("f4"), strides, 0, 0, 0)
-    assert handle.runs == runs
-    assert len(handle.run_offsets()) == runs[1]
+    assert handle.has_whole_rows == is_whole
 
 
 def test_extent_covers_negative_strides() -> None:

@@ -39,7 +39,7 @@ from penstock.plan._source_node import SourceNode
 from penstock.report._lanes import Lane, StepTime
 from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import unit_of
-from penstock.sources._filerows import file_source, read_error, require_same
+from penstock.sources.files import file_source, read_error, require_same
 from penstock.sources.npy import StridedFile
 
 BLOCK_ROWS: Final = 1 << 14

@@ -1,15 +1,27 @@
-"""Arrays in files as a source: a handle that travels, and rows that are read straight into the batch."""
+"""Arrays in files as a source: a handle that travels, and rows that are read straight into the batch.
+
+Reads are calls of `pread` by the copy engine, on the calling thread and without the GIL. The file is not mapped here:
+worker processes would show its pages as their memory.
+
+Threads. `gather` and `advise` may be called by several threads at once: reads name their own offset. The source of the
+engine owns a descriptor, and each call holds the source while it runs. So `close` closes the descriptor when the last
+call under way has ended, and no read goes to another file with the same number. Opening and closing take a lock.
+"""
 
 import os
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from penstock import native
+from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
-from penstock.sources._filerows import FileRows
 from penstock.sources._openfile import stamp
 from penstock.sources.npy import StridedFile
 
@@ -50,22 +62,110 @@ class FileSource(Source):
         """The array in the file."""
         return (self.handle,)
 
-    def open(self) -> "OpenFileSource":
-        return OpenFileSource(FileRows(self.handle))
+    def open(self) -> "FileRows":
+        return FileRows(self.handle)
 
 
 @final
-class OpenFileSource:
-    """Reads rows; the file is opened at the first read."""
+class FileRows:
+    """An open `StridedFile`.
 
-    def __init__(self, rows: FileRows) -> None:
-        self._rows = rows
-        self.advise = rows.advise
-        self.close = rows.close
+    Args:
+        handle: The array. The file is opened at the first read.
+    """
+
+    def __init__(self, handle: StridedFile) -> None:
+        self.handle = handle
+        self._source: native.Source | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Reads all requests. Rows that are neighbours in the file are one read."""
-        self._rows.gather([(read.indices, read.arrays[0], read.rows) for read in reads])
+        """Executes reads.
+
+        Raises:
+            SourceError: The file is gone, was replaced or shortened, or cannot be read. Names the row.
+        """
+        reads = [read for read in reads if len(read.indices)]
+        if not reads or not self.handle.row_nbytes:
+            return
+        source = self._opened(int(reads[0].indices[0]))
+        copies: list[tuple[Any, ...]] = []
+        for indices, (out,), rows in reads:
+            place = (out[rows], None) if isinstance(rows, slice) else (out, rows)
+            copies.append((source, indices, *place, None))
+        try:
+            native.copy(copies)
+        except native.CopyError as error:
+            raise read_error(self.handle, error) from error
+
+    def advise(self, indices: NDArray[np.int64]) -> None:
+        """Announces rows that will be read soon, so that the kernel fetches them. Never fails."""
+        if len(indices) and self.handle.row_nbytes:
+            with suppress(OSError):
+                native.announce(self._opened(int(indices[0])), indices)
+
+    def close(self) -> None:
+        """Closes the file when calls under way have ended; a later call is an error."""
+        with self._lock:
+            self._is_closed = True
+            self._source = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"FileRows of {self.handle.path} is open in one process; send its handle and open that.")
+
+    def _opened(self, element: int) -> native.Source:
+        """Returns the source after a look at whether the name still means the same file (1 us)."""
+        source = self._source
+        if source is None:
+            with self._lock:
+                if self._is_closed:
+                    where = self.handle.describe(element)
+                    raise SourceError(f"{where} cannot be read: {self.handle.path} was closed.")
+                source = self._source = self._source or file_source(self.handle, element, mapped=False)
+        require_same(self.handle, element)
+        return source
+
+
+def file_source(file: StridedFile, element: int, *, mapped: native.Mapped, name: object = None) -> native.Source:
+    """Opens an array in a file for the copy engine.
+
+    Raises:
+        SourceError: The file is gone, or shorter than its array. Names the element.
+    """
+    inner = None if file.has_whole_rows else (file.dtype.itemsize, file.row_shape, file.strides[1:])
+    try:
+        size = os.stat(file.path).st_size
+        if size < file.extent[1]:
+            raise file.is_shorter(element, size)
+        name = file.path if name is None else name
+        places = file.offset, file.shape[0], file.row_nbytes, file.strides[0]
+        return native.Engine.file(file.path, *places, mapped=mapped, inner=inner, name=name)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise file.is_gone(element, error) from error
+
+
+def require_same(file: StridedFile, element: int) -> None:
+    """Refuses a file that is gone, or was replaced by another of the same name.
+
+    Raises:
+        SourceError: Names the element.
+    """
+    try:
+        status = os.stat(file.path)
+    except OSError as error:
+        raise file.is_gone(element, error) from error
+    if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
+        raise file.is_replaced(element, status.st_ino)
+
+
+def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
+    """The error of an element that could not be read, as users read it."""
+    if error.errno:
+        return file.is_unreadable(error.element, error)
+    return file.is_shorter(error.element, os.stat(file.path).st_size)
 
 
 def from_memmap(array: np.ndarray[Any, Any]) -> FileSource | None:

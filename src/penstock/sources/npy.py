@@ -62,19 +62,12 @@ class StridedFile:
     def row_nbytes(self) -> int:
         return math.prod(self.row_shape) * self.dtype.itemsize
 
-    @property
-    def runs(self) -> tuple[int, int]:
-        """`(run_nbytes, run_count)` of a row. A run is contiguous in the file.
-
-        A row in C order is one run. A row in Fortran order has a run for each of its elements. A row without bytes has
-        no run: `(0, 0)`.
-        """
-        run_nbytes = self.row_nbytes and self.dtype.itemsize
-        for length, stride in zip(reversed(self.row_shape), reversed(self.strides[1:]), strict=True):
-            if length > 1 and stride != run_nbytes:
-                break
-            run_nbytes *= length
-        return run_nbytes, self.row_nbytes // run_nbytes if run_nbytes else 0
+    @cached_property
+    def has_whole_rows(self) -> bool:
+        """Whether the bytes of a row lie next to each other, in C order."""
+        expected = _contiguous_strides(self.row_shape, self.dtype.itemsize, False)
+        axes = zip(self.row_shape, self.strides[1:], expected, strict=True)
+        return 0 in self.row_shape or all(size == 1 or stride == whole for size, stride, whole in axes)
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -84,20 +77,6 @@ class StridedFile:
         reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
         first = self.offset + sum(r for r in reach if r < 0)
         return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
-
-    def run_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Returns the offset of each run in a row, in C order of its elements; int64."""
-        run_nbytes, run_count = self.runs
-        offsets = np.zeros(1 if run_count else 0, np.int64)
-        covered = self.dtype.itemsize
-        outer = []
-        for length, stride in zip(reversed(self.row_shape), reversed(self.strides[1:]), strict=True):
-            covered *= length
-            if covered > run_nbytes:
-                outer.append((length, stride))
-        for length, stride in reversed(outer):
-            offsets = (offsets[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
-        return offsets
 
     def describe(self, index: int) -> str:
         """Names a row for messages: `ds.npy[777]`, or `ds.npy[77, 7]` if two axes were joined."""
