@@ -50,11 +50,21 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files that do not have the word with which `-m` begins, because importing all takes seconds."""
+    word = config.option.markexpr.partition(" ")[0]
+    if word not in {"framework", "keras", "limits"} or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if f"mark.{word}" in text or (word == "framework" and "mark.keras" in text) else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("keras"):
             item.add_marker("framework")
+    items.sort(key=_shares_workers)  # these last, so that workers start once
 
 
 @pytest.fixture(autouse=True)
@@ -108,39 +118,70 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-@contextlib.contextmanager
-def _worker_processes(count: int) -> Iterator[None]:
-    """Keeps this number of worker processes, so that loaders start none of their own."""
-    import penstock as ps
+class _SharedWorkers:
+    """Worker processes that stay from test to test, because they take longer to start than most tests to run."""
 
-    with ps.range(8).loader(executor="processes", workers=count) as loader:
-        next(iter(loader))
-        yield
+    def __init__(self) -> None:
+        self._loaders = contextlib.ExitStack()
+        self._count = 0
+
+    def keep(self, count: int) -> None:
+        """Ensures that this number of workers is there, so that loaders start none of their own."""
+        import penstock as ps
+
+        if count != self._count:
+            self.close()
+            loader = self._loaders.enter_context(ps.range(8).loader(executor="processes", workers=count))
+            next(iter(loader))
+            self._count = count
+
+    def close(self) -> None:
+        self._count = 0
+        self._loaders.close()
 
 
-@pytest.fixture(scope="module")
-def workers_stay() -> Iterator[None]:
-    """Two worker processes that all loaders of a module share: they take longer to start than most tests to run.
+_SHARED_WORKERS = _SharedWorkers()
+_SHARE_WORKERS = frozenset({"workers_stay", "auto_workers_stay"})
 
-    Not for modules whose tests kill workers. A loader with more workers adds to them, which counts as left behind.
+
+def _shares_workers(item: pytest.Item) -> bool:
+    names = getattr(item, "fixturenames", ())
+    is_slow = item.get_closest_marker("slow") is not None
+    return not _SHARE_WORKERS.isdisjoint(names) or (is_slow and "slow_tests_share_workers" in names)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not _shares_workers(item):
+        _SHARED_WORKERS.close()
+
+
+def pytest_sessionfinish() -> None:
+    _SHARED_WORKERS.close()
+
+
+@pytest.fixture
+def workers_stay() -> None:
+    """Two worker processes, which consecutive tests with this fixture share. They end before any other test.
+
+    Not for tests that kill workers. A loader with more workers adds to them, which counts as left behind. Name it
+    before `leaves_nothing_behind`.
     """
-    with _worker_processes(2):
-        yield
+    _SHARED_WORKERS.keep(2)
 
 
-@pytest.fixture(scope="module")
-def auto_workers_stay() -> Iterator[None]:
+@pytest.fixture
+def auto_workers_stay() -> None:
     """As `workers_stay`, with as many processes as `workers="auto"` starts."""
     from penstock.run._cpus import usable_cpu_count
 
-    with _worker_processes(max(2, usable_cpu_count())):
-        yield
+    _SHARED_WORKERS.keep(max(2, usable_cpu_count()))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def slow_tests_share_workers(request: pytest.FixtureRequest) -> None:
-    """`auto_workers_stay` where slow tests of this module run: for modules whose tests on processes are slow ones."""
-    if any(item.module is request.module and item.get_closest_marker("slow") for item in request.session.items):
+    """`auto_workers_stay` for slow tests: for modules whose tests on processes are slow ones."""
+    if request.node.get_closest_marker("slow"):
         request.getfixturevalue("auto_workers_stay")
 
 

@@ -1,16 +1,14 @@
 """The way of a batch to a CUDA device, with a fake of the calls of CUDA: order, leases, and page-locked memory."""
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.framework
-
-from penstock.adapters.torch import TorchAdapter  # noqa: E402  # it needs torch
 
 X = np.arange(240, dtype=np.float32).reshape(60, 4)
 
@@ -21,7 +19,7 @@ class FakeRuntime:
     def __init__(self, *, allows: bool = True) -> None:
         self.allows = allows
         self.calls: list[tuple[str, int]] = []
-        self.pending: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        self.pending: list[list[tuple[Any, Any]]] = []
 
     def register(self, address, nbytes):
         self.calls.append(("register", nbytes))
@@ -31,6 +29,8 @@ class FakeRuntime:
         self.calls.append(("unregister", address))
 
     def copy(self, leaves):
+        import torch
+
         copies = [torch.empty_like(leaf) for leaf in leaves]
         self.pending.append(list(zip(leaves, copies, strict=True)))
         self.calls.append(("copy", len(self.pending)))
@@ -45,6 +45,9 @@ class FakeRuntime:
 
 @pytest.fixture
 def adapter_of(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from penstock.adapters.torch import TorchAdapter
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     adapters = []
@@ -86,6 +89,8 @@ def test_the_ring_is_registered_once_and_taken_back_at_the_end(adapter_of):
 
 
 def test_a_ring_that_nobody_closes_is_taken_back_when_it_is_dropped(adapter_of):
+    from penstock.adapters.torch import TorchAdapter
+
     runtime = FakeRuntime()
     loader = ps.from_arrays(X).batch(8).loader("threads")
     adapter = TorchAdapter(loader, pin_memory=True, device="cuda", runtime=runtime)
@@ -111,13 +116,13 @@ def test_a_slot_stays_leased_until_its_copy_is_done(adapter_of):
 
 def test_memory_that_cannot_be_registered_is_copied_into_memory_of_torch(adapter_of, monkeypatch):
     pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(1) or self.clone())
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda self: pinned.append(1) or self.clone())
     found = [batch.numpy() for batch in adapter_of(FakeRuntime(allows=False), executor="threads")]
     assert len(pinned) == len(found) == 7
 
 
 def test_tensors_of_a_registered_ring_are_not_copied(adapter_of, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pytest.fail("it is pinned already"))
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda self: pytest.fail("it is pinned already"))
     adapter = adapter_of(FakeRuntime(), device=None, executor="threads")
     for batch, want in zip(adapter, expected(), strict=True):
         np.testing.assert_array_equal(batch.numpy(), want)
@@ -125,7 +130,7 @@ def test_tensors_of_a_registered_ring_are_not_copied(adapter_of, monkeypatch):
 
 def test_kept_batches_are_private_copies_and_pinned_one_by_one(adapter_of, monkeypatch):
     pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(1) or self.clone())
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda self: pinned.append(1) or self.clone())
     kept = list(adapter_of(FakeRuntime(), device=None, executor="threads", prefetch=1))
     assert 0 < len(pinned) < len(kept)
     for batch, want in zip(kept, expected(), strict=True):

@@ -345,12 +345,13 @@ def test_a_stream_goes_on_where_it_is_when_its_consumer_comes_on_another_thread(
 @EVERY_EXECUTOR
 def test_a_generator_that_was_broken_off_runs_its_finally_block(executor: str, taken: int, way: str) -> None:
     watched = Watched(None)
+    before = set(threading.enumerate())
     loader = stream(watched).batch(4).loader(executor, prefetch=1)
     iterator = iter(loader)
     lists(itertools.islice(iterator, taken))
     if way == "close":
         loader.close()
-    threads = [one for one in threading.enumerate() if one.name.startswith("penstock-")]
+    threads = set(threading.enumerate()) - before
     del loader, iterator
     for thread in threads:
         thread.join(DEADLINE_S)
