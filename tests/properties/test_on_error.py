@@ -21,7 +21,8 @@ import penstock as ps
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.plan._text import sources_of
 from penstock.testing import assert_same
-from penstock.testing.strategies import deal, dealt_in_cycles, shuffled
+from penstock.testing.strategies import dealt_in_cycles, shuffled
+from tests.properties.streams import deal
 
 BAD: Any = None
 """An element that fails."""

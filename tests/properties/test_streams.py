@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 import penstock as ps
 from penstock.testing import assert_fits, assert_same, copied
-from penstock.testing.strategies import EPOCHS, Plan, deal, shuffled, streams
+from penstock.testing.strategies import EPOCHS, Plan, shuffled
+from tests.properties.streams import deal, streams
 
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""

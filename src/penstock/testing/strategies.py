@@ -3,29 +3,26 @@
 A model is a function from an epoch to the list of all its elements. Each verb below stands beside its meaning in
 that language, written from the meanings and not from the code: no indices of indices, no batches, no memory. The order
 of a shuffle and the numbers of `random_map` cannot be described in another way, so they come from
-`penstock.base._random`. The order of a windowed shuffle of a stream and the choices of `mix` come from the library
-itself, run on bare numbers. This shows that they depend on nothing else. That they are right has tests of its own.
+`penstock.base._random`. The order of a windowed shuffle of a stream comes from the library itself, run on bare numbers.
+This shows that the order depends on nothing else.
 
     @given(plans())
     def test_elements_are_those_of_the_model(plan):
         for index, element in enumerate(plan.elements(0)):
             assert_same(plan.dataset[index], element)
-
-`plans()` have random access. `streams()` begin at a generator, or where a step such as `filter` makes a stream.
 """
 
 import functools
-import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock import concatenate, from_arrays, from_generator, interleave, mix, range as range_of, zip as zip_of
+from penstock import concatenate, from_arrays, from_generator, interleave, range as range_of, zip as zip_of
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute
@@ -122,24 +119,9 @@ def listed(element: Tree) -> Tree:
     return (element, [1.5, 2.5])
 
 
-def labelled(element: Tree) -> Tree:
-    """Returns the element beside a number computed from it."""
-    return {"z": element, "a": checksum(element)}
-
-
-def jitter(element: Tree, rng: np.random.Generator) -> Tree:
-    """Returns the element beside two random numbers."""
-    return Pair(element, rng.integers(0, 1000, 2))
-
-
 def checksum(element: Tree) -> int:
     """Computes a number from all values of an element. It decides irregularly what becomes of the element."""
     return zlib.crc32(repr([np.asarray(leaf).tolist() for leaf in _tree.flatten(element)[0]]).encode())
-
-
-def digit(element: Tree) -> int:
-    """Returns a number that `bucket_by_length` takes for a length."""
-    return checksum(element) % 10
 
 
 class Kept:
@@ -153,56 +135,9 @@ class Kept:
         return checksum(element) % self._one_of != 0
 
 
-def copies(element: Tree) -> Iterator[Tree]:
-    """Yields the element none to two times, for `flat_map`."""
-    yield from [element] * (checksum(element) % 3)
-
-
-def numbers(element: Tree) -> Dataset:
-    """Returns a dataset of none to three integers, for `flat_map`."""
-    return range_of(checksum(element) % 4)
-
-
-# Generators.
-
-
-def words(count: int) -> Iterator[Tree]:
-    """Yields text, bytes, and arrays of many lengths, which are views of one array."""
-    buffer = np.zeros(7, np.int16)
-    for i in range(count):
-        buffer[:] = i
-        raw = b"\0" * (i % 4) + b"." * (i % 4 > 0)
-        yield {"text": "né" * (i % 3), "raw": raw, "row": buffer[: i * 5 % 8], "i": np.int8(i)}
-
-
-WORDS_SPEC = {
-    "text": ArraySpec((), np.dtype("U")),
-    "raw": ArraySpec((), np.dtype("S")),
-    "row": ArraySpec((None,), np.dtype("int16")),
-    "i": ArraySpec((), np.dtype("int8")),
-}
-
-
-def ragged(count: int) -> Iterator[Tree]:
-    """Yields arrays with two axes that differ, in the other order of bytes."""
-    for i in range(count):
-        yield np.full((i * 3 % 4, 2, i % 3), i, ">f4")
-
-
-RAGGED_SPEC = ArraySpec((None, 2, None), np.dtype(">f4"))
-
-
-def pairs(count: int) -> Iterator[Tree]:
-    """Yields pairs of an array, which is the same object every time, and a Python number."""
-    buffer = np.zeros((2, 3), np.uint8)
-    for i in range(count):
-        buffer[:] = np.arange(6, dtype=np.uint8).reshape(2, 3) + i
-        yield buffer, i / 2
-
-
-def dealt(shard_index: int, shard_count: int, count: int) -> Iterator[Tree]:
-    """Yields the integers of a shard."""
-    yield from range(shard_index, count, shard_count)
+def jitter(element: Tree, rng: np.random.Generator) -> Tree:
+    """Returns the element beside two random numbers."""
+    return Pair(element, rng.integers(0, 1000, 2))
 
 
 # Trees.
@@ -230,19 +165,6 @@ def _stacked(elements: list[Tree]) -> Tree:
     return structure.unflatten([np.stack(column) for column in columns])
 
 
-def _padded(elements: list[Tree], fill: Any) -> Tree:
-    structure = _tree.flatten(elements[0])[1]
-    stacked = []
-    for column in zip(*(_tree.flatten(element)[0] for element in elements), strict=True):
-        leaves = [np.asarray(leaf) for leaf in column]
-        shape = np.max([leaf.shape for leaf in leaves], axis=0).astype(int)
-        stacked.append(np.full((len(leaves), *shape), fill, leaves[0].dtype))
-        for row, leaf in enumerate(leaves):
-            corner: Any = (row, *map(slice, leaf.shape))
-            stacked[-1][corner] = leaf
-    return structure.unflatten(stacked)
-
-
 def _parts(element: Tree) -> list[Tree]:
     leaves, structure = _tree.flatten(element)
     return [structure.unflatten([leaf[k] for leaf in leaves]) for k in range(len(leaves[0]))]
@@ -262,25 +184,6 @@ def _arrays(draw: st.DrawFn) -> Plan:
     y = np.arange(count, dtype=np.uint8)
     tree: Tree = draw(st.sampled_from([x, (x,), {"y": y, "x": x}, Pair(x, (y, x[:, 0]))]))
     return Plan(from_arrays(tree), lambda epoch: [_own(part) for part in _parts(tree)])
-
-
-def _generated(draw: st.DrawFn) -> Plan:
-    fn, spec = draw(st.sampled_from([(words, WORDS_SPEC), (ragged, RAGGED_SPEC), (pairs, None)]))
-    count = 12 - draw(st.integers(0, 12 if spec is not None else 11))
-    length = draw(st.sampled_from([None, count])) if count else None
-    dataset = from_generator(fn, count, element_spec=spec, length=length)
-    return Plan(dataset, lambda epoch: [_as_leaves(_own(x)) for x in fn(count)])
-
-
-def _dealt(draw: st.DrawFn) -> Plan:
-    count, shards = 12 - draw(st.integers(0, 11)), draw(st.integers(2, 5))
-    dataset = from_generator(dealt, count, element_spec=INT64, shards=shards)
-    return Plan(dataset, lambda epoch: [np.array(i) for i in range(count)])
-
-
-def _made_a_stream(draw: st.DrawFn) -> Plan:
-    plan = draw(plans(max_steps=3))
-    return _grown(draw, plan, draw(st.sampled_from([_filter, _flat_map])))
 
 
 # Verbs with random access.
@@ -441,76 +344,9 @@ def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(p.dataset.split(first, len(p) - first, seed=seed)[part], elements)
 
 
-# Verbs that make streams, or need one.
-
-
 def _filter(draw: st.DrawFn, p: Plan) -> Plan | None:
     fn = Kept(draw(st.sampled_from([2, 3, 4, 5, 1])))
     return p.then(p.dataset.filter(fn), lambda epoch: [x for x in p.elements(epoch) if fn(x)])
-
-
-def _flat_map(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if draw(st.booleans()):
-        dataset = p.dataset.flat_map(numbers, element_spec=INT64)
-        return p.then(dataset, lambda e: [np.int64(i) for x in p.elements(e) for i in range(checksum(x) % 4)])
-    dataset = p.dataset.flat_map(copies, element_spec=p.dataset.element_spec)
-    return p.then(dataset, lambda epoch: [y for x in p.elements(epoch) for y in copies(x)])
-
-
-def _map_with_spec(draw: st.DrawFn, p: Plan) -> Plan | None:
-    fn, spec = double, p.dataset.element_spec
-    if p.has_text or draw(st.booleans()):
-        fn, spec = labelled, {"z": spec, "a": INT64}
-    dataset = p.dataset.map(fn, element_spec=spec)
-    return p.then(dataset, lambda epoch: [_as_leaves(fn(_own(x))) for x in p.elements(epoch)])
-
-
-def _repeat_for_ever(draw: st.DrawFn, p: Plan) -> Plan | None:
-    # Its rounds in the first epoch are the input's epochs. The model does not know the rounds of another epoch.
-    if "repeat()" in repr(p.dataset) or p.dataset._node.randomness.reorders or p.depth:
-        return None
-    if not all(p.elements(epoch) for epoch in range(12)):
-        return None
-    n = draw(st.integers(0, 20))
-
-    def elements(epoch: int) -> list[Tree]:
-        return list(itertools.islice((x for r in itertools.count() for x in p.elements(r)), n))
-
-    return p.then(p.dataset.repeat().take(n), elements)
-
-
-def _padded_batch(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if not _can_pad(p):
-        return None
-    most = 1 if any(leaf.dtype.kind == "b" for leaf in p.specs) else 2  # a bool cannot hold a 2
-    size, drop, fill = draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(0, most))
-    dataset = p.dataset.padded_batch(size, padding_values=fill, drop_remainder=drop)
-    return p.then(dataset, lambda epoch: [_padded(cut, fill) for cut in _cuts(p.elements(epoch), size, drop)])
-
-
-def _bucket_by_length(draw: st.DrawFn, p: Plan) -> Plan | None:
-    if not _can_pad(p):
-        return None
-    edges = sorted(draw(st.sets(st.integers(1, 9), max_size=3)))
-    sizes = draw(st.lists(st.integers(1, 4), min_size=len(edges) + 1, max_size=len(edges) + 1))
-    drop = draw(st.booleans())
-
-    def elements(epoch: int) -> list[Tree]:
-        buckets: list[list[Tree]] = [[] for _ in sizes]
-        given = []
-        for x in p.elements(epoch):
-            number = sum(edge <= digit(x) for edge in edges)
-            buckets[number].append(x)
-            if len(buckets[number]) == sizes[number]:
-                given.append(_padded(buckets[number], 0))
-                buckets[number] = []
-        return given + [_padded(bucket, 0) for bucket in buckets if bucket and not drop]
-
-    return p.then(p.dataset.bucket_by_length(digit, edges, sizes, drop_remainder=drop), elements)
-
-
-def _can_pad(p: Plan) -> bool:
-    return all(leaf.dtype.kind in "iufb" for leaf in p.specs)
 
 
 # Verbs of several datasets: of a plan, and of others that grew out of it, whose elements look the same.
@@ -538,14 +374,6 @@ def _zip(draw: st.DrawFn, p: Plan) -> Plan | None:
         return [make(x, y) for x, y in zip(p.elements(epoch)[:n], q.elements(epoch)[:n], strict=True)]
 
     return p.then(zip_of(make(a, b)), elements, max(p.depth, q.depth))
-
-
-def _zip_of_streams(draw: st.DrawFn, p: Plan) -> Plan | None:
-    q = _relative(draw, p) if draw(st.booleans()) else draw(plans(max_steps=2))
-    if None not in (p.dataset.length, q.dataset.length) and p.dataset.length != q.dataset.length:
-        return None
-    dataset, depth = zip_of((p.dataset, q.dataset)), max(p.depth, q.depth)
-    return p.then(dataset, lambda epoch: list(zip(p.elements(epoch), q.elements(epoch), strict=False)), depth)
 
 
 def _concatenate(draw: st.DrawFn, p: Plan) -> Plan | None:
@@ -589,40 +417,11 @@ def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(dataset, lambda epoch: dealt_in_cycles([one.elements(epoch), two.elements(epoch)]))
 
 
-def _mix(draw: st.DrawFn, p: Plan) -> Plan | None:
-    hands = [p, _part(draw, p)]
-    weights, seed = draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)), draw(st.integers(0, 3))
-    dataset = mix([hand.dataset for hand in hands], weights, seed)
-
-    def elements(epoch: int) -> list[Tree]:
-        lists = [iter(hand.elements(epoch)) for hand in hands]
-        given = []
-        for number in deal(tuple(weights), seed):
-            try:
-                given.append(next(lists[number]))
-            except StopIteration:
-                break
-        return given
-
-    return p.then(dataset, elements)
-
-
-@functools.cache
-def deal(weights: tuple[float, ...], seed: int, count: int = 1024) -> list[int]:
-    """Returns the number of the input of each element of a mix."""
-    datasets = [from_generator([k] * (count + 1), element_spec=INT64) for k in range(len(weights))]
-    return [int(x) for x in mix(datasets, weights, seed).take(count)]
-
-
 COMMON: list[Verb] = [
     _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
     _interleave, _cache,
 ]  # fmt: skip
 VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes]
-STREAM_VERBS: list[Verb] = [
-    *COMMON, _filter, _flat_map, _map_with_spec, _repeat_for_ever, _padded_batch, _bucket_by_length, _zip_of_streams,
-    _mix,
-]  # fmt: skip
 
 
 def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
@@ -638,14 +437,5 @@ def plans(draw: st.DrawFn, max_steps: int = 5) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
     plan: Plan = draw(st.sampled_from([_range, _arrays]))(draw)
     for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
-        plan = _grown(draw, plan, verb)
-    return plan
-
-
-@st.composite
-def streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
-    """Random streams of up to `max_steps` steps, with their model. An epoch may be empty."""
-    plan: Plan = draw(st.sampled_from([_dealt, _generated, _generated, _generated, _made_a_stream]))(draw)
-    for verb in draw(st.lists(st.sampled_from(STREAM_VERBS), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
