@@ -23,8 +23,8 @@ A map of the package. Imports run downwards:
 """
 
 import sys as _sys
+import typing as _typing
 from inspect import isfunction as _isfunction, ismodule as _ismodule
-from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
 from penstock._check import CheckResult as CheckResult
 from penstock._constructors import (
@@ -78,12 +78,12 @@ from penstock.base._spec import ArraySpec as ArraySpec
 from penstock.plan._source import Source as Source
 from penstock.report._report import Report as Report
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from penstock import image as image  # at run time it is imported below
 
 __version__ = "0.1.0"
 
-if not _TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
+if not _typing.TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
     __all__ = [each for each, value in sorted(globals().items()) if each[0] != "_" and not _ismodule(value)]
 
 for _name in __all__:
@@ -96,7 +96,7 @@ for _name in __all__:
 del _name, _value
 
 
-def __getattr__(name: str) -> _Any:
+def __getattr__(name: str) -> _typing.Any:
     """Imports `penstock.image`, and OpenCV with it, when it is first asked for."""
     if name != "image":
         _refuse_attribute(_sys.modules[__name__], name, "penstock")
