@@ -86,7 +86,7 @@ __version__ = "0.1.0"
 if not _typing.TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
     __all__ = [each for each, value in sorted(globals().items()) if each[0] != "_" and not _ismodule(value)]
 
-for _name in __all__:
+for _name in __all__:  # type: ignore[name-defined]  # see above
     _value = globals()[_name]
     if getattr(_value, "__module__", "").startswith("penstock."):
         # Reprs, docs and pickles say `penstock.Dataset`, not where it happens to be defined.

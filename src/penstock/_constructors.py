@@ -16,8 +16,7 @@ from penstock.base._arguments import as_int, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.plan._combine import Concatenate, Interleave, Zip
-from penstock.plan._mix import Mix
+from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._source import Source, SourceAdapter
 from penstock.plan._source_node import SourceNode

@@ -31,12 +31,11 @@ from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._filter import Filter, FlatMap
-from penstock.plan._index import Select, as_range, sliced
+from penstock.plan._index import Repeat, Select, Shuffle, as_range, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
-from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, finite_length, history, walk
+from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock.plan._reader import Reader
-from penstock.plan._shuffle import Repeat, Shuffle, repeats, scatters_overlaps
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds
@@ -1119,7 +1118,7 @@ def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Datase
         results.append(Dataset(sliced(node, "split", f"{number} of {tuple(parts)}", min(start, end), end, None)))
         start = end
         if 0 < end < (node.length or 0):
-            start = node.clear_after(end - 1)
+            start = clear_after(node, end - 1)
             if start > end:
                 _log.info(
                     "split() left out %d windows after position %d: they share data with both sides.",

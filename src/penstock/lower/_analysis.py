@@ -12,11 +12,11 @@ from penstock.lower._rewrite import with_parts
 from penstock.plan._batch import Batch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._filter import FlatMap
+from penstock.plan._index import Shuffle
 from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import WorkerStatus
-from penstock.plan._shuffle import Shuffle
 from penstock.plan._source import Source, key_of
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Inlet

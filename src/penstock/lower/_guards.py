@@ -8,14 +8,12 @@ from penstock.lower._rewrite import over
 from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
-from penstock.plan._combine import Concatenate, Interleave, Zip
+from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
 from penstock.plan._filter import Filter, FlatMap
-from penstock.plan._index import Slice
+from penstock.plan._index import Repeat, Shuffle, Slice
 from penstock.plan._map import Map
-from penstock.plan._mix import Mix
 from penstock.plan._node import Node, walk
 from penstock.plan._pad import BucketByLength
-from penstock.plan._shuffle import Repeat, Shuffle
 from penstock.plan._tolerate import CheckedElement, CheckedGroup, FailureFilter, Replace
 from penstock.plan._windows import Windows
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from penstock.lower._rewrite import rewritten
 from penstock.memory._rows import Indices
 from penstock.plan._cache import Cache, CompleteCache
+from penstock.plan._index import Shuffle
 from penstock.plan._node import Node, walk
-from penstock.plan._shuffle import Shuffle
 from penstock.plan._source_node import SourceNode
 from penstock.plan._tolerate import Replace
 

@@ -16,7 +16,7 @@ from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, text_
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
 from penstock.plan._map import Map
-from penstock.plan._node import Demand, Elements, Length, Memory, Node, Reorder, Traits, finite_length, walk
+from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Reorder, Traits, finite_length, walk
 from penstock.plan._reader import Gather, Reader
 
 
@@ -83,9 +83,9 @@ class Batching(Node):
         real = members < finite_length(self.source)
         return members[real], places[real]
 
-    def clear_after(self, index: int) -> int:
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first batch whose elements are all clear of this one's."""
-        return max(index + 1, -(-self.source.clear_after((index + 1) * self.size - 1) // self.size))
+        return max(index + 1, -(-ask(self.source, (index + 1) * self.size - 1) // self.size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,10 +265,10 @@ class Unbatch(Node):
                     "Its parts can only be numbered if every element has the same number of rows, the last excepted."
                 )
 
-    def clear_after(self, index: int) -> int:
-        """The next part; if the input's elements overlap, the first part of one that is clear of this one's."""
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
+        """The first part of an element that is clear of this one's."""
         size = self._sizes[0]
-        return index + 1 if self.source.overlap == "none" else self.source.clear_after(index // size) * size
+        return ask(self.source, index // size) * size
 
     @property
     def memory(self) -> Memory:

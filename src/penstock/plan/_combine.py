@@ -1,18 +1,20 @@
-"""Steps that make one dataset of several: side by side, end to end, or dealt in turn."""
+"""Steps that make one dataset of several: side by side, end to end, dealt in turn, or mixed in proportions."""
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
 
 from penstock.base import _tree
+from penstock.base._random import permute
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
-from penstock.plan._node import Access, Demand, Elements, Length, Node, OneToOne, Overlap, Reorder, clear_within, total
+from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, Node, OneToOne, Overlap, Reorder, total
 from penstock.plan._reader import Gather, Reader
 
 
@@ -79,9 +81,45 @@ class Zip(OneToOne):
             source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
 
 
+class Dealt(Reorder):
+    """A step that gives each element of each input once, in the order of that input."""
+
+    sources: tuple[Node, ...]
+    reach: int
+    """Among so many neighbouring positions is an element of each input that has elements there and later."""
+
+    @abstractmethod
+    def deal(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The input of each position, and the index there."""
+
+    @abstractmethod
+    def position(self, number: int, index: int) -> int:
+        """The position at which element `index` of input `number` is dealt, or would be if it existed."""
+
+    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+        """Splits positions by input. Evenly spaced positions become a slice, which costs nothing to write."""
+        which, theirs = self.deal(indices)
+        order = np.argsort(which, kind="stable")
+        inputs = which[order]
+        bounds = [0, *((inputs[1:] != inputs[:-1]).nonzero()[0] + 1).tolist(), len(order)]
+        for start, stop in itertools.pairwise(bounds if len(order) else ()):
+            rows = order[start:stop]
+            yield Demand(int(inputs[start]), epoch, theirs[rows], as_slice(rows))
+
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
+        """After the last element of any input that shares data with elements dealt so far."""
+        clear = index + 1
+        for need in self.demand(0, np.arange(max(0, index - self.reach + 1), index + 1)):
+            source = self.sources[need.input]
+            after = ask(source, int(need.indices[-1]))
+            last = min(after, source.length) - 1 if isinstance(source.length, int) else after - 1
+            clear = max(clear, self.position(need.input, last) + 1)
+        return clear
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Concatenate(Reorder):
+class Concatenate(Dealt):
     """The elements of the first input, then those of the second, and so on."""
 
     sources: tuple[Node, ...]
@@ -99,26 +137,26 @@ class Concatenate(Reorder):
         lengths = [node.length for node in self.sources[:-1]]
         return np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+    def deal(self, indices: Indices) -> tuple[Indices, Indices]:
         """Each input's share of the positions."""
         which = np.searchsorted(self._starts, indices, side="right") - 1
-        return shares(epoch, which, indices - self._starts[which])
+        return which, indices - self._starts[which]
+
+    reach = 1
+
+    def position(self, number: int, index: int) -> int:
+        """After all inputs before."""
+        return int(self._starts[number]) + index
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """One input after the other."""
         for each in reader.inputs:
             yield from each.sequence(epoch)
 
-    def clear_after(self, index: int) -> int:
-        """That of the element's input, at most its end: inputs count as disjoint."""
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        source, start = self.sources[number], int(self._starts[number])
-        return start + clear_within(source, index - start)
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class Interleave(Reorder):
+class Interleave(Dealt):
     """Some elements of each input in turn; an input that has ended is skipped.
 
     With a cycle, that many inputs take part at a time. The next one replaces an input that has ended.
@@ -210,7 +248,7 @@ class Interleave(Reorder):
                 rounds.append(end)
         return np.array(positions, np.int64), np.array(rounds, np.int64), alive
 
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
+    def deal(self, indices: Indices) -> tuple[Indices, Indices]:
         """Arithmetic within the stage of a position."""
         positions, rounds, alive = self._stages
         stages = np.minimum(np.searchsorted(positions, indices, side="right"), len(alive)) - 1
@@ -220,19 +258,14 @@ class Interleave(Reorder):
             turn, number = np.divmod(indices[mine] - positions[stage], len(alive[stage]))
             which[mine] = alive[stage][number]
             theirs[mine] = turn + rounds[stage]
-        return shares(epoch, which, theirs)
+        return which, theirs
 
-    def clear_after(self, index: int) -> int:
-        """After the last element of any input that shares data with elements dealt so far."""
-        clear = index + 1
-        dealt = np.arange(max(0, index - len(self.sources) + 1), index + 1)  # the last of every input is among these
-        for need in self.demand(0, dealt):
-            source = self.sources[need.input]
-            last = clear_within(source, int(need.indices[-1])) - 1
-            clear = max(clear, self._position(need.input, last) + 1)
-        return clear
+    @property
+    def reach(self) -> int:  # type: ignore[override]
+        """One round."""
+        return len(self.sources)
 
-    def _position(self, number: int, index: int) -> int:
+    def position(self, number: int, index: int) -> int:
         """The position at which element `index` of an input is dealt."""
         turns = (index + (other < number) for other in range(len(self.sources)))
         return sum(
@@ -241,13 +274,95 @@ class Interleave(Reorder):
         )
 
 
-def shares(epoch: int, which: Indices, indices: Indices) -> list[Demand]:
-    """Splits positions by input. Evenly spaced positions become a slice, which costs nothing to write."""
-    order = np.argsort(which, kind="stable")
-    inputs = which[order]
-    bounds = [0, *((inputs[1:] != inputs[:-1]).nonzero()[0] + 1).tolist(), len(order)]
-    shares = []
-    for start, stop in itertools.pairwise(bounds if len(order) else ()):
-        rows = order[start:stop]
-        shares.append(Demand(int(inputs[start]), epoch, indices[rows], as_slice(rows)))
-    return shares
+BLOCK_LENGTH = 1024
+"""The number of elements in which each input has exactly its share (by largest remainder)."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mix(Dealt):
+    """Elements of the inputs, in an order that the seed defines. Ends where an exhausted input has its turn.
+
+    The order and the length are the same in every epoch.
+    """
+
+    sources: tuple[Node, ...]
+    weights: tuple[float, ...]
+    seed: int
+
+    verb = "mix"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"mix({list(self.weights)}{f', seed={self.seed}' if self.seed else ''})"
+
+    def settings(self) -> dict[str, Any]:
+        """The shares and the seed."""
+        return {"counts": self._counts, "seed": self.seed}
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """The number of elements of each input in a block: by largest remainder, the first of equals first."""
+        total = math.fsum(self.weights)
+        exact = [weight / total * BLOCK_LENGTH for weight in self.weights]
+        counts = [int(share) for share in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda number: counts[number] - exact[number])
+        for number in by_remainder[: BLOCK_LENGTH - sum(counts)]:
+            counts[number] += 1
+        return tuple(counts)
+
+    @cached_property
+    def length(self) -> Length:
+        """The position at which an exhausted input has its turn."""
+        lengths = [node.length for node in self.sources]
+        ends = [
+            self.position(number, int(length)) if length != math.inf else math.inf
+            for number, (length, count) in enumerate(zip(lengths, self._counts, strict=True))
+            if count and length is not None
+        ]
+        return None if None in lengths else min(ends)
+
+    def position(self, number: int, index: int) -> int:
+        """Looks it up in its block."""
+        block, given = divmod(index, self._counts[number])
+        dealt, _ = _deal(self._counts, self.seed, block)
+        return block * BLOCK_LENGTH + int(np.flatnonzero(dealt == number)[given])
+
+    def deal(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Looks up each position in its block: the input, and the number of elements of it before."""
+        which, theirs = np.empty_like(indices), np.empty_like(indices)
+        blocks = indices // BLOCK_LENGTH
+        counts = np.array(self._counts, np.int64)
+        for block in np.unique(blocks).tolist():
+            mine = np.flatnonzero(blocks == block)
+            dealt, before = _deal(self._counts, self.seed, block)
+            places = indices[mine] - block * BLOCK_LENGTH
+            which[mine] = dealt[places]
+            theirs[mine] = before[places] + block * counts[dealt[places]]
+        return which, theirs
+
+    reach = 2 * BLOCK_LENGTH
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """Deals from the inputs until one has no element left."""
+        inputs = [each.sequence(epoch) for each in reader.inputs]
+        block = 0
+        while True:
+            for number in _deal(self._counts, self.seed, block)[0].tolist():
+                leaves = next(inputs[number], None)
+                if leaves is None:
+                    return
+                yield leaves
+            block += 1
+
+
+@lru_cache(64)
+def _deal(counts: tuple[int, ...], seed: int, block: int) -> tuple[Indices, Indices]:
+    """For each place of a block: its input, and the number of places of that input before it in the block."""
+    order = permute(np.arange(BLOCK_LENGTH), BLOCK_LENGTH, seed=seed + ((block + 1) << 64), epoch=0)
+    dealt = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[order]
+    before = np.empty_like(dealt)
+    for number, count in enumerate(counts):
+        before[dealt == number] = np.arange(count)
+    return dealt, before

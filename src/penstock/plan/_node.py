@@ -202,11 +202,14 @@ class Node(ABC):
         found = {node.overlap for node in history(self)}
         return "anywhere" if "anywhere" in found else "near" if "near" in found else "none"
 
-    def clear_after(self, index: int) -> int:
-        """The first index above `index` whose element shares no data with elements up to `index`."""
-        if self.overlap == "none":
-            return index + 1
-        return max(node.clear_after(index) for node in dict.fromkeys(history(self)))
+    def clear_after(self, index: int, ask: "ClearAfter") -> int:
+        """See the function `clear_after`; called if elements share data with neighbours.
+
+        Args:
+            index: An element.
+            ask: Answers for the nodes before this one.
+        """
+        return max(ask(node, index) for node in history(self))
 
 
 class OneToOne(Node):
@@ -338,10 +341,21 @@ def finite_length(node: Node) -> int:
     return node.length
 
 
-def clear_within(node: Node, index: int) -> int:
-    """The node's `clear_after`, limited to its length."""
-    clear = node.clear_after(index)
-    return min(clear, node.length) if isinstance(node.length, int) else clear
+ClearAfter = Callable[[Node, int], int]
+
+
+def clear_after(node: Node, index: int) -> int:
+    """The first index above `index` whose element shares no data with elements up to `index`."""
+    known: dict[tuple[int, int], int] = {}  # a node may be used many times
+
+    def ask(each: Node, at: int) -> int:
+        if each.overlap == "none":
+            return at + 1
+        if (id(each), at) not in known:
+            known[id(each), at] = each.clear_after(at, ask)
+        return known[id(each), at]
+
+    return ask(node, index)
 
 
 def total(lengths: Sequence[Length]) -> Length:

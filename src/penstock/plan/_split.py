@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.memory._rows import Indices
-from penstock.plan._node import Node
+from penstock.plan._node import Node, clear_after
 
 Part = float | int
 
@@ -135,7 +135,7 @@ def require_apart(node: Node, parts: Sequence[Indices], count: int) -> None:
     for number, positions in enumerate(parts):
         part_of[positions] = number
     for border in np.flatnonzero(part_of[1:] != part_of[:-1]).tolist():
-        if node.clear_after(border) > border + 1:
+        if clear_after(node, border) > border + 1:
             raise ArgumentError(
                 f"split(groups=...): elements {border} and {border + 1} are of different parts, but share data, for "
                 "windows overlap. Make the windows in the same groups: windows(groups=...), a label a frame."

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import require_one_shape, stacked
-from penstock.plan._node import Demand, Elements, Length, Memory, Node, Overlap
+from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Overlap
 from penstock.plan._reader import Gather, Reader
 
 
@@ -114,9 +114,9 @@ class Windows(Node):
         """Windows share data if one begins before the last has ended."""
         return "near" if self.source.overlap == "none" and self.shift < self.span else self.source.overlap
 
-    def clear_after(self, index: int) -> int:
+    def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first window that starts after everything up to the end of this one."""
-        end = self.source.clear_after(int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)
+        end = ask(self.source, int(self.starts(np.array([index], np.int64))[0]) + self.span - 1)
         later = index + 1
         limit = self.count if isinstance(self.count, int) else later + self.span
         while later < limit and int(self.starts(np.array([later], np.int64))[0]) < end:

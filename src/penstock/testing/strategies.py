@@ -28,7 +28,7 @@ from penstock.base import _tree
 from penstock.base._random import ElementRng, local_permute, permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
-from penstock.plan._shuffle import repeats
+from penstock.plan._index import repeats
 
 MAX_LENGTH = 24
 """Largest number of elements in a plan. Every property concerns small numbers."""
