@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +134,6 @@ class Batch(Batching):
         reader.inputs[0].fill(epoch, parts + index * self.size, out, gather)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Bundle(Batch):
     """A batch in which ragged leaves and text lie side by side, as an array of Python objects.
@@ -156,7 +155,6 @@ _OBJECTS: Final = np.dtype("V")
 """The dtype of leaves that have no place in a slot."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Unbatch(Node):
     """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
@@ -277,7 +275,6 @@ class Unbatch(Node):
         return Memory(nbytes, nbytes)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Parts(Reorder):
     """`unbatch` over an input whose elements are the parts: its sources read them alone. Made by `lower`."""

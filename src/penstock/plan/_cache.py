@@ -11,7 +11,7 @@ by the first worker that reads it from its beginning to its end: parts of two re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,6 @@ class CacheStep(Node):
         return self.store.memory(self.spec, self.length)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Cache(CacheStep):
     """Element `i` is the input's element `i` of epoch 0, made once."""
@@ -203,7 +202,6 @@ class Cache(CacheStep):
                 recorder.close()
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CompleteCache(CacheStep):
     """A complete cache: it is like a file, and reads no input."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits
 from penstock.plan._reader import Gather, Reader
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Cast(OneToOne):
     """The same elements with other dtypes."""

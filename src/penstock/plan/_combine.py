@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, No
 from penstock.plan._reader import Gather, Reader
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Zip(OneToOne):
     """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
@@ -117,7 +116,6 @@ class Dealt(Reorder):
         return clear
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Concatenate(Dealt):
     """The elements of the first input, then those of the second, and so on."""
@@ -154,7 +152,6 @@ class Concatenate(Dealt):
             yield from each.sequence(epoch)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Interleave(Dealt):
     """Some elements of each input in turn; an input that has ended is skipped.
@@ -278,7 +275,6 @@ BLOCK_LENGTH = 1024
 """The number of elements in which each input has exactly its share (by largest remainder)."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Mix(Dealt):
     """Elements of the inputs, in an order that the seed defines. Ends where an exhausted input has its turn.

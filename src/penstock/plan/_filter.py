@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
@@ -40,7 +40,6 @@ class Sequential(Node):
         return None if self.inputs[0].length != 0 else 0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Filter(Sequential):
     """The elements for which a function returns True. The input yields pairs of an element and the verdict."""
@@ -75,7 +74,6 @@ class Filter(Sequential):
                 yield leaves[:-1]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FlatMap(Sequential):
     """The elements that a function makes of each element of the input, one after the other."""

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +51,6 @@ class _Choice(Reorder):
         return f"{self.name}({self.text})"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Slice(_Choice):
     """Elements `start, start + step, ...` of the input: `take`, `skip`, `shard`, `split` and `ds[a:b:c]`."""
@@ -107,7 +106,6 @@ class Slice(_Choice):
         return later
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Select(_Choice):
     """The elements at an ascending list of positions. The list takes 8 bytes an element."""
@@ -170,7 +168,6 @@ def as_range(positions: Indices) -> tuple[int, int] | None:
     return (int(positions[0]) if len(positions) else 0), len(positions)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Shuffle(Reorder):
     """Each element once, in an order that (seed, epoch) define; with a window, only within windows."""
@@ -243,7 +240,6 @@ ENDLESS_ROUND_COUNT = 1 << 32
 """The rounds of one epoch of an endless repeat: in a plan that ends, such a repeat has epochs too."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Repeat(Reorder):
     """The input several times. Each round is an epoch of the input: reshuffled and augmented anew."""

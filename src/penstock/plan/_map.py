@@ -128,7 +128,6 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Map(OneToOne):
     """Element `i` is `function` of the input's element `i`."""

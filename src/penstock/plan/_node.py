@@ -86,7 +86,7 @@ class Randomness(NamedTuple):
 
 
 class Node(ABC):
-    """One step of a plan. Abstract; the concrete classes are final."""
+    """One step of a plan. A class is abstract, or concrete and without subclasses."""
 
     @cached_property
     def inputs(self) -> tuple["Node", ...]:

@@ -145,7 +145,6 @@ def _holds(dtype: np.dtype[Any], value: Any) -> bool:
     return dtype.kind not in "iub" or bool(held == value)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
@@ -204,7 +203,6 @@ class PaddedBatch(Batching):
         return Memory(nbytes, nbytes)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BucketByLength(Sequential):
     """Batches of elements of similar length. The input yields pairs of an element and its length."""

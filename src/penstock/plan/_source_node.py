@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from penstock.plan._reader import Gather, Reader
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
     """The elements of a source."""

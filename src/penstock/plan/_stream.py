@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
@@ -69,7 +69,6 @@ class StreamSource(ABC):
         """An element in the user's terms: `element 7 of readings`. For messages."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Generate(Node):
     """The step at the bottom of a stream: elements as a source gives them."""
@@ -169,7 +168,6 @@ class Generate(Node):
         return elements
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Promised(OneToOne):
     """A stream with a length that the user gave; another length is an error."""
@@ -218,7 +216,6 @@ class Promised(OneToOne):
             )
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Inlet(Node):
     """Stands for a step of a stream that runs elsewhere. Its elements lie in a window that workers see.

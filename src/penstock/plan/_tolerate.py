@@ -155,7 +155,6 @@ class FailureFilter(OneToOne):
         """Fills the row of an element that failed."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Replace(FailureFilter):
     """The input's elements; in place of one that fails, the next of its batch that does not."""
@@ -202,7 +201,6 @@ class Replace(FailureFilter):
         )
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CheckedElement(FailureFilter):
     """Pairs of an element and whether it is there. Over the pairs of a `filter`, it changes the verdict to no."""
@@ -241,7 +239,6 @@ class CheckedElement(FailureFilter):
         row.put(number, [*_blank(self.spec.leaves[:-1]), False])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CheckedGroup(Sequential):
     """Pairs of an element that is made of several elements of a stream, and whether all of these are there.

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, No
 from penstock.plan._reader import Gather, Reader
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Windows(Node):
     """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
