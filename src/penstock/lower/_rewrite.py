@@ -62,7 +62,8 @@ def cut(node: Node) -> tuple[Node, Node]:
         below = node.randomness
         differs = Randomness(below.depth, below.reorders or below.depth > 0)
         count = node.length if isinstance(node.length, int) else math.inf
-        return Inlet(node.label, node.spec, count, differs, node.batch_size), node
+        facts = {"length": count, "spec": node.spec, "batch_size": node.batch_size, "randomness": differs}
+        return Inlet(node.label, facts), node
     above, below_cut = cut(node.inputs[0])
     return _like(node, above), below_cut
 
@@ -70,7 +71,7 @@ def cut(node: Node) -> tuple[Node, Node]:
 def closed(node: Node, length: Length) -> Node:
     """The steps over an inlet, for an epoch that has this number of elements."""
     if isinstance(node, Inlet):
-        return replace(node, count=length)
+        return replace(node, facts={**node.facts, "length": length})
     return _like(node, closed(node.inputs[0], length))
 
 

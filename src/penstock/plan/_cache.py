@@ -118,12 +118,11 @@ class CacheHandle(Openable, ABC):
         """
 
 
-class Whole:
+class Whole(NamedTuple):
     """Facts about a complete cache: one that has all elements that a plan reads, so its input is not needed."""
 
-    def __init__(self, spec: Spec, length: int) -> None:
-        self.spec = spec
-        self.length = length
+    spec: Spec
+    length: int
 
 
 class CacheStep(Node):

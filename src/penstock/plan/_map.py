@@ -5,9 +5,8 @@ slot of the batch. Each error names the element and the step.
 """
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -95,18 +94,15 @@ def _hint(error: BaseException, arguments: tuple[Any, ...]) -> str:
     """The remedy for a function that takes other arguments than it gets; empty for errors inside it."""
     if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return ""
-    element, text = arguments[0], str(error)
-    if len(arguments) == 2 and " argument" in text and " given" in text:
-        return (
-            ". random_map() calls fn(element, rng): lambda e, rng: ...; a function of the element alone goes into map()"
-        )
-    if len(arguments) == 1 and text.endswith("required positional argument: 'rng'"):
-        return ". A function of the element and random numbers goes into random_map()"
-    if "required positional argument" not in text:
-        return ""
-    if len(arguments) == 2:
+    element, text, is_random = arguments[0], str(error), len(arguments) == 2
+    lacks = "required positional argument" in text
+    if is_random and lacks:
         return ". random_map() calls fn(element, rng), and nothing else is known there: not the epoch, nor the batch"
-    if isinstance(element, tuple):
+    if is_random and " argument" in text and " given" in text:
+        return ". random_map() calls fn(element, rng); a function of the element alone goes into map()"
+    if lacks and text.endswith("'rng'"):
+        return ". A function of the element and random numbers goes into random_map()"
+    if lacks and isinstance(element, tuple):
         parts = ", ".join(f"e[{place}]" for place in range(min(len(element), 4)))
         return f". A function gets one element, here a tuple of {len(element)}: lambda e: ({parts})"
     return ""
@@ -240,18 +236,25 @@ class Map(OneToOne):
             try:
                 reader = Reader(self.source, sources, isolation=seeded_globals)
                 reader.trace.takes_any = takes_any
-                learned = self._first_of(reader) if takes_any else self._learn_from(reader.element(0, 0), 0)
+                self.memo.learned = self._first_of(reader) if takes_any else self._learn_from(reader.element(0, 0), 0)
             finally:
                 sources.close()
-            self.memo.learned = learned
         return self.memo.learned
 
     def _first_of(self, reader: Reader) -> Learned:
-        """Learns from the first element that does not fail."""
+        """Learns from the first element that does not fail. A stream is read once, and gives those that do not fail."""
         first: Exception | None = None
-        for index, read in zip(range(PROBE_COUNT), self._reads(reader), strict=False):
+        stream = None if self.source.access == "random" else reader.sequence(0)
+        count = PROBE_COUNT if stream is not None else int(min(self.source.length or 0, PROBE_COUNT))
+        for index in range(count):
             try:
-                return self._learn_from(read(), index)
+                if stream is None:
+                    element = reader.element(0, index)
+                elif (leaves := next(stream, None)) is None:
+                    break
+                else:
+                    element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+                return self._learn_from(element, index)
             except Exception as error:
                 if isinstance(error, MemoryError):
                     raise
@@ -265,16 +268,6 @@ class Map(OneToOne):
                 "that says what the function returns."
             )
         raise first
-
-    def _reads(self, reader: Reader) -> Iterator[Callable[[], "Tree"]]:
-        """Functions that read the first elements. A stream is read once, and gives those that do not fail."""
-        if self.source.access == "random":
-            for index in range(int(min(self.source.length or 0, PROBE_COUNT))):
-                yield functools.partial(reader.element, 0, index)
-            return
-        for leaves in reader.sequence(0):
-            element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
-            yield lambda element=element: element  # type: ignore[misc]
 
     def _learn_from(self, element: Tree, index: int) -> Learned:
         short = self._short_axes(element)
@@ -394,8 +387,7 @@ class Map(OneToOne):
 
         def run(leaves: Leaves, globals_: seeded_globals | None, index: int) -> Leaves:
             own = [copied(leaf) for leaf in leaves]
-            if self.verdict is not None:
-                make_read_only(own)
+            own = own if self.verdict is None else make_read_only(own)
             return self._run(structure.unflatten(own), rng, globals_, epoch, index)
 
         for index, leaves in enumerate(source.sequence(epoch)):

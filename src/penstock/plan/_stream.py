@@ -7,7 +7,7 @@ which a window is available.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Elements, Length, Node, OneToOne, Randomness
+from penstock.plan._node import Access, Elements, Length, Node, OneToOne
 from penstock.plan._reader import Gather, Reader
 
 _NOTHING = object()
@@ -225,14 +225,11 @@ class Inlet(Node):
 
     stands_for: str
     """The label of that step."""
-    known: Spec
-    """Its spec."""
-    count: Length
-    """Its number of elements: infinity until its end has been seen."""
-    differs: Randomness
-    """Its `randomness`."""
-    size: int | None
-    """Its `batch_size`."""
+    facts: Mapping[str, Any]
+    """Its length (infinity until its end has been seen), spec, batch size and randomness."""
+
+    def __post_init__(self) -> None:
+        vars(self).update(self.facts)  # in place of the cached properties
 
     @property
     def verb(self) -> str:
@@ -243,26 +240,6 @@ class Inlet(Node):
     def label(self) -> str:
         """That of the step."""
         return self.stands_for
-
-    @property
-    def length(self) -> Length:
-        """That of the step."""
-        return self.count
-
-    @property
-    def spec(self) -> Spec:
-        """That of the step."""
-        return self.known
-
-    @property
-    def batch_size(self) -> int | None:
-        """That of the step."""
-        return self.size
-
-    @property
-    def randomness(self) -> Randomness:
-        """That of the step."""
-        return self.differs
 
     @property
     def data(self) -> "Inlet":

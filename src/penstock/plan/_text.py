@@ -100,15 +100,16 @@ def identity(node: Node) -> str:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     steps = text.split(" > ")
-    head: list[str] = []
-    tail: list[str] = []
+    ends: tuple[list[str], list[str]] = [], []  # from the first step on, and from the last one back
     budget = IDENTITY_NBYTES - 40
-    while steps and budget > 0:
-        step = steps.pop(0 if len(head) <= len(tail) else -1)
+    while steps:
+        from_end = len(ends[0]) > len(ends[1])
+        step = steps.pop(-1 if from_end else 0)
         budget -= len(step.encode()) + 3
-        if budget > 0:
-            (head if len(head) <= len(tail) else tail).append(step)
-    return " > ".join([*head, f"...#{digest}", *reversed(tail)])
+        if budget <= 0:
+            break
+        ends[from_end].append(step)
+    return " > ".join([*ends[0], f"...#{digest}", *reversed(ends[1])])
 
 
 def _identity(node: Node, known: dict[int, str]) -> str:

@@ -193,11 +193,10 @@ class Replace(FailureFilter):
         for other in self._neighbours(index):
             if self._succeeds(reader, epoch, other, row):
                 return
-        last = reader.trace.failures[-1]
         whole = "all elements of the batch" if self.size else "it and all that was tried"
         raise ElementError(
             f"on_error='replace' has nothing to put in the place of element {index} of epoch {epoch}, for {whole} "
-            f"failed, the last with: {last.message}"
+            f"failed, the last with: {reader.trace.failures[-1].message}"
         )
 
 
@@ -284,14 +283,11 @@ class CheckedGroup(Sequential):
 def _blank(leaves: tuple[ArraySpec, ...]) -> Leaves:
     """Leaves of an element that is left out."""
     return [
-        np.zeros([size or 0 for size in leaf.shape], leaf.dtype) if leaf.dtype.itemsize else _blank_text(leaf)
+        np.zeros([size or 0 for size in leaf.shape], leaf.dtype)
+        if leaf.dtype.itemsize
+        else np.full([size or 0 for size in leaf.shape], leaf.dtype.type(), object)[()]
         for leaf in leaves
     ]
-
-
-def _blank_text(leaf: ArraySpec) -> Any:
-    empty: Any = b"" if leaf.dtype.kind == "S" else ""
-    return np.full([size or 0 for size in leaf.shape], empty, object) if leaf.shape else empty
 
 
 def _traceback(error: Exception) -> str:
