@@ -1,6 +1,7 @@
 """Stacking elements into batches, and taking batches apart."""
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,6 +72,21 @@ class Batching(Node):
         """The elements of each batch, in order."""
         return [Demand(0, epoch, self._members(indices)[0])]
 
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """Stacks elements of a stream as they come."""
+        self.spec  # noqa: B018  # refuses elements that cannot be stacked
+        source = reader.inputs[0].sequence(epoch)
+        for first in itertools.count(step=self.size):
+            members = [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]
+            if len(members) == self.size or (members and not self.drop_remainder):
+                yield self.stack(members, first)
+            if len(members) < self.size:
+                return
+
+    @abstractmethod
+    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+        """Makes a batch of elements, of which `first` is the number of the first."""
+
     def _members(self, indices: Indices) -> tuple[Indices, Indices | None]:
         """The elements of some batches, and the place of each among `len(indices) * size` rows; None: all, in order."""
         count = self.source.length
@@ -112,13 +128,9 @@ class Batch(Batching):
         if any(extent is not None for extent in out.extents):
             out.set_extents(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
 
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Stacks elements of a stream as they come."""
-        require_one_shape(self.label, self.source.spec)
-        source = reader.inputs[0].sequence(epoch)
-        while members := [[copied(leaf) for leaf in leaves] for leaves in itertools.islice(source, self.size)]:
-            if len(members) == self.size or not self.drop_remainder:
-                yield stacked(self.source.spec, members)
+    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+        """Stacks them leaf by leaf."""
+        return stacked(self.source.spec, members)
 
     @property
     def memory(self) -> Memory:
@@ -232,9 +244,8 @@ class Unbatch(Node):
     def _copy_parts(self, box: Rows, owner: int, parts: Indices, out: Rows) -> None:
         # A separate frame: its locals must not hold the memory of this element while the next one is read.
         extents = zip(box.arrays, box.extents, strict=True)
-        self._require_rows(owner, [len(rows[0]) if used is None else int(used[0]) for rows, used in extents])
-        rows = as_slice(parts)
-        taken = [origin[0][rows] for origin in box.arrays]
+        self._require_rows(owner, {len(rows[0]) if used is None else int(used[0]) for rows, used in extents})
+        taken = [origin[0][as_slice(parts)] for origin in box.arrays]
         out.copy_from(Rows(taken, slice(0, len(parts)), (None,) * len(taken)), len(parts))
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
@@ -251,17 +262,16 @@ class Unbatch(Node):
                 )
             yield from ([leaf[number] for leaf in leaves] for number in range(len(leaves[0])))
 
-    def _require_rows(self, owner: int, found: list[int]) -> None:
+    def _require_rows(self, owner: int, counts: set[int]) -> None:
         """Refuses an element with another number of rows. A function may return fewer rows than its batch had."""
         size, last = self._sizes
         expected = last if last and owner == finite_length(self.source) - 1 else size
-        for count in found:
-            if count != expected:
-                raise SpecError(
-                    f"unbatch() counts on {expected} rows in element {owner} of {self.source.label}, but it has "
-                    f"{count}. "
-                    "Its parts can only be numbered if every element has the same number of rows, the last excepted."
-                )
+        if other := counts - {expected}:
+            raise SpecError(
+                f"unbatch() counts on {expected} rows in element {owner} of {self.source.label}, but it has "
+                f"{min(other)}. "
+                "Its parts can only be numbered if every element has the same number of rows, the last excepted."
+            )
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
         """The first part of an element that is clear of this one's."""

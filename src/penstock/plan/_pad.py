@@ -57,14 +57,11 @@ class Padding:
             wanted = leaf.shape if shape is None else shape
             if len(wanted) != len(leaf.shape):
                 raise SpecError(f"{label}: padded_shapes{place} is {wanted}, but element{place} is {leaf}.")
-            short = [
-                (have, want) for have, want in zip(leaf.shape, wanted, strict=True) if have and want and want < have
-            ]
-            if short:
+            if any(have and want and want < have for have, want in zip(leaf.shape, wanted, strict=True)):
                 raise SpecError(f"{label}: padded_shapes{place} is {wanted}, smaller than element{place}, {leaf}.")
-            if leaf.dtype.itemsize == 0 and (None in leaf.shape or wanted != leaf.shape):
-                raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
             is_padded = None in leaf.shape or wanted != leaf.shape
+            if is_padded and leaf.dtype.itemsize == 0:
+                raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
             if is_padded and not _holds(leaf.dtype, self.value(number)):
                 raise SpecError(
                     f"{label}: element{place} is {leaf}, which cannot hold the padding value {self.value(number)!r}."
@@ -113,11 +110,10 @@ class Padding:
             if any(have != size for have in found):
                 fill = self.value(number)
                 place[...] = np.zeros((), leaf.dtype) if fill is None else fill
-            if len(size) == 1:  # the usual case: making a tuple of slices takes longer than the copy
-                for row, value in enumerate(values):
+            for row, value in enumerate(values):
+                if len(size) == 1:  # the usual case: making a tuple of slices takes longer than the copy
                     place[row, : len(value)] = value
-            else:
-                for row, value in enumerate(values):
+                else:
                     corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
                     place[corner] = value
             stacked.append(place)
@@ -178,18 +174,9 @@ class PaddedBatch(Batching):
             stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
             out.put(row, stacked, are_new=True)
 
-    def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """Stacks elements of a stream as they come."""
-        members: list[Leaves] = []
-        done = 0
-        for leaves in reader.inputs[0].sequence(epoch):
-            members.append([copied(leaf) for leaf in leaves])
-            if len(members) == self.size:
-                yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
-                done += self.size
-                members = []
-        if members and not self.drop_remainder:
-            yield self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), done)
+    def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
+        """Pads and stacks them."""
+        return self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), first)
 
     @property
     def element_nbytes(self) -> int:
