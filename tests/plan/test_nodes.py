@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.lower._guards import with_guards
-from penstock.plan import (  # noqa: F401  # noqa: F401
+from penstock.plan import (  # noqa: F401
     _batch,
     _cache,
     _cast,
@@ -17,9 +17,7 @@ from penstock.plan import (  # noqa: F401  # noqa: F401
     _filter,
     _index,
     _map,
-    _mix,
     _pad,
-    _shuffle,
     _source,
     _stream,
     _tolerate,
