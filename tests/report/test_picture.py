@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.report._boxes import MOST_INPUTS
 from penstock.report._lanes import Lane, PlanStep, StepTime
-from penstock.report._picture import MARGIN, WIDTH, Box, draw, lay_out
+from penstock.report._picture import MARGIN, MOST_INPUTS, WIDTH, Box, draw, lay_out
 from penstock.report._units import size
 
 # Not of all tests: Matplotlib keeps fonts open.

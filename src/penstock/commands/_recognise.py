@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
@@ -102,77 +103,70 @@ def _file(path: Path, target: str) -> Found:
             return _made(what, constructor, target)
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return _store("h5py", path)
-    if _is_tfrecord(path):
-        return _tfrecord(target)
+    if (found := _tfrecord(path, target)) is not None:
+        return found
     if head.startswith(b'{"'):
-        try:
+        with suppress(penstock.SourceError):  # other JSON
             return _quarantine(str(path), quarantine_records(path))
-        except penstock.SourceError:
-            pass  # other JSON
     if re.match(r"(?i)ETL\d", path.name):
         return Found("a file of the ETL Character Database", problem=f"Give its folder: penstock inspect {path.parent}")
     kind, remedy = next((kind, remedy) for pattern, kind, remedy in _REMEDIES if re.match(pattern, head))
     return Found(f"unknown: {kind}", problem=f"{path} begins with {head[:16]!r}, {kind}. {remedy}{_KNOWN}")
 
 
-def _is_tfrecord(path: Path) -> bool:
+def _tfrecord(path: Path, target: str) -> Found | None:
+    """Opens TFRecord. Returns None for another file."""
+    is_named = "tfrecord" in path.name.lower()
     try:
         from penstock.sources import _openfile, _tfframes
+
+        compression: Any = "gzip" if is_named and path.suffix == ".gz" else None
+        if _tfframes.first_record(_openfile.find("inspect", path)[0], compression) is None:
+            return None
     except ImportError:  # google-crc32c is not installed. The constructor says so.
-        return "tfrecord" in path.name.lower()
-    compression: Any = "gzip" if "tfrecord" in path.name.lower() and path.suffix == ".gz" else None
-    try:
-        return _tfframes.first_record(_openfile.find("inspect", path)[0], compression) is not None
+        if not is_named:
+            return None
     except penstock.SourceError:
-        return False
-
-
-def _tfrecord(target: str) -> Found:
+        return None
     found = _made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
-    try:
+    with suppress(penstock.PenstockError):
         if found.dataset is None or found.dataset.element_spec:
             return found
-    except penstock.PenstockError:
-        pass
     return _made("TFRecord, of records that are no Examples", "from_tfrecord", target)
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
     kinds = Counter(f"{each['step']}: {each['exception']}" for each in records)
-    return Found(
-        "a quarantine file, of elements that a loader set aside",
-        f'for each in ps.replay({_quoted(path)}, ds):  # the same ds\n    print(each.failure["index"], each.error)',
-        facts={
-            "failures": [f"{len(records):,}"],
-            "by kind": [f"{count:,} x {kind}" for kind, count in kinds.most_common(10)],
-            "the last": [" + ".join(source[2] for source in each["sources"]) for each in records[-3:]],
-        },
-    )
+    code = f'for each in ps.replay({_quoted(path)}, ds):  # the same ds\n    print(each.failure["index"], each.error)'
+    facts = {
+        "failures": [f"{len(records):,}"],
+        "by kind": [f"{count:,} x {kind}" for kind, count in kinds.most_common(10)],
+        "the last": [" + ".join(source[2] for source in each["sources"]) for each in records[-3:]],
+    }
+    return Found("a quarantine file, of elements that a loader set aside", code, facts=facts)
 
 
 def _store(library: str, path: Path) -> Found:
     """Opens arrays of an HDF5 file or a Zarr store that belong together."""
     what, extra = ("an HDF5 file", "hdf5") if library == "h5py" else ("a Zarr store", "zarr")
+    names: list[str] = []
     try:
         if library == "h5py":
             import h5py
 
-            store = h5py.File(path, "r")
-            names: list[str] = []
+            store, code = h5py.File(path, "r"), f"h5py.File({_quoted(str(path))})"
             store.visit(names.append)
             found = {f"/{name}": store[name] for name in names if isinstance(store[name], h5py.Dataset)}
-            code = f"import h5py\nstore = h5py.File({_quoted(str(path))})"
         else:
             import zarr
 
-            store = zarr.open(path, mode="r")
-            code = f'import zarr\nstore = zarr.open({_quoted(str(path))}, mode="r")'
+            store, code = zarr.open(path, mode="r"), f'zarr.open({_quoted(str(path))}, mode="r")'
             if isinstance(store, zarr.Array):
                 found = {"": store}
             else:
                 members = sorted(store.members(max_depth=None), key=lambda member: str(member[0]))
                 found = {f"/{name}": each for name, each in members if isinstance(each, zarr.Array)}
-        return _arrays(what, found, code)
+        return _arrays(what, found, f"import {library}\nstore = {code}")
     except ImportError:
         return Found(what, problem=f"Reading it needs {library}: pip install 'penstock[{extra}]'.")
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:  # the libraries' errors for damaged files
@@ -244,9 +238,7 @@ def _images(path: Path, images: list[Path]) -> Found:
     if "labels" not in options:
         shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:10])
         found.facts[f"{len(counts):,} class{'es' if len(counts) > 1 else ''}"] = [shown]
-    try:
+    with suppress(penstock.PenstockError, ImportError):  # the elements themselves report it
         sizes = {f"{each.shape[0]} x {each.shape[1]}" for each in penstock.from_image_files([*map(str, images[:5])])}
         found.facts["sizes"] = [f"{', '.join(sorted(sizes))}, resized as image_size= says"]
-    except (penstock.PenstockError, ImportError):
-        pass  # the elements themselves report it
     return found

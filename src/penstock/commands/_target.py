@@ -39,6 +39,18 @@ def count(text: str) -> int:
     return int(text)
 
 
+def save_picture(save: Callable[[str], object], path: str) -> None:
+    """Saves a picture.
+
+    Raises:
+        ArgumentError: Matplotlib is missing.
+    """
+    try:
+        save(path)
+    except ImportError as error:
+        raise penstock.ArgumentError(f"--picture {path}: {error}") from None
+
+
 def workers(text: str) -> Any:
     """Parses a number of workers, or "auto"."""
     return text if text == "auto" else count(text)
@@ -116,8 +128,9 @@ def _of_name(module: ModuleType, module_name: str, name: str) -> Dataset:
             )
         value = getattr(value, part)
     if callable(value) and not isinstance(value, Dataset):
-        with _user_code(f"{name}()"):
-            value, name = value(), f"{name}()"
+        name = f"{name}()"
+        with _user_code(name):
+            value = value()
     if not isinstance(value, Dataset):
         loader = " Return the dataset, and not its loader." if isinstance(value, penstock.Loader) else ""
         raise penstock.ArgumentTypeError(

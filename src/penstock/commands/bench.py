@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import numpy as np
 import penstock
 from penstock import Dataset, Loader, Report
 from penstock.base import _tree
-from penstock.commands._target import add_command, count, dataset_of, workers
+from penstock.commands._target import add_command, count, dataset_of, save_picture, workers
 from penstock.memory._budget import mib
 from penstock.run.executors._registry import EXECUTORS
 
@@ -38,9 +39,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="default: 10")
     parser.add_argument("--executor", choices=("auto", *EXECUTORS), default="auto")
     parser.add_argument("--workers", type=workers, default="auto", metavar="N", help="default: auto")
-    parser.add_argument(
-        "--batch-size", type=count, metavar="N", help=f"default: {BATCH_SIZE} for a path, and none for module:name"
-    )
+    size_help = f"default: {BATCH_SIZE} for a path, and none for module:name"
+    parser.add_argument("--batch-size", type=count, metavar="N", help=size_help)
     parser.add_argument("--shuffle", action="store_true", help="in random order, over the whole dataset")
     picture_help = "draw the plan with its times; needs penstock[show]"
     parser.add_argument("--picture", type=_picture, metavar="FILE.png", help=picture_help)
@@ -61,17 +61,14 @@ def run(options: argparse.Namespace) -> int:
         dataset = dataset.padded_batch(size) if is_ragged else dataset.batch(size)
     measured, report = measure(dataset, options.seconds, options.executor, options.workers)
     if options.json:
-        about = asdict(report) | {name: getattr(report, name) for name in ("elements_per_s", "wait_share", "limit")}
+        names = ("elements_per_s", "wait_share", "limit", "sentence")
+        about = asdict(report) | {name: getattr(report, name) for name in names}
         about["what_if"] = [asdict(each) for each in _what_if(report)]
-        about["sentence"] = report.sentence
         print(json.dumps({"target": options.target, "code": code, **measured, "report": about}, indent=2))
     else:
         print("\n".join(_lines(measured, report)))
     if options.picture is not None:
-        try:
-            report.save(options.picture)
-        except ImportError as error:
-            raise penstock.ArgumentError(f"--picture {options.picture}: {error}") from None
+        save_picture(report.save, options.picture)
     return 0
 
 
@@ -149,21 +146,17 @@ def _read(batch: Any) -> int:
     """Reads every byte. Returns their number."""
     nbytes = 0
     for leaf in _tree.flatten(batch)[0]:
-        array = np.ascontiguousarray(leaf)
-        values = array.reshape(-1).view(np.uint8)
+        values = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
         np.bitwise_xor.reduce(values.view(np.uint64) if values.size % 8 == 0 else values)
-        nbytes += array.nbytes
+        nbytes += values.nbytes
     return nbytes
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) <= 86_400:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
 def _picture(text: str) -> str:

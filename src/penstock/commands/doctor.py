@@ -8,7 +8,7 @@ import platform
 import resource
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, final
@@ -58,10 +58,12 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"penstock {penstock.__version__} on this machine\n")
         for title, text in found.facts():
-            print(_wrapped([f"{title:<12}{text}"], "  ", " " * 14))
+            _print(f"  {title:<12}{text}", " " * 14)
         for title, texts in (("Problems", problems), ("Advice", advice)):
             if texts:
-                print(f"\n{title}\n{_wrapped(texts, '  - ', '    ')}")
+                print(f"\n{title}")
+            for text in texts:
+                _print(f"  - {text}", "    ")
     return 1 if problems else 0
 
 
@@ -174,8 +176,5 @@ def _available_nbytes() -> int | None:
     return None
 
 
-def _wrapped(texts: Iterable[str], first: str, rest: str) -> str:
-    wrapper = textwrap.TextWrapper(
-        _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
-    )
-    return "\n".join(map(wrapper.fill, texts))
+def _print(text: str, indent: str) -> None:
+    print(textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))

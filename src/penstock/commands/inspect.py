@@ -14,7 +14,7 @@ import penstock
 from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.commands._recognise import recognise
-from penstock.commands._target import count
+from penstock.commands._target import count, save_picture
 from penstock.memory._budget import mib
 
 _WIDTH: Final = 110
@@ -53,27 +53,22 @@ def run(options: argparse.Namespace) -> int:
         nbytes = sum(os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
     about: dict[str, Any] = {"path": str(path), "what": found.what, "nbytes": nbytes, "facts": found.facts}
     about |= {"code": found.code, "problem": found.problem}
-    if found.dataset is not None:
-        try:
-            length = len(found.dataset)
-            about |= {"length": length, "element_spec": str(found.dataset._node.spec), "access": found.dataset.access}
-            about["elements"] = []
+    try:
+        if (dataset := found.dataset) is not None:
+            length, spec = len(dataset), str(dataset._node.spec)
+            about |= {"length": length, "element_spec": spec, "access": dataset.access, "elements": []}
             for number in range(min(options.elements, length)):
-                about["elements"].append(_leaves(found.dataset[number]))
-        except (penstock.PenstockError, ImportError, OSError) as error:
-            about["problem"] = str(error)
+                about["elements"].append(_leaves(dataset[number]))
+    except (penstock.PenstockError, ImportError, OSError) as error:
+        about["problem"] = str(error)
     print(json.dumps(about, indent=2) if options.json else "\n".join(_lines(about)))
     if options.picture is not None and found.dataset is not None:
-        try:
-            penstock.show(found.dataset, options.picture)
-        except ImportError as error:
-            raise penstock.ArgumentError(f"--picture {options.picture}: {error}") from None
+        save_picture(lambda path: penstock.show(found.dataset, path), options.picture)
     return 1 if about["problem"] else 0
 
 
 def _lines(about: dict[str, Any]) -> Iterator[str]:
-    yield f"{about['path']} is {about['what']}"
-    yield ""
+    yield f"{about['path']} is {about['what']}\n"
     size = f"{about['nbytes']:,} bytes"
     facts = {"on disk": [size if about["nbytes"] < 1024 else f"{mib(about['nbytes'])} ({size})"]}
     if "length" in about:
@@ -105,16 +100,15 @@ def _values(leaf: Any) -> str:
     if not isinstance(leaf, np.ndarray):
         text = repr(leaf)
     elif leaf.ndim == 1 and leaf.dtype == np.uint8:  # an encoded file, whose first bytes name its format
-        return f"{leaf[:_HEAD_NBYTES].tobytes()!r}{'...' if leaf.size > _HEAD_NBYTES else ''}"
+        return f"{leaf[:_HEAD_NBYTES].tobytes()!r}{'...' * (leaf.size > _HEAD_NBYTES)}"
     elif leaf.size <= _FEW or leaf.dtype.kind not in "biuf":
-        few = [_number(value) for value in leaf.reshape(-1)[:_FEW].tolist()]
-        text = ("empty" if not leaf.size else f"[{', '.join(few)}]") if leaf.ndim else few[0]
+        few = ", ".join(_number(value) for value in leaf.reshape(-1)[:_FEW].tolist())
+        text = (f"[{few}]" if leaf.ndim else few) if leaf.size else "empty"
     elif leaf.dtype == bool:
         return f"{leaf.mean():.0%} True"
+    elif not (values := leaf[np.isfinite(leaf)]).size:
+        return "no finite value"
     else:
-        values = leaf[np.isfinite(leaf)]
-        if not values.size:
-            return "no finite value"
         ends = f"{_number(values.min().item())} to {_number(values.max().item())}"
         missing = f", {leaf.size - values.size:,} not finite" * (leaf.size > values.size)
         return f"{ends}, mean {_number(float(values.mean(dtype=np.float64)))}{missing}"

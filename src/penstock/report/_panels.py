@@ -97,9 +97,10 @@ def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
     for number, (name, arrays) in enumerate(zip(elements.names, columns, strict=True)):
         if number == labels and class_names is not None:
             written.append((name, [_label(array, class_names) for array in arrays]))
+        elif _are_one_hot(arrays):
+            written.append((name, [str(int(each.argmax())) for each in arrays]))
         elif _are_written(arrays):
-            are_one_hot = _are_one_hot(arrays)
-            written.append((name, [str(int(each.argmax())) if are_one_hot else _text(each) for each in arrays]))
+            written.append((name, [_text(each) for each in arrays]))
         elif arrays[0].dtype.kind not in "biufc" or len(titles) == MOST_PANELS:
             left_out.append(name or "the leaf")
         else:
@@ -114,18 +115,15 @@ def arrange(elements: Elements, class_names: Sequence[str] | None) -> Grid:
             f"{elements.heading}. Show a part of it: ds.map(lambda element: ...).show()."
         )
     for number, cell in enumerate(cells):
-        has_names = len(written) > 1
-        cell.caption = ", ".join(
-            f"{name} {texts[number]}" if has_names and name and name[0] != "[" else texts[number]
-            for name, texts in written
-        )
+        names = [f"{name} " if len(written) > 1 and name and name[0] != "[" else "" for name, _ in written]
+        cell.caption = ", ".join(name + texts[number] for name, (_, texts) in zip(names, written, strict=True))
     if class_names and labels is None and any(each.size == 1 and each.dtype.kind in "iu" for (each, *_) in columns):
         # All labels are numbers then. Labels from 1 on, named as far as possible, would have each other's names.
         notes.append(("", f"labels as numbers: {len(class_names)} class names are for 0 to {len(class_names) - 1}"))
     several = len(titles) > 1
-    said = [f"{name}: {text}" if several and name else text for name, text in notes]
-    said += [f"not shown: {', '.join(left_out)}"] * bool(left_out)
-    return Grid(cells, titles if several else [""] * len(titles), elements.heading, said)
+    texts = [f"{name}: {text}" if several and name else text for name, text in notes]
+    texts += [f"not shown: {', '.join(left_out)}"] * bool(left_out)
+    return Grid(cells, titles if several else [""] * len(titles), elements.heading, texts)
 
 
 # Captions.
@@ -143,8 +141,7 @@ def _are_written(arrays: Sequence[Array]) -> bool:
         return all(isinstance(value, (str, bytes)) for array in arrays for value in array.ravel()[:FEW])
     if kind in "UTSMm":  # text, dates
         return all(array.size <= FEW for array in arrays)
-    are_short = all(array.size <= 1 or (array.ndim == 1 and array.size <= FEW) for array in arrays)
-    return kind in "biufc" and (are_short or _are_one_hot(arrays))
+    return kind in "biufc" and all(array.size <= (FEW if array.ndim == 1 else 1) for array in arrays)
 
 
 def _label_column(columns: Sequence[Sequence[Array]], names: Sequence[str], class_count: int) -> int | None:
@@ -205,7 +202,8 @@ def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel],
         notes.append(f"{MOST_FRAMES} of {longest:,} frames, spread evenly")
     for strip in strips:
         side = _SIDE // (1 if len(strip) == 1 else 2)
-        strip[:] = [_thinned(frame, side) for frame in strip]
+        steps = [max(1, max(frame.shape[:2]) // side) for frame in strip]
+        strip[:] = [frame[::step, ::step] for frame, step in zip(strip, steps, strict=True)]
     frames = [frame for strip in strips for frame in strip]
     scales: dict[Any, _Classes | _Scale] = {}
     for dtype in dict.fromkeys(frame.dtype for frame in frames):  # elements of a list may differ in dtype
@@ -213,11 +211,6 @@ def _panels(arrays: Sequence[Array], *, are_windows: bool) -> tuple[list[Panel],
         scales[dtype] = _Classes.of(alike) or _Scale(alike)
         notes += scales[dtype].notes
     return [_side_by_side([scales[frame.dtype].pixels(frame) for frame in strip]) for strip in strips], notes
-
-
-def _thinned(frame: Array, side: int) -> Array:
-    step = max(1, max(frame.shape[:2]) // side)
-    return frame[::step, ::step]
 
 
 def _is_drawn_as_lines(array: Array) -> bool:

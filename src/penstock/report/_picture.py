@@ -6,13 +6,17 @@ keep figures.
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
 from penstock.report._fonts import LINE_IN, SIZE_PT, Writer
+from penstock.report._lanes import Lane, PlanStep, StepTime
+from penstock.report._units import an, ms, plural_of, share, size
 
+MOST_INPUTS: Final = 4
+"""A step with more inputs is drawn with this number of boxes. The last stands for the rest."""
 # Inches.
 WIDTH: Final = 3.2
 GAP: Final = 0.26
@@ -40,7 +44,16 @@ class Box:
     """The number of lines of the title."""
     x: float = 0.0
     y: float = 0.0
-    height: float = 0.0
+
+    @property
+    def height(self) -> float:
+        """The height, known once the lines are."""
+        return len(self.lines) * LINE_IN + 2 * PADDING
+
+    @property
+    def span(self) -> float:
+        """The width of this box and all above it."""
+        return max(WIDTH, sum(each.span for each in self.inputs) + GAP * (len(self.inputs) - 1))
 
     def walk(self) -> "Iterator[Box]":
         """Yields each box after those above it."""
@@ -49,18 +62,12 @@ class Box:
         yield self
 
     def write(self, writer: Writer) -> None:
-        """Breaks the texts into lines, and sets the height."""
+        """Breaks the texts into lines."""
         title, *facts = self.texts + ["this is the limit"] * self.is_limit
         self.lines = writer.lines(title, WIDTH - 2 * PADDING, 2)
         self.title_count = len(self.lines)
         for fact in facts:
             self.lines += writer.lines(fact, WIDTH - 2 * PADDING, 3)
-        self.height = len(self.lines) * LINE_IN + 2 * PADDING
-
-    @property
-    def span(self) -> float:
-        """The width of this box and all above it."""
-        return max(WIDTH, sum(each.span for each in self.inputs) + GAP * (len(self.inputs) - 1))
 
     def place(self, left: float, bottom: float) -> None:
         """Places the box above `bottom`, and its inputs above it, from `left` on."""
@@ -71,16 +78,73 @@ class Box:
         self.x = (self.inputs[0].x + self.inputs[-1].x) / 2 if self.inputs else left
 
 
+@final
+@dataclass(frozen=True)
+class Boxes:
+    """Makes boxes of the steps of a run."""
+
+    lanes: tuple[Lane, ...]
+    limit: tuple[Lane, StepTime | None] | None
+    """The slowest workers, and their slowest step."""
+    batch_s: float
+    """The average time of a batch."""
+    given: Callable[[Lane], tuple[float, str]]
+    """Returns the number and the kind of a lane's elements."""
+
+    def of(self, step: PlanStep) -> Box:
+        """Makes the box of a step, and below it a box of the workers whose last step it is."""
+        inputs = [self.of(each) for each in step.inputs[:MOST_INPUTS]]
+        if len(step.inputs) > MOST_INPUTS:
+            inputs[-1] = Box([f"and {len(step.inputs) - MOST_INPUTS + 1} more inputs"], [])
+        box = Box([step.label], inputs)
+        if step.alike > 1:
+            box.texts.append(f"{step.alike} of these, side by side")
+        if done := [(lane, time) for lane in self.lanes for time in lane.steps if time.number in step.numbers]:
+            elements, seconds = sum(time.elements for _, time in done), sum(time.seconds for _, time in done)
+            nbytes = [time.nbytes for _, time in done]
+            unit, wall_s = done[0][1].unit, sum(lane.wall_s for lane, _ in done)
+            in_all = "" if None in nbytes else f", {size(sum(each or 0 for each in nbytes))} in all"
+            box.texts.append(f"{elements:,} {plural_of(unit)}{in_all}")
+            box.texts.append(f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work")
+            box.share = sum(time.seconds / lane.wall_s * self._busy(lane) for lane, time in done) / len(done)
+            box.is_limit = bool(self.limit and self.limit[1] and self.limit[1].number in step.numbers)
+        else:
+            each = "" if step.element_nbytes is None else f", {size(step.element_nbytes)} each"
+            box.texts.append(f"{step.length}{each}")
+        lanes = [lane for lane in self.lanes if lane.first in step.numbers and lane.wall_s]
+        return self._workers(lanes, box) if lanes else box
+
+    def _workers(self, lanes: list[Lane], above: Box) -> Box:
+        """Makes the box of one lane, or of alike shards' lanes."""
+        one, wall_s, rest_s = lanes[0], sum(lane.wall_s for lane in lanes), sum(lane.rest_s for lane in lanes)
+        count, unit = self.given(one)
+        rest = f"{'reads in one place' if one.is_serial else 'into batches'}: {ms(rest_s / count)} {an(unit)}"
+        if any(lane.steps for lane in lanes):
+            rest += f", {share(rest_s, wall_s)} of the work"
+        texts = [one.who if len(lanes) == 1 else f"{len(lanes)} times {one.who}", rest]
+        if len(lanes) == 1 and (shares := one.shares(self.batch_s)) is not None:
+            texts.append(str(shares))
+        part = sum(lane.rest_s / lane.wall_s * self._busy(lane) for lane in lanes) / len(lanes)
+        is_limit = self.limit is not None and self.limit[1] is None and self.limit[0] in lanes
+        return Box(texts, [above], part, is_limit, is_dashed=True)
+
+    def _busy(self, lane: Lane) -> float:
+        """Returns the share of time in which its workers had work. 1 where unknown."""
+        shares = lane.shares(self.batch_s)
+        return 1.0 if shares is None else 1 - shares.idle
+
+
 def lay_out(title: str, root: Box) -> tuple[Writer, list[str], float, float]:
     """Places all boxes. Returns the writer, the lines of the title, and the width and height of the page."""
-    writer = Writer([title, *(text for box in root.walk() for text in box.texts)])
+    boxes = list(root.walk())
+    writer = Writer([title, *(text for box in boxes for text in box.texts)])
     width = max(_LEAST_WIDTH, root.span + 2 * MARGIN)
     lines = writer.lines(title, width - 2 * MARGIN, 12)
-    for box in root.walk():
+    for box in boxes:
         box.write(writer)
     root.place((width - root.span) / 2, 0.0)
-    down = MARGIN + len(lines) * LINE_IN + GAP - min(box.y for box in root.walk())
-    for box in root.walk():
+    down = MARGIN + len(lines) * LINE_IN + GAP - min(box.y for box in boxes)
+    for box in boxes:
         box.y += down
     return writer, lines, width, root.y + root.height + MARGIN
 
@@ -104,31 +168,27 @@ def draw(title: str, root: Box) -> Any:
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
 
-    def write(x: float, y: float, text: str, *, is_bold: bool, colour: str = "black") -> None:
-        font: dict[str, Any] = {"family": writer.families, "size": SIZE_PT, "weight": "bold" if is_bold else "normal"}
+    def write(x: float, y: float, text: str, weight: str = "normal", colour: str = "black") -> None:
+        font: dict[str, Any] = {"family": writer.families, "size": SIZE_PT, "weight": weight}
         axes.text(x, y, text, color=colour, va="top", parse_math=False, **font)  # a `$` in a name is a dollar
 
     for number, line in enumerate(lines):
-        write(MARGIN, MARGIN + number * LINE_IN, line, is_bold=False)
+        write(MARGIN, MARGIN + number * LINE_IN, line)
     for box in root.walk():
         face = (1.0, 1.0, 1.0, 1.0) if box.share is None else colormaps["YlOrBr"](0.85 * box.share)
         edge = {"edgecolor": "#AA3377", "linewidth": 2.2} if box.is_limit else {"edgecolor": "0.4", "linewidth": 0.8}
-        style = "--" if box.is_dashed and not box.is_limit else "-"
         shape = FancyBboxPatch((box.x, box.y), WIDTH, box.height, "round,pad=0,rounding_size=0.06", facecolor=face)
-        shape.set(linestyle=style, **edge)
+        shape.set(linestyle="--" if box.is_dashed and not box.is_limit else "-", **edge)
         axes.add_patch(shape)
         is_dark = 0.2126 * face[0] + 0.7152 * face[1] + 0.0722 * face[2] < 0.5  # luminance, as the eye sees it
         for number, line in enumerate(box.lines):
-            y = box.y + PADDING + number * LINE_IN
-            colour = "white" if is_dark else "black"
-            write(box.x + PADDING, y, line, is_bold=number < box.title_count, colour=colour)
+            weight = "bold" if number < box.title_count else "normal"
+            at = box.x + PADDING, box.y + PADDING + number * LINE_IN
+            write(*at, line, weight, "white" if is_dark else "black")
         for each in box.inputs:
             ends = (each.x + WIDTH / 2, each.y + each.height), (box.x + WIDTH / 2, box.y)
-            axes.add_patch(
-                FancyArrowPatch(
-                    *ends, arrowstyle="-|>,head_length=3,head_width=1.8", color="0.35", shrinkA=0, shrinkB=0
-                )
-            )
+            style = "-|>,head_length=3,head_width=1.8"
+            axes.add_patch(FancyArrowPatch(*ends, arrowstyle=style, color="0.35", shrinkA=0, shrinkB=0))
     return figure
 
 

@@ -11,9 +11,8 @@ from typing import Final, final
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
 from penstock.report import _picture
-from penstock.report._boxes import Boxes
 from penstock.report._lanes import Lane, PlanStep, StepTime
-from penstock.report._picture import Box
+from penstock.report._picture import Box, Boxes
 from penstock.report._units import MIB, an, mib, ms, plural, plural_of, share, size
 from penstock.report._what_if import Model
 
