@@ -17,6 +17,7 @@ of unknown length is also marked, so that it ends when the data end. If another 
 these checks are left out.
 """
 
+import contextlib
 import math
 import sys
 import traceback
@@ -162,13 +163,13 @@ class KerasAdapter(DataAdapter):
 
     def get_numpy_iterator(self) -> Iterator[Tree]:
         """Batches of NumPy arrays."""
-        return self._pass(_as_numpy, runs_on=_counts_steps(sys._getframe(1)))
+        return _Pass(self, _as_numpy, runs_on=_counts_steps(sys._getframe(1)))
 
     def get_tf_dataset(self) -> "_Feed":
         """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
         frame = sys._getframe(1)
         runs_on, for_trainer = _counts_steps(frame), _asking(frame) is not None
-        return _Feed(lambda: self._pass(_as_tensorflow, runs_on=runs_on, for_trainer=for_trainer))
+        return _Feed(lambda: _Pass(self, _as_tensorflow, runs_on=runs_on, for_trainer=for_trainer))
 
     def get_jax_iterator(self) -> Iterator[Tree]:
         """Batches that JAX takes."""
@@ -177,24 +178,11 @@ class KerasAdapter(DataAdapter):
         on_cpu = jax.default_backend() == "cpu"
         # Then Keras moves each batch to the device while the model works on the one before.
         reads_ahead = not on_cpu and keras.distribution.distribution() is None
-        return self._pass(_as_numpy, runs_on=_counts_steps(sys._getframe(1)), reads_ahead=reads_ahead)
+        return _Pass(self, _as_numpy, runs_on=_counts_steps(sys._getframe(1)), reads_ahead=reads_ahead)
 
     def get_torch_dataloader(self) -> Iterator[Tree]:
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
-        return self._pass(_as_torch, runs_on=_counts_steps(sys._getframe(1)))
-
-    def _pass(
-        self, convert: Convert, *, runs_on: bool, reads_ahead: bool = False, for_trainer: bool = False
-    ) -> "_Pass":
-        return _Pass(
-            self.loader,
-            self._spec,
-            self._weights,
-            convert,
-            runs_on=runs_on,
-            reads_ahead=reads_ahead,
-            for_trainer=for_trainer,
-        )
+        return _Pass(self, _as_torch, runs_on=_counts_steps(sys._getframe(1)))
 
 
 @final
@@ -202,9 +190,7 @@ class _Pass(Iterator[Tree]):
     """Batches of one epoch, or without end where Keras counts the steps; begun by its first `next`.
 
     Args:
-        loader: Where they come from.
-        spec: The spec of the batches.
-        weights: What makes sample weights, if anything.
+        adapter: What Keras was given.
         convert: What Keras gets for a leaf.
         runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
         reads_ahead: Keras trains on the batch before the one that it drew last.
@@ -213,23 +199,19 @@ class _Pass(Iterator[Tree]):
 
     def __init__(
         self,
-        loader: Loader,
-        spec: Spec,
-        weights: ClassWeights | None,
+        adapter: KerasAdapter,
         convert: Convert,
         *,
         runs_on: bool,
-        reads_ahead: bool,
-        for_trainer: bool,
+        reads_ahead: bool = False,
+        for_trainer: bool = False,
     ) -> None:
-        self._loader = loader
-        self._spec = spec
-        self._weights = weights
+        self._loader, self._spec, self._weights = adapter.loader, adapter._spec, adapter._weights
         self._convert = convert
         self._runs_on = runs_on
         self._reads_ahead = reads_ahead
         self._for_trainer = for_trainer
-        self._rows = _batch_size(spec)
+        self._rows = adapter.batch_size
         self._epoch: Iterator[Tree] | None = None
         self._begun_at: tuple[int, int] | None = None
         """Epoch and batch where it began; None when something was drawn."""
@@ -237,7 +219,7 @@ class _Pass(Iterator[Tree]):
     def __next__(self) -> Tree:
         if self._epoch is None:
             if _is_building(sys._getframe(1)):
-                return self._made(self._leaves(self._blank()))
+                return self._made(self._blank())
             if self._runs_on:
                 self._loader._stay()
             self._begun_at = self._loader._start()
@@ -256,10 +238,7 @@ class _Pass(Iterator[Tree]):
             _tell_cause(error)
             raise
         self._begun_at = None
-        leaves = self._leaves(batch)
-        if len(leaves[0]) != self._rows:  # full batches were checked before the first
-            _require_divisible((len(leaves[0]),))
-        return self._made(leaves)
+        return self._made(batch)
 
     def _require_some_rest(self) -> None:
         """Refuses to go on behind the last batch of an epoch, where Keras would fail on a name that it has not set.
@@ -293,11 +272,11 @@ class _Pass(Iterator[Tree]):
         self._loader._worked_at = before
         return batch
 
-    def _leaves(self, batch: Tree) -> list[Any]:
-        return flatten_like(self._spec.structure, batch)
-
-    def _made(self, leaves: list[Any]) -> Tree:
+    def _made(self, batch: Tree) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
+        leaves = flatten_like(self._spec.structure, batch)
+        if self._epoch is not None and len(leaves[0]) != self._rows:  # full batches were checked before the first
+            _require_divisible((len(leaves[0]),))
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
         if self._weights is not None:
             x, y = tensors
@@ -317,13 +296,10 @@ class _Pass(Iterator[Tree]):
         """
         spec = self._spec
         if any(leaf.max_shape is None for leaf in spec.leaves):
-            try:
-                with Loader(
-                    self._loader._node, LoaderOptions(executor="inline", prefetch=1), same_epoch=True
-                ) as loader:
-                    return next(iter(loader))
-            except Exception:  # What fails here fails again in training, or is set aside there; it is told there.
-                pass
+            options = LoaderOptions(executor="inline", prefetch=1)
+            # What fails here fails again in training, or is set aside there.
+            with contextlib.suppress(Exception), Loader(self._loader._node, options, same_epoch=True) as loader:
+                return next(iter(loader))
         rows = _batch_size(spec) or UNKNOWN_SIZE
         shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
         return spec.structure.unflatten(map(np.zeros, shapes, (leaf.dtype for leaf in spec.leaves)))
@@ -537,14 +513,8 @@ def _have_common_axis(spec: Spec) -> bool:
     if not spec.leaves or any(leaf.shape == () for leaf in spec.leaves):
         return False
     sizes = _sizes(spec)
-    if None in sizes and any(leaf.shape[0] is not None for leaf in spec.leaves):
-        return False
-    return len(sizes - {None}) <= 1
-
-
-def _target_specs(tree: Tree) -> list[Any]:
-    """The specs of what a model is to learn: the second of a tuple."""
-    return flatten(tree[1])[0] if type(tree) is tuple and len(tree) > 1 else []
+    are_mixed = None in sizes and any(leaf.shape[0] is not None for leaf in spec.leaves)
+    return not are_mixed and len(sizes - {None}) <= 1
 
 
 def _has_dtype(dtype: np.dtype[Any]) -> bool:
@@ -570,7 +540,8 @@ def _require_batches(spec: Spec) -> None:
             f"{cure}"
         )
     tree = spec.tree
-    text = next((leaf for leaf in _target_specs(tree) if leaf.dtype.kind in "SU"), None)
+    targets = flatten(tree[1])[0] if type(tree) is tuple and len(tree) > 1 else []
+    text = next((leaf for leaf in targets if leaf.dtype.kind in "SU"), None)
     if text is not None:
         raise SpecError(
             f"The targets of this dataset are text, {text}, and Keras's losses take numbers. Give each class a number "
