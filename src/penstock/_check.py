@@ -316,7 +316,7 @@ def _elements(node: Node, sources: OpenSources, failed: set[Any]) -> Iterator[tu
     """Some elements of a step, as the next one gets them, by number; what cannot be read is passed over."""
     reader = Reader(node, sources, isolation=seeded_globals)
     if node.access == "stream":
-        reader.trace.takes_any = True
+        reader.status.takes_any = True
         elements = enumerate(itertools.islice(reader.sequence(0), CALLED_COUNT))
         while True:
             try:

@@ -108,7 +108,7 @@ class Loader(NoArray):
         except BaseException:
             self._setup.close()
             raise
-        self._pipeline: DeliveryBase | None = None
+        self._delivery: DeliveryBase | None = None
         self._past = ""
         """Notes about workers that have ended."""
         self._is_closed = False
@@ -124,7 +124,7 @@ class Loader(NoArray):
         self._resumes = True
         self._worked_at: Position | None = None  # for `get_state`, set by an adapter whose user reads ahead
         self._iterator_count = 0
-        self._told_empty = False
+        self._warned_empty = False
         """Whether the log has the warning about an epoch without a batch."""
         self._started_at = 0.0
         self._lock = threading.Lock()
@@ -161,7 +161,7 @@ class Loader(NoArray):
 
     def __iter__(self) -> Iterator[Tree]:
         """Begins the next epoch, or the rest of one after `set_state`."""
-        return self._alone(self._begin)
+        return self._exclusively(self._begin)
 
     def _begin(self) -> "_Epoch":
         self._settle()
@@ -227,7 +227,7 @@ class Loader(NoArray):
                 position that this dataset does not have.
         """
         at = self._checked(state)
-        self._alone(self._resume, at, int(state.get("cursor", [-1])[0]))
+        self._exclusively(self._resume, at, int(state.get("cursor", [-1])[0]))
 
     def _resume(self, at: Position, consumed: int) -> None:
         self._iterator_count += 1
@@ -312,14 +312,14 @@ class Loader(NoArray):
 
     def report(self) -> Report:
         """Returns where time and memory went so far, what limits the speed, and what was chosen. Print it."""
-        pipeline = self._pipeline
-        if pipeline is not None and not self._is_closed:
-            self._peak.look(pipeline.pids())
+        delivery = self._delivery
+        if delivery is not None and not self._is_closed:
+            self._peak.look(delivery.pids())
         return self._report(self._counters.copy(), self._lanes(), self._cpus)
 
     def _lanes(self) -> tuple[Lane, ...]:
-        pipeline = self._pipeline
-        return tuple(pipeline.lanes()) if pipeline else ()
+        delivery = self._delivery
+        return tuple(delivery.lanes()) if delivery else ()
 
     def _end_epoch(self, epoch: int) -> None:
         """Logs a sentence about an epoch, or the rest of one, to the logger `penstock` at the level INFO."""
@@ -332,15 +332,15 @@ class Loader(NoArray):
             _log.info("Epoch %d: %s.", epoch, said.sentence)
 
     def _cpus_now(self) -> CpuMoment:
-        pipeline = self._pipeline
-        return cpus_now(pipeline.tasks() if pipeline else ())
+        delivery = self._delivery
+        return cpus_now(delivery.tasks() if delivery else ())
 
     def _report(self, counters: Counters, lanes: tuple[Lane, ...], since: CpuMoment | None) -> Report:
         """Makes a report of counts and lanes, with the CPU times since a moment."""
         use = between(since, self._cpus_now()) if since else CpuUse()
         if use.delay is not None:
             lanes = tuple(replace(lane, delay_s=lane.cpu_s * use.delay) for lane in lanes)
-        pipeline = self._pipeline  # another thread may be putting another one there
+        delivery = self._delivery  # another thread may be putting another one there
         busiest = self._setup.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
         hands = [lane.workers for lane in lanes if lane.executor == "processes" and not lane.is_serial]
@@ -353,7 +353,7 @@ class Loader(NoArray):
             elapsed_s=counters.wait_s + counters.use_s,
             wait_s=counters.wait_s,
             first_batch_s=counters.first_batch_s or 0.0,
-            copied=pipeline.ring.copied_count if pipeline else 0,
+            copied=delivery.ring.copied_count if delivery else 0,
             executor=busiest.executor,
             workers=max([busiest.worker_count, *hands]) if busiest.executor == "processes" else busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
@@ -386,11 +386,11 @@ class Loader(NoArray):
 
     # Lifetime.
 
-    def _alone(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+    def _exclusively(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Makes a call as the one consumer; other threads wait. `get_state`, `report` and `close` do not call this."""
         # After fork() the thread that held the lock may be missing, and then nothing releases it.
-        if self._pipeline is not None:
-            self._pipeline.require_open()
+        if self._delivery is not None:
+            self._delivery.require_open()
         elif self._pid != os.getpid():
             if self._lock.locked():
                 raise LoaderError(STARTED_ELSEWHERE)
@@ -420,18 +420,18 @@ class Loader(NoArray):
         plan = prune_cached(self._node)
         if plan is self._node or (analysis := analyse(plan)).wants_processes:
             return
-        setup, pipeline = self._make_setup(analysis), self._pipeline
+        setup, delivery = self._make_setup(analysis), self._delivery
         past = (
             "The cache has all that is asked for, so threads read it now; the numbers here are of the time since then."
         )
         # Attributes only: Ctrl-C does not strike between these lines.
-        self._pipeline, self._setup, self._program, self._node = None, setup, setup.program, plan
+        self._delivery, self._setup, self._program, self._node = None, setup, setup.program, plan
         self._analysis, self._past = analysis, "\n".join(filter(None, (old.notes, past)))
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
-        if pipeline is None:
+        if delivery is None:
             old.close()
         else:
-            pipeline.close(CLOSE_WAIT_S)
+            delivery.close(CLOSE_WAIT_S)
 
     def _ring(self) -> Ring:
         """The ring of the batches, for adapters that register its memory."""
@@ -439,19 +439,19 @@ class Loader(NoArray):
 
     def _running(self) -> DeliveryBase:
         self._require_open()
-        if self._pipeline is None:
+        if self._delivery is None:
             try:
-                self._pipeline = self._setup.start()
+                self._delivery = self._setup.start()
             except Exception:
                 self._require_open()  # it may have been closed meanwhile
                 raise
-            watch(self, self._pipeline)
+            watch(self, self._delivery)
             try:
                 self._require_open()
             except LoaderError:  # the call of close() may have found nothing to stop
-                self._pipeline.close(CLOSE_WAIT_S)
+                self._delivery.close(CLOSE_WAIT_S)
                 raise
-        return self._pipeline
+        return self._delivery
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -467,14 +467,14 @@ class Loader(NoArray):
                     "A newer iterator, or set_state(), has taken over this loader: one iterator lives at a time. "
                     "Make a second loader to iterate twice at once."
                 )
-            pipeline = self._pipeline or self._running()
+            delivery = self._delivery or self._running()
             entered_at = self._counters.entered()
             epoch, position = self._at
-            batch = pipeline.take(self._at, self._options.timeout_s)
+            batch = delivery.take(self._at, self._options.timeout_s)
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
-                if not position and not self._counters.batches and not self._told_empty:
-                    self._told_empty = True
+                if not position and not self._counters.batches and not self._warned_empty:
+                    self._warned_empty = True
                     _log.warning(
                         "Epoch %d had no batch: nothing came out of %s. To see which step leaves nothing, or too "
                         "little for one batch, iterate the dataset as it is after each.",
@@ -487,11 +487,11 @@ class Loader(NoArray):
             left_at = self._counters.left(entered_at, self._started_at)
             self._cpus = self._cpus or self._cpus_now()
             if left_at >= self._peak.due_s:
-                self._peak.look(pipeline.pids())
+                self._peak.look(delivery.pids())
             self._resumes = False
             iterator.is_over = position + 1 == self._program.batch_count
-            if pipeline.consumed >= 0:
-                self._note_consumed((epoch, position + 1), pipeline.consumed)
+            if delivery.consumed >= 0:
+                self._note_consumed((epoch, position + 1), delivery.consumed)
             self._at = (self._next_epoch(), 0) if iterator.is_over else (epoch, position + 1)
             if iterator.is_over:
                 self._end_epoch(epoch)
@@ -518,11 +518,11 @@ class Loader(NoArray):
         Batches that you hold stay yours.
         """
         self._is_closed = True
-        pipeline = self._pipeline
-        if pipeline is None:
+        delivery = self._delivery
+        if delivery is None:
             self._setup.close()
         else:
-            pipeline.close(CLOSE_WAIT_S)
+            delivery.close(CLOSE_WAIT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -552,7 +552,7 @@ class _Epoch(Iterator[Tree]):
         if loader is None:
             raise StopIteration
         try:
-            return loader._alone(loader._take, self)
+            return loader._exclusively(loader._take, self)
         finally:
             if self.is_over:
                 self._loader = None

@@ -68,7 +68,7 @@ def test_arrays_on_a_cpu_are_the_slots_memory_and_keep_it():
     with ps.from_arrays(X).batch(8).to_jax(executor="inline") as adapter:
         batch = next(iter(adapter))
         assert isinstance(batch, jax.Array)
-        ring = adapter.loader._pipeline.ring
+        ring = adapter.loader._delivery.ring
         slot = next(slot for slot, _ in ring._leases.values())
         assert batch.unsafe_buffer_pointer() == ring.rows(slot).arrays[0].ctypes.data
         assert ring.leased_count == 1

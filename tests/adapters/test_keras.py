@@ -112,7 +112,7 @@ def test_building_a_model_reads_nothing():
     model.fit(adapter, epochs=0, verbose=0)
     assert BACKEND == "tensorflow" or model.built  # which builds in its first step
     assert adapter.loader.report().batches == 0
-    assert adapter.loader._pipeline is None
+    assert adapter.loader._delivery is None
 
 
 def test_a_fit_that_stopped_early_is_followed_by_the_next_epoch():

@@ -147,7 +147,7 @@ def address(tensor):
 def test_what_training_gets_is_the_memory_of_a_slot():
     adapter, model = numbered(16).to_keras(), recording_model()
     model.fit(adapter, epochs=1, verbose=0)
-    slots = adapter.loader._pipeline.ring.memory
+    slots = adapter.loader._delivery.ring.memory
     begin = np.frombuffer(slots, np.uint8).ctypes.data
     assert adapter.loader.report().copied == 0
     assert all(begin <= address(batch[0]) < begin + len(slots) for batch in model.trained)
@@ -164,7 +164,7 @@ def test_a_framework_s_array_keeps_its_slot_until_it_is_gone():
     adapter = numbered(40).to_keras()
     ask = {"tensorflow": "get_tf_dataset", "jax": "get_jax_iterator", "torch": "get_torch_dataloader"}[BACKEND]
     x, y = next(iter(getattr(adapter, ask)()))
-    ring = adapter.loader._pipeline.ring
+    ring = adapter.loader._delivery.ring
     assert ring.leased_count == 1
     del y
     gc.collect()
@@ -184,12 +184,12 @@ def test_a_batch_that_jax_put_on_the_cpu_without_a_copy_keeps_its_slot():
         assert alias.unsafe_buffer_pointer() % 64 == 0
         kept = np.array(alias)
         gc.collect()
-        assert loader._pipeline.ring.leased_count == 1
+        assert loader._delivery.ring.leased_count == 1
         assert len(list(found)) == 9
         assert np.array_equal(alias, kept)
         del alias
         gc.collect()
-        assert loader._pipeline.ring.leased_count == 0
+        assert loader._delivery.ring.leased_count == 0
         del found
 
 

@@ -199,7 +199,7 @@ def test_sizes_of_padded_batches_are_known_before_anything_is_read(form, size, h
 def test_what_is_read_to_build_a_model_is_not_delivered():
     adapter = FORMS["padded_batch"](sentences()).to_keras()
     model_of().fit(adapter, epochs=0, verbose=0)
-    assert adapter.loader._pipeline is None
+    assert adapter.loader._delivery is None
     assert at(adapter) == (0, 0)
 
 

@@ -156,7 +156,7 @@ def test_a_tensor_is_the_memory_of_a_slot_which_comes_back(tf):
     loader = made.loader
     batches = iter(made)
     tensor = next(batches)
-    pipeline = loader._pipeline
+    pipeline = loader._delivery
     assert pipeline.ring.leased_count == 1
     del tensor
     let_go()
@@ -251,7 +251,7 @@ def test_an_iterator_that_was_not_read_begins_no_epoch(tf):
     made = numbered().to_tf(workers=1)
     iter(made)
     iter(made)
-    assert made.loader._pipeline is None
+    assert made.loader._delivery is None
     assert [x.numpy().tolist() for x, _ in made] == delivered(numbered())
     made.loader.close()
 

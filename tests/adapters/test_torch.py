@@ -41,7 +41,7 @@ def _torch_is_imported():
 def test_tensors_are_the_slots_memory_and_the_last_of_them_gives_it_back():
     with pairs().to_torch(executor="inline") as adapter:
         batch = next(iter(adapter))
-        ring = adapter.loader._pipeline.ring
+        ring = adapter.loader._delivery.ring
         slot = next(slot for slot, _ in ring._leases.values())
         part, places = batch["x"][1:, 0], [array.ctypes.data for array in ring.rows(slot).arrays]
         assert [tensor.data_ptr() for tensor in batch.values()] == places

@@ -133,7 +133,7 @@ def test_an_interrupt_of_iter_loses_no_slot(executor: Literal["threads", "auto",
     while True:
         with dataset.loader(executor, prefetch=1, timeout_s=2.0) as loader:
             next(iter(loader))
-            pipeline = loader._pipeline
+            pipeline = loader._delivery
             assert pipeline is not None
             while executor == "threads" and len(pipeline.ring.free) + len(pipeline._scheduler._pending):
                 time.sleep(0)  # all slots are to be ready: the others give themselves back

@@ -459,7 +459,7 @@ if child == 0:
     signal.alarm(20)
     os.read(reader, 1)
     os._exit(0 if (batch == want).all() else 5)
-while loader._pipeline.ring.free:
+while loader._delivery.ring.free:
     time.sleep(0.001)
 del batch  # the parent uses the slot again, the only one that is free
 for each in it:

@@ -143,7 +143,7 @@ def test_an_alias_of_jax_shares_the_slot_and_keeps_it() -> None:
         batch = next(iterator)
         array = jax.device_put(batch, may_alias=True)
         assert array.unsafe_buffer_pointer() == batch.__array_interface__["data"][0]
-        pipeline = loader._pipeline
+        pipeline = loader._delivery
         assert pipeline is not None
         del batch
         assert pipeline.ring.leased_count == 1

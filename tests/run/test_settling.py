@@ -40,11 +40,11 @@ def test_the_epoch_after_the_one_that_filled_it_runs_on_threads(tmp_path: Path, 
         nbytes = auto.projected_nbytes
         first = epochs(auto, 1)
         assert executor_of(auto) == "processes"
-        assert auto._pipeline is not None
-        assert len(auto._pipeline.pids()) == 2
+        assert auto._delivery is not None
+        assert len(auto._delivery.pids()) == 2
         held = next(iter(auto))
         before = [leaf.copy() for leaf in held]
-        assert (executor_of(auto), auto._pipeline.pids(), leftovers.children()) == ("threads", [], set())
+        assert (executor_of(auto), auto._delivery.pids(), leftovers.children()) == ("threads", [], set())
         assert "The cache has all that is asked for" in str(auto.report())
         assert auto.report().batches == 1  # what is said is of the time since then
         rest = epochs(auto, 2)

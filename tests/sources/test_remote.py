@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.base._retries import RetryBudget, UnwantedError, patience, reading_with
+from penstock.base._retries import RetryBudget, UnwantedError, reading_with, retry_budget
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.run import _executor_spec as _choice
@@ -211,7 +211,7 @@ def test_files_that_are_looked_at_together_end_together(is_main, monkeypatch):
             raise KeyboardInterrupt if is_main else ps.SourceError("It is gone.")
         begun.set()
         try:
-            patience().pause(1e6)
+            retry_budget().pause(1e6)
         except UnwantedError:
             ended.append(name)
             raise
@@ -369,7 +369,7 @@ def test_pause_in_a_worker_process_ends_with_its_loader(http):
     with ds.loader("processes", workers=1) as loader:
         http.begin_with(lambda number, headers: (failed.set() or 503) if first_byte(headers) > 500 else None)
         next(iter(loader))
-        pids = loader._pipeline.pids()
+        pids = loader._delivery.pids()
         assert failed.wait(60)
         began = time.monotonic()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
@@ -389,14 +389,14 @@ def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s
 
 def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
     def answer_late(self, *given, **options):
-        patience().waited_s += 3600.0  # as if it had
+        retry_budget().waited_s += 3600.0  # as if it had
         return original(self, *given, **options)
 
     original = WebFileSystem.cat_ranges
     monkeypatch.setattr(WebFileSystem, "cat_ranges", answer_late)
     with records(server).map(len).batch(20).loader("threads", workers=1) as loader:
         list(loader)
-        assert loader._pipeline.ring.header[-1] == 0
+        assert loader._delivery.ring.header[-1] == 0
 
 
 def test_more_threads_than_cpus_wait_for_a_server(server, monkeypatch):

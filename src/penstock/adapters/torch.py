@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worker_info
 
-from penstock._dataset import Dataset
 from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
@@ -160,7 +159,7 @@ class MapDataset(TorchDataset):
     sampler, or in the dataset. A reshuffle and `random_map` follow `set_epoch`, which reaches workers that live, too.
 
     Args:
-        dataset: Any with random access and a known length; most often without `batch()`, which is the sampler's.
+        dataset: A `Dataset` with random access and a known length. `batch()` is the sampler's work.
 
     Raises:
         ArgumentTypeError: It is no dataset.
@@ -176,10 +175,10 @@ class MapDataset(TorchDataset):
         [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        if not isinstance(dataset, Dataset):
+    def __init__(self, dataset: Any) -> None:
+        node = getattr(dataset, "_node", None)  # `Dataset` is not imported: it names the class of `to_torch()`
+        if not isinstance(node, Node) or isinstance(dataset, Loader):
             raise ArgumentTypeError(f"MapDataset() takes a penstock.Dataset, not {dataset!r:.100}.")
-        node = dataset._node
         if node.access != "random" or not isinstance(node.length, int):
             raise ArgumentError(
                 f"MapDataset() needs random access and a known length, but this dataset is {length_text(node.length)}, "

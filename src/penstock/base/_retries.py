@@ -1,8 +1,8 @@
 """Retry budget and cancellation for reads.
 
 A read of a unit may fail because a server is busy. It is tried again after a pause. The runner of a unit sets the
-`RetryBudget` of its thread, and the read asks for it (`patience`). Elsewhere (`ds[i]`, building a dataset) there is no
-unit, and the budget has no limit.
+`RetryBudget` of its thread, and the read asks for it (`retry_budget`). Elsewhere (`ds[i]`, building a dataset) there is
+no unit, and the budget has no limit.
 
 Who writes what. A budget belongs to the thread that runs the unit. Threads of a library that read for it, such as
 pyarrow's, get it too: they pause by it and add to its counts. A lost count does no harm.
@@ -70,20 +70,20 @@ class RetryBudget:
 
 
 class _Own(threading.local):
-    patience: RetryBudget | None = None
+    budget: RetryBudget | None = None
 
 
 _own = _Own()
 
 
-def patience() -> RetryBudget:
+def retry_budget() -> RetryBudget:
     """The budget of the unit that the calling thread runs."""
-    return _own.patience or RetryBudget()
+    return _own.budget or RetryBudget()
 
 
 def exchanged(given: RetryBudget | None) -> RetryBudget | None:
     """Sets the budget of the calling thread, and returns the old one."""
-    before, _own.patience = _own.patience, given
+    before, _own.budget = _own.budget, given
     return before
 
 

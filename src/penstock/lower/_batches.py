@@ -307,7 +307,7 @@ class ParallelProgram(BatchProgram[Reader]):
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
     ) -> Reader:
         """Makes the reader of one worker."""
-        return Reader(self.node, self.sources, isolation=isolation, trace=status, window=window)
+        return Reader(self.node, self.sources, isolation=isolation, status=status, window=window)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
         """Fills the rows of a unit, then announces the reads that follow.

@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
 class UnitReader(Protocol):
     """State of one worker that runs units of one program."""
 
-    trace: WorkerStatus
+    status: WorkerStatus
     """The element that the worker is working on."""
 
 

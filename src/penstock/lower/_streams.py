@@ -38,7 +38,7 @@ class Cursor:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self.trace = reader.trace
+        self.status = reader.status
         self._reader = reader
         self._epoch = -1
         self._elements: Generator[Leaves, None, None] | None = None
@@ -107,7 +107,7 @@ class FeedProgram(Program[Cursor]):
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
     ) -> Cursor:
         """Makes the cursor of the worker. It has no window, because it fills the spans."""
-        reader = Reader(self.node, OpenSources(self.node), isolation=isolation, trace=status)
+        reader = Reader(self.node, OpenSources(self.node), isolation=isolation, status=status)
         for place, each in enumerate(_uses(reader)):
             if place in self.stages:
                 each.stage = self.stages[place].sequence
@@ -200,7 +200,7 @@ class SerialProgram(BatchProgram[Cursor]):
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
     ) -> Cursor:
         """Makes the cursor of the worker."""
-        reader = Reader(self.node, self.sources, isolation=isolation, trace=status)
+        reader = Reader(self.node, self.sources, isolation=isolation, status=status)
         return Cursor(reader if self._batch is None else reader.inputs[0])
 
     def close(self, reader: Cursor) -> None:

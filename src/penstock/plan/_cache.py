@@ -184,7 +184,7 @@ class Cache(CacheStep):
             yield from _kept(self.spec, reader, whole)
             return
         # If elements that fail are left out, to find a spec, the epoch is not to be kept.
-        recorder = None if reader.trace.takes_any else store.recorder()
+        recorder = None if reader.status.takes_any else store.recorder()
         try:
             for number, leaves in enumerate(reader.inputs[0].sequence(0), 1):
                 if recorder is not None:

@@ -131,7 +131,7 @@ class FlatMap(Sequential):
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element, and checks each result."""
-        reader.trace.words[0], reader.trace.words[1] = reader.number + 1, epoch
+        reader.status.words[0], reader.status.words[1] = reader.number + 1, epoch
         for index, value in self._values(reader.inputs[0], epoch, reader):
             try:
                 leaves = conformed(self.spec, value)
@@ -146,7 +146,7 @@ class FlatMap(Sequential):
         structure = source.spec.structure
         for index, leaves in enumerate(source.sequence(epoch)):
             if reader is not None:
-                reader.trace.words[0], reader.trace.words[2] = reader.number + 1, index
+                reader.status.words[0], reader.status.words[2] = reader.number + 1, index
             made = None
             while True:
                 try:

@@ -55,12 +55,12 @@ class Memo:
         self.learned = Learned()
 
 
-def learn(plan: Node, trace: WorkerStatus, *, takes_any: bool) -> dict[int, Learned]:
+def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Learned]:
     """Runs the functions of a plan whose spec is unknown, from the data upwards.
 
     Args:
         plan: The plan.
-        trace: Where the function that runs is noted.
+        status: Where the function that runs is noted.
         takes_any: Elements may fail: then the first element that does not fail shows the spec.
 
     Returns:
@@ -70,7 +70,7 @@ def learn(plan: Node, trace: WorkerStatus, *, takes_any: bool) -> dict[int, Lear
     found = {}
     for node in upwards(plan):
         if isinstance(node, Map) and node.known_spec is None:
-            trace.words[0] = numbers[id(node)] + 1
+            status.words[0] = numbers[id(node)] + 1
             found[numbers[id(node)]] = node.learn(takes_any=takes_any)
     return found
 
@@ -235,7 +235,7 @@ class Map(OneToOne):
             sources = OpenSources(self.source)
             try:
                 reader = Reader(self.source, sources, isolation=seeded_globals)
-                reader.trace.takes_any = takes_any
+                reader.status.takes_any = takes_any
                 self.memo.learned = self._first_of(reader) if takes_any else self._learn_from(reader.element(0, 0), 0)
             finally:
                 sources.close()
@@ -324,17 +324,17 @@ class Map(OneToOne):
     ) -> None:
         source, count = reader.inputs[0], len(chunk)
         box = source.scratch(count)
-        reader.trace.words[0] = 0  # while its input is read, no element of it runs
+        reader.status.words[0] = 0  # while its input is read, no element of it runs
         source.read(epoch, chunk, box)
-        trace, times, clock = reader.trace.words, reader.trace.times, time.perf_counter
-        trace[0], trace[1] = reader.number + 1, epoch
+        words, times, clock = reader.status.words, reader.status.times, time.perf_counter
+        words[0], words[1] = reader.number + 1, epoch
         due, every = count, 1  # none
         if times is not None and (times.is_sampled or reader.number not in times.short):
             due, every = times.turn(reader.number)
         timed, call_s, put_s, place, started = 0, 0.0, 0.0, 0, clock()
         elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)
         for row, index, element in zip(out.row_numbers(), chunk.tolist(), elements, strict=True):
-            trace[2] = index
+            words[2] = index
             began = clock() if place == due else 0.0
             leaves = self._run(element, rng, globals_, epoch, index)
             if began:
@@ -383,7 +383,7 @@ class Map(OneToOne):
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element of a stream."""
         source, rng = reader.inputs[0], self._new_rng()
-        structure, trace = source.spec.structure, reader.trace.words
+        structure, words = source.spec.structure, reader.status.words
 
         def run(leaves: Leaves, globals_: seeded_globals | None, index: int) -> Leaves:
             own = [copied(leaf) for leaf in leaves]
@@ -391,7 +391,7 @@ class Map(OneToOne):
             return self._run(structure.unflatten(own), rng, globals_, epoch, index)
 
         for index, leaves in enumerate(source.sequence(epoch)):
-            trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
+            words[0], words[1], words[2] = reader.number + 1, epoch, index
             try:
                 with reader.isolation() if reader.isolation else contextlib.nullcontext() as globals_:
                     value = run(leaves, globals_, index)
@@ -399,7 +399,7 @@ class Map(OneToOne):
                         self.memo.learned = self.memo.learned._replace(uses_globals=True)
                         value = run(leaves, globals_, index)  # on another copy: it may have changed the first
             except Exception as error:
-                if not reader.trace.takes_any or isinstance(error, MemoryError):
+                if not reader.status.takes_any or isinstance(error, MemoryError):
                     raise
                 continue
             yield value

@@ -61,14 +61,14 @@ class Gather:
                 source.gather(reads)
             except Exception as error:
                 reader = wanted[-1][1]
-                reader.trace.words[0] = reader.number + 1  # for the guard that notes it
+                reader.status.words[0] = reader.number + 1  # for the guard that notes it
                 if not isinstance(error, PenstockError):
                     # The error of a user's own source does not say which elements were requested.
                     indices = np.concatenate([read.indices for read in reads])
                     first = source.describe(int(indices[0])) if len(indices) else "none"
                     error.add_note(f"A source raised it, asked for {length_text(len(indices))}, first {first}.")
                 raise
-            if (times := wanted[0][1].trace.times) is None:  # all readers are of one worker
+            if (times := wanted[0][1].status.times) is None:  # all readers are of one worker
                 continue
             seconds = time.perf_counter() - began
             # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
@@ -161,7 +161,7 @@ class Reader:
         "origin",
         "source",
         "stage",
-        "trace",
+        "status",
         "window",
     )
 
@@ -171,7 +171,7 @@ class Reader:
         sources: OpenSources,
         *,
         isolation: type[seeded_globals] | None,
-        trace: WorkerStatus | None = None,
+        status: WorkerStatus | None = None,
         window: Window | None = None,
         numbers: dict[int, int] | None = None,
         shared: "dict[int, Reader] | None" = None,
@@ -182,14 +182,14 @@ class Reader:
             node: The node.
             sources: The open sources of the plan.
             isolation: How global generators are seeded, if one element runs at a time in this process; else None.
-            trace: The worker's status.
+            status: The worker's status.
             window: Where an `Inlet` reads.
             numbers: The places of all nodes in the order of `walk`, by id; None to find them.
             shared: Readers of nodes with random access that were made for this use of a stream, by id.
         """
         numbers = numbers or {id(each): number for number, each in enumerate(walk(node))}
         shared = {} if shared is None or node.access == "stream" else shared
-        self.trace: WorkerStatus = trace or WorkerStatus()
+        self.status: WorkerStatus = status or WorkerStatus()
         self.window: Window | None = window
         self.number: int = numbers[id(node)]
         self.isolation: type[seeded_globals] | None = isolation
@@ -205,7 +205,7 @@ class Reader:
                     each,
                     sources,
                     isolation=isolation,
-                    trace=self.trace,
+                    status=self.status,
                     window=window,
                     numbers=numbers,
                     shared=shared,
@@ -224,7 +224,7 @@ class Reader:
 
     def over(self, node: Node) -> "Reader":
         """A reader of another plan, by the same worker."""
-        return Reader(node, self._sources, isolation=self.isolation, trace=self.trace, window=self.window)
+        return Reader(node, self._sources, isolation=self.isolation, status=self.status, window=self.window)
 
     @property
     def is_stream(self) -> bool:

@@ -122,11 +122,11 @@ class Generate(Node):
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Begins an epoch, and checks every element."""
-        trace = reader.trace.words
+        words = reader.status.words
         elements, (index, consumed) = None, reader.origin
         try:
             while True:
-                trace[0], trace[1], trace[2] = reader.number + 1, epoch, index
+                words[0], words[1], words[2] = reader.number + 1, epoch, index
                 try:
                     if elements is None:
                         elements = self._begin(epoch, index, consumed)

@@ -82,7 +82,7 @@ class FailureFilter(OneToOne):
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Fills all rows at once; if that fails, one by one. An element that killed workers is not tried again."""
-        is_poisoned, reader.trace.is_poisoned = reader.trace.is_poisoned, False
+        is_poisoned, reader.status.is_poisoned = reader.status.is_poisoned, False
         if is_poisoned and len(indices) == 1:
             self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
             self._fill_instead(reader, epoch, int(indices[0]), out)
@@ -102,7 +102,7 @@ class FailureFilter(OneToOne):
         self._pass(out)
 
     def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
-        reader.trace.words[0] = 0
+        reader.status.words[0] = 0
         try:
             self._try(reader, epoch, np.array([index], np.int64), row)
             return True
@@ -112,14 +112,14 @@ class FailureFilter(OneToOne):
             return False
 
     def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
-        step, reader.trace.words[0] = reader.trace.words[0] - reader.number - 1, 0  # counted from here
+        step, reader.status.words[0] = reader.status.words[0] - reader.number - 1, 0  # counted from here
         nodes = list(walk(self))
         if isinstance(error, WorkerError):  # the parent knows where they died: most likely in a function
             step = next((number for number, node in enumerate(nodes) if isinstance(node, Map)), 0)
         at = nodes[step].label if 0 < step < len(nodes) else ""
         cause = error.__cause__ if isinstance(error, ElementError) and error.__cause__ else error
         sources = tuple(sources_of(self.source, epoch, index))
-        reader.trace.failures.append(
+        reader.status.failures.append(
             Failure(
                 guard=self.number,
                 epoch=epoch,
@@ -196,7 +196,7 @@ class Replace(FailureFilter):
         whole = "all elements of the batch" if self.size else "it and all that was tried"
         raise ElementError(
             f"on_error='replace' has nothing to put in the place of element {index} of epoch {epoch}, for {whole} "
-            f"failed, the last with: {reader.trace.failures[-1].message}"
+            f"failed, the last with: {reader.status.failures[-1].message}"
         )
 
 

@@ -67,7 +67,7 @@ class UnitRunner:
         self._timeout_s = timeout_s
         self._rows = rows
         self._reader = program.reader(isolation, status, window)
-        self.status: WorkerStatus = self._reader.trace
+        self.status: WorkerStatus = self._reader.status
         self.times: Times | None = Times(memory.times[number % len(memory.times)])
 
     def run(self, unit: Unit) -> UnitResult:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
-from penstock.base._retries import NOTHING_WANTED, RetryBudget, patience, reading_with
+from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources._inmemory import is_in_memory
@@ -464,7 +464,7 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, file: "LocalFile | RemoteFile", nbytes: int) -> None:
         self._file, self._nbytes, self._at = file, nbytes, 0
-        self._asker = patience()  # libraries read on threads of their own
+        self._asker = retry_budget()  # libraries read on threads of their own
 
     def readable(self) -> bool:
         return True

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.base._code import is_own
 from penstock.base._errors import PenstockError, SourceError
-from penstock.base._retries import RetryBudget, patience
+from penstock.base._retries import RetryBudget, retry_budget
 
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
@@ -281,7 +281,7 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
         SourceError: The failure lasts. The message has the reason and the number of tries.
         UnwantedError: The result is no longer wanted.
     """
-    asker = asker or patience()
+    asker = asker or retry_budget()
     began, count = time.monotonic(), 0
     while True:
         count += 1
