@@ -6,7 +6,6 @@ Fixed-size values are NumPy views of Arrow's buffers, which may lie in a mapped 
 
 import math
 import mmap
-from abc import ABC, abstractmethod
 from typing import Any, Final, final
 
 import numpy as np
@@ -106,60 +105,61 @@ def _axes(kind: Any) -> list[int]:
     return list(range(len(kind.shape)) if kind.permutation is None else kind.permutation)
 
 
-class Column(ABC):
-    """The decoded values of some rows."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """The memory of the values."""
-
-    @abstractmethod
-    def room(self, count: int, value_count: int) -> "Column":
-        """Returns memory for `count` rows and about `value_count` values of lists, which `append` fills."""
-
-    @abstractmethod
-    def append(self, row: int, rows: Any) -> None:
-        """Copies another column behind the first `row` rows."""
-
-    @abstractmethod
-    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        """Writes the values `indices` to rows of a leaf's array."""
-
-
 @final
-class Builder:
-    """Makes one column of consecutive Arrow arrays, and keeps none of them.
+class Column:
+    """The decoded values of some rows.
 
     Args:
-        name: Name of the column.
-        spec: Spec of its values.
-        count: Number of rows.
-        nbytes: Estimated bytes of all values, of lists and text.
+        values: All values, `(rows, *shape)`. With `offsets` the values of lists or the bytes of text, end to end.
+        offsets: The start of each row in `values`, and the end of the last; None for values of one shape.
+        spec: The spec of a row. Text and byte strings become Python objects when they are read.
     """
 
-    def __init__(self, name: str, spec: ArraySpec, count: int, nbytes: int) -> None:
-        entry_nbytes = math.prod(size for size in spec.shape if size is not None) * max(1, spec.dtype.itemsize)
-        self._name, self._spec, self._count = name, spec, count
-        self._value_count = nbytes // max(1, entry_nbytes)
-        self._row = 0
-        self.column: Column | None = None
-        """The result; None before the first array."""
+    def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any] | None, spec: ArraySpec) -> None:
+        self._values, self._offsets, self._spec = values, offsets, spec
 
-    def add(self, values: Any) -> None:
-        """Appends the next rows.
+    @property
+    def nbytes(self) -> int:
+        """The memory of the values."""
+        return self._values.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
 
-        Raises:
-            NullError: A value is missing.
-        """
-        try:
-            part = column_of(values, self._spec, self._name)
-        except NullError as error:
-            error.row += self._row
-            raise
-        self.column = self.column or part.room(self._count, self._value_count)
-        self.column.append(self._row, part)
-        self._row += len(values)
+    def room(self, count: int, nbytes: int) -> "Column":
+        """Returns memory for `count` rows, which `append` fills. `nbytes` is an estimate for lists and text."""
+        shape, dtype = self._values.shape[1:], self._values.dtype
+        if self._offsets is None:
+            return Column(_memory((count, *shape), dtype), None, self._spec)
+        offsets = _memory((count + 1,), np.dtype(np.int64))
+        offsets[0] = 0
+        value_count = nbytes // max(1, math.prod(shape) * dtype.itemsize)
+        return Column(_memory((value_count, *shape), dtype), offsets, self._spec)
+
+    def append(self, row: int, rows: "Column") -> None:
+        """Copies another column behind the first `row` rows."""
+        first, last, at = 0, len(rows._values), row
+        if self._offsets is not None:
+            assert rows._offsets is not None
+            first, last, at = int(rows._offsets[0]), int(rows._offsets[-1]), int(self._offsets[row])
+            self._offsets[row : row + len(rows._offsets)] = rows._offsets + np.int64(at - first)
+        if (end := at + last - first) > len(self._values):
+            shape = (max(end, len(self._values) * 3 // 2), *self._values.shape[1:])
+            larger = _memory(shape, self._values.dtype)
+            larger[:at] = self._values[:at]
+            self._values = larger
+        self._values[at:end] = rows._values[first:last]
+
+    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
+        """Writes the values `indices` to rows of a leaf's array."""
+        if self._offsets is None:
+            out[rows] = self._values[indices]
+            return
+        places = zip(rows.tolist(), self._offsets[indices].tolist(), self._offsets[indices + 1].tolist(), strict=True)
+        if self._spec.dtype.itemsize:
+            for row, start, stop in places:
+                out[row] = self._values[start:stop].copy()
+            return
+        data, is_text = memoryview(self._values.data), self._spec.dtype.kind == "U"
+        for row, start, stop in places:
+            out[row] = str(data[start:stop], "utf-8") if is_text else bytes(data[start:stop])
 
 
 def is_copied(kind: Any) -> bool:
@@ -170,13 +170,14 @@ def is_copied(kind: Any) -> bool:
     return is_copied(kind.value_type)
 
 
-def column_of(values: Any, spec: ArraySpec, name: str = "") -> Column:
+def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column:
     """Decodes an Arrow array. Values that are in memory in the right form are not copied.
 
     Args:
         values: An array.
         spec: The spec of a value. Dtype `S` makes Python's bytes of byte strings.
         name: The name of the column, for the error.
+        first: The row of the first value, for the error.
 
     Raises:
         NullError: A value is missing.
@@ -185,43 +186,52 @@ def column_of(values: Any, spec: ArraySpec, name: str = "") -> Column:
         return _column_of(values, spec)
     except NullError as error:
         error.column = name
+        error.row += first
         raise
 
 
 def _column_of(values: Any, spec: ArraySpec) -> Column:
-    kind = values.type
-    if isinstance(kind, pa.FixedShapeTensorType):
+    if isinstance(values.type, pa.FixedShapeTensorType):
+        kind = values.type
         tensors = _numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
-        return _Fixed(tensors.transpose(0, *(axis + 1 for axis in _axes(kind))))
-    if isinstance(kind, pa.BaseExtensionType):
-        return _column_of(values.storage, spec)
-    _require_values(values)
-    if kinds.is_dictionary(kind):
-        return _column_of(values.dictionary_decode(), spec)
-    if kinds.is_string_view(kind) or kinds.is_binary_view(kind):
-        return _column_of(values.cast(pa.large_string() if is_text(kind) else pa.large_binary()), spec)
+        return Column(tensors.transpose(0, *(axis + 1 for axis in _axes(kind))), None, spec)
+    values = _plain(values)
+    kind = values.type
     if is_text(kind) or is_binary(kind):
         _, bounds, data = values.buffers()
         dtype = np.int64 if kinds.is_large_binary(kind) or kinds.is_large_string(kind) else np.int32
         offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
-        return (_Lists if spec.dtype.itemsize else _Texts)(np.frombuffer(data or b"", np.uint8), offsets, spec)
+        return Column(np.frombuffer(data or b"", np.uint8), offsets, spec)
     if spec.shape[:1] != (None,):
-        return _Fixed(_numbers(values, spec.shape))
+        return Column(_numbers(values, spec.shape), None, spec)
     offsets = _numbers(values.offsets, ())
     offsets = offsets - offsets[0]
     try:
-        return _Lists(_numbers(values.flatten(), spec.shape[1:]), offsets, spec)
+        return Column(_numbers(values.flatten(), spec.shape[1:]), offsets, spec)
     except NullError as error:
         raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
 
 
-def _numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    """Returns values of one shape as `(len(values), *shape)`."""
+def _plain(values: Any) -> Any:
+    """Returns values in the form of their storage, without dictionaries and views.
+
+    Raises:
+        NullError: A value is missing.
+    """
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
-    _require_values(values)
+    if values.null_count:
+        raise NullError(int(np.argmax(_numbers(values.is_null(), ()))))
     if kinds.is_dictionary(values.type):
-        return _numbers(values.dictionary_decode(), shape)
+        return _plain(values.dictionary_decode())
+    if kinds.is_string_view(values.type) or kinds.is_binary_view(values.type):
+        return values.cast(pa.large_string() if is_text(values.type) else pa.large_binary())
+    return values
+
+
+def _numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+    """Returns values of one shape as `(len(values), *shape)`."""
+    values = _plain(values)
     kind, count = values.type, len(values)
     data, start = values.buffers()[1] or b"", values.offset
     if kinds.is_fixed_size_binary(kind):
@@ -256,71 +266,3 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return np.empty(shape, dtype)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     return np.ndarray(shape, dtype, mmap.mmap(-1, nbytes, **private))
-
-
-def _require_values(values: Any) -> None:
-    if values.null_count:
-        raise NullError(int(np.argmax(_numbers(values.is_null(), ()))))
-
-
-@final
-class _Fixed(Column):
-    """Values of one shape."""
-
-    def __init__(self, values: npt.NDArray[Any]) -> None:
-        self._values = values
-
-    @property
-    def nbytes(self) -> int:
-        return self._values.nbytes
-
-    def room(self, count: int, value_count: int) -> "_Fixed":
-        return _Fixed(_memory((count, *self._values.shape[1:]), self._values.dtype))
-
-    def append(self, row: int, rows: "_Fixed") -> None:
-        self._values[row : row + len(rows._values)] = rows._values
-
-    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        out[rows] = self._values[indices]
-
-
-class _Lists(Column):
-    """Values whose first axis has any size: the values of all rows in one array, and the start of each row."""
-
-    def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any], spec: ArraySpec) -> None:
-        self._values, self._offsets, self._spec = values, offsets, spec
-
-    @property
-    def nbytes(self) -> int:
-        return self._values.nbytes + self._offsets.nbytes
-
-    def room(self, count: int, value_count: int) -> "_Lists":
-        values = _memory((value_count, *self._values.shape[1:]), self._values.dtype)
-        offsets = _memory((count + 1,), np.dtype(np.int64))
-        offsets[0] = 0
-        return type(self)(values, offsets, self._spec)
-
-    def append(self, row: int, rows: "_Lists") -> None:
-        first, last = int(rows._offsets[0]), int(rows._offsets[-1])
-        at = int(self._offsets[row])
-        if (end := at + last - first) > len(self._values):
-            larger = _memory((max(end, len(self._values) * 3 // 2), *self._values.shape[1:]), self._values.dtype)
-            larger[:at] = self._values[:at]
-            self._values = larger
-        self._values[at:end] = rows._values[first:last]
-        self._offsets[row : row + len(rows._offsets)] = rows._offsets + np.int64(at - first)
-
-    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        for row, index in zip(rows.tolist(), indices.tolist(), strict=True):
-            out[row] = self._values[self._offsets[index] : self._offsets[index + 1]].copy()
-
-
-@final
-class _Texts(_Lists):
-    """Text or byte strings as bytes. They become Python objects when they are read."""
-
-    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        starts, stops = self._offsets[indices].tolist(), self._offsets[indices + 1].tolist()
-        data, is_text = memoryview(self._values.data), self._spec.dtype.kind == "U"
-        for row, start, stop in zip(rows.tolist(), starts, stops, strict=True):
-            out[row] = str(data[start:stop], "utf-8") if is_text else bytes(data[start:stop])

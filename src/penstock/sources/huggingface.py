@@ -139,10 +139,10 @@ class OpenHuggingFaceSource:
         for column, array in zip(self._columns, _tree.flatten_like(self._structure, out), strict=True):
             try:
                 column.read_into(rows, array)
-            except (NullError, _FileError) as error:
+            except NullError as error:
                 where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
                 if isinstance(error, _FileError):
-                    raise (SourceError if error.__cause__ else SpecError)(f"{where} {error}") from error.__cause__
+                    raise (SourceError if error.__cause__ else SpecError)(f"{where} {error.text}") from error.__cause__
                 if error.is_inner:
                     raise SpecError(
                         f"{where} has missing values (None) in it, or is not of {column.leaf.spec}."
@@ -153,10 +153,12 @@ class OpenHuggingFaceSource:
                 ) from None
 
 
-class _FileError(Exception):
+class _FileError(NullError):
+    """A file that cannot be read, or has neither bytes nor a path."""
+
     def __init__(self, row: int, text: str) -> None:
-        super().__init__(text)
-        self.row = row
+        super().__init__(row)
+        self.text = text
 
 
 @final
@@ -178,7 +180,6 @@ class _Chunks:
 
         Raises:
             NullError: A value is missing. Its row is a place among `rows`.
-            _FileError: The same for a file.
         """
         chunks = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(chunks, kind="stable")
@@ -204,7 +205,7 @@ class _Chunks:
                     out[place] = _file_bytes(row, some[row].as_py())
                 return
             column_of(some, self.leaf.spec).put(np.arange(len(rows)), out, places)
-        except (NullError, _FileError) as error:
+        except NullError as error:
             error.row = int(places[error.row])
             raise
 

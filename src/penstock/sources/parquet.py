@@ -23,7 +23,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read
-from penstock.sources._columns import Builder, Column, NullError, column_of, is_copied, spec_of
+from penstock.sources._columns import Column, NullError, column_of, is_copied, spec_of
 from penstock.sources._openfile import File, FilesSource, bounds_of, for_each, placed
 from penstock.sources._remote import RemoteFile
 
@@ -429,17 +429,20 @@ def _read_group(file: File, number: int, spec: Mapping[str, ArraySpec], footer: 
     with _opened("parquet", file, footer=footer) as reader:
         group = reader.metadata.row_group(number)  # asking for its schema would keep it until a garbage collection
         count, sizes = max(1, group.num_rows), _column_sizes(group, spec)
-        builders = {name: Builder(name, each, count, sizes[name]) for name, each in spec.items()}
+        found: dict[str, Column] = {}
         for names in [[name] for name in spec] if file.is_local else [list(spec)]:
-            rows = count * PIECE_NBYTES // max(1, *(sizes[name] for name in names))
+            row, rows = 0, count * PIECE_NBYTES // max(1, *(sizes[name] for name in names))
             for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
                 for name in names:
-                    builders[name].add(batch.column(name))
-            batch = None
-        found = [builder.column for builder in builders.values() if builder.column is not None]
+                    part = column_of(batch.column(name), spec[name], name, row)
+                    if name not in found:
+                        found[name] = part.room(count, sizes[name])
+                    found[name].append(row, part)
+                row += batch.num_rows
+                del batch, part
     if sum(sizes.values()) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
-    return found
+    return list(found.values())
 
 
 def _read_batch(
