@@ -39,7 +39,7 @@ def test_ranges_are_what_the_files_hold(files, lists, random, chunk_nbytes, gap_
     _openfile._CHUNK_NBYTES, _openfile._GAP_NBYTES = chunk_nbytes, gap_nbytes
     try:
         opened, found = _openfile.OpenFiles(files), {}
-        opened.advise(numbers, offsets, sizes)
+        opened.announce(numbers, offsets, sizes)
         for members, data, starts in opened.chunks(numbers, offsets, sizes):
             for member, start in zip(members.tolist(), starts.tolist(), strict=True):
                 assert member not in found

@@ -25,7 +25,7 @@ from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, re
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources._inmemory import is_in_memory
-from penstock.sources._remote import RemoteFile, Wanted, facts_of, is_remote, matches, read_ranges, reason_of
+from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, read_ranges, reason_of
 from penstock.sources.npy import require_places
 
 Integers = npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ class File:
     def name(self) -> str:
         return os.path.basename(self.url)
 
-    def open(self) -> "LocalFile | RemoteFile":
+    def open(self) -> ByteSource:
         """Opens the file for reading.
 
         Raises:
@@ -101,7 +101,7 @@ class File:
         count = self.open().read_into(0, memoryview(place)) if place else 0
         return bytes(place[:count])
 
-    def stream(self, buffer_nbytes: int = 1 << 20, opened: "LocalFile | RemoteFile | None" = None) -> io.BufferedReader:
+    def stream(self, buffer_nbytes: int = 1 << 20, opened: ByteSource | None = None) -> io.BufferedReader:
         """Opens the file for sequential reads and seeks. A remote file has a larger buffer.
 
         Args:
@@ -235,21 +235,6 @@ class Chunk(NamedTuple):
     """The start of each range in `data`, shape `(n,)`."""
 
 
-class Request(NamedTuple):
-    """Some ranges of one request, after the read."""
-
-    read: Read
-    members: Integers
-    """The numbers of the ranges in the request, shape `(n,)`."""
-    data: Bytes
-    """Their memory. It is used again for the next ranges."""
-    starts: Integers
-    """The start of each range in `data`, shape `(n,)`."""
-    sizes: Integers
-    """The bytes of each range."""
-
-
-@final
 class OpenFiles:
     """Reads files, with at most `_MAX_OPEN` open at once.
 
@@ -258,7 +243,7 @@ class OpenFiles:
 
     def __init__(self, files: Sequence[File]) -> None:
         self.files = files
-        self._opened: dict[int, LocalFile | RemoteFile] = {}
+        self._opened: dict[int, ByteSource] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
         self._is_remote = any(not file.is_local for file in files)
@@ -313,7 +298,7 @@ class OpenFiles:
         return memory
 
     def _read(self, wanted: list[tuple[int, int, Bytes]]) -> None:
-        remote: list[Wanted] = []
+        remote: list[tuple[RemoteFile, int, Bytes]] = []
         for number, offset, place in wanted:
             file = self._file(number)
             if isinstance(file, RemoteFile):
@@ -335,20 +320,18 @@ class OpenFiles:
         if remote:
             read_ranges(remote)
 
-    def _file(self, number: int) -> "LocalFile | RemoteFile":
-        file = self._opened.get(number)
-        if file is None:
+    def _file(self, number: int) -> ByteSource:
+        if (file := self._opened.get(number)) is None:
             with self._lock:
-                file = self._opened.get(number)
-                if file is None:
+                if (file := self._opened.get(number)) is None:
                     if len(self._opened) >= _MAX_OPEN:
                         self._opened.pop(next(iter(self._opened)))
                     file = self._opened[number] = self.files[number].open()
         return file
 
-    def advise(self, numbers: Integers, offsets: Integers, sizes: Integers) -> None:
+    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers) -> None:
         """Announces ranges to the kernel, unless they are in memory. Does nothing for remote files. Never fails."""
-        if self._is_remote or not len(offsets) or not hasattr(os, "posix_fadvise"):
+        if self._is_remote or not len(offsets):
             return
         with suppress(OSError, SourceError):
             if all(is_in_memory(self._descriptor(int(numbers[k])), int(offsets[k])) for k in (0, -1)):
@@ -357,8 +340,9 @@ class OpenFiles:
             apart = (numbers[1:] != numbers[:-1]) | (offsets[1:] > offsets[:-1] + sizes[:-1] + _GAP_NBYTES)
             firsts = np.concatenate(([True], apart))
             ends = (offsets + sizes)[np.concatenate((apart, [True]))]
-            stretches = zip(numbers[firsts].tolist(), offsets[firsts].tolist(), ends.tolist(), strict=True)
-            for number, offset, end in stretches:
+            for number, offset, end in zip(
+                numbers[firsts].tolist(), offsets[firsts].tolist(), ends.tolist(), strict=True
+            ):
                 announce(self._descriptor(number), offset, end)
 
     def _descriptor(self, number: int) -> int:
@@ -372,11 +356,8 @@ class OpenFiles:
             self._opened.clear()
 
 
-class RecordReader:
+class RecordReader(OpenFiles):
     """The open form of a source whose elements are byte ranges of files."""
-
-    def __init__(self, files: Sequence[File]) -> None:
-        self._files = OpenFiles(files)
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         """Returns the file, the first byte and the bytes of each range of each element.
@@ -386,8 +367,11 @@ class RecordReader:
         """
         raise NotImplementedError
 
-    def requests(self, reads: Sequence[Read]) -> Iterator["Request"]:
+    def requests(self, reads: Sequence[Read]) -> Iterator[tuple[Read, Chunk, Integers]]:
         """Reads the ranges of all requests together, so that neighbours in a file are one read.
+
+        Yields:
+            A request, some of its ranges, by their numbers in it, and their bytes.
 
         Raises:
             SourceError: A file is too short, has changed, or its device fails.
@@ -398,21 +382,16 @@ class RecordReader:
         numbers, offsets, sizes = self.ranges(elements)
         width = len(sizes) // len(elements)
         firsts = bounds_of(len(read.indices) * width for read in reads)
-        for members, data, starts in self._files.chunks(numbers, offsets, sizes):
+        for members, data, starts in self.chunks(numbers, offsets, sizes):
             for number, read in enumerate(reads):
-                mine: Any = slice(None)
-                if len(reads) > 1:
-                    mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
-                found = members[mine]
-                if len(found):
-                    yield Request(read, found - firsts[number], data, starts[mine], sizes[found])
+                mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
+                if len(mine):
+                    found = members[mine]
+                    yield read, Chunk(found - firsts[number], data, starts[mine]), sizes[found]
 
     def advise(self, indices: Indices) -> None:
         with suppress(SourceError):  # the read reports it
-            self._files.advise(*self.ranges(indices))
-
-    def close(self) -> None:
-        self._files.close()
+            self.announce(*self.ranges(indices))
 
 
 def announce(descriptor: int, start: int, end: int) -> None:
@@ -421,7 +400,7 @@ def announce(descriptor: int, start: int, end: int) -> None:
     Raises:
         OSError: The file cannot be read ahead.
     """
-    for at in range(start, end, _ADVICE_NBYTES):
+    for at in range(start, end, _ADVICE_NBYTES) if hasattr(os, "posix_fadvise") else ():
         os.posix_fadvise(descriptor, at, min(_ADVICE_NBYTES, end - at), os.POSIX_FADV_WILLNEED)
 
 
@@ -431,27 +410,16 @@ class LocalFile:
     def __init__(self, path: str | bytes, flags: int = 0) -> None:
         self.path = os.fsdecode(path)
         self.descriptor = -1
-        flags |= os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        self.descriptor = os.open(path, flags)
-        self._seek_lock = threading.Lock()
+        self.descriptor = os.open(path, flags | os.O_CLOEXEC)
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
-        """Fills memory with the bytes from `offset` on. Returns their number, smaller only at the file's end."""
         total = 0
         while total < len(place):
-            count = self._read_some(offset + total, place[total:])
+            count = os.preadv(self.descriptor, [place[total:]], offset + total)
             if not count:
                 break
             total += count
         return total
-
-    def _read_some(self, offset: int, place: memoryview) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self.descriptor, [place], offset)
-        # `os` has no positioned read on Windows. Threads share the position, so one reads at a time.
-        with self._seek_lock, open(self.descriptor, "rb", buffering=0, closefd=False) as file:
-            file.seek(offset)
-            return file.readinto(place) or 0
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         # Bound here, because `os` may be empty while the interpreter ends.
@@ -462,7 +430,7 @@ class LocalFile:
 class _Stream(io.RawIOBase):
     """An open file as a Python file object, for other libraries."""
 
-    def __init__(self, file: "LocalFile | RemoteFile", nbytes: int) -> None:
+    def __init__(self, file: ByteSource, nbytes: int) -> None:
         self._file, self._nbytes, self._at = file, nbytes, 0
         self._asker = retry_budget()  # libraries read on threads of their own
 

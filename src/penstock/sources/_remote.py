@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,25 @@ from penstock.base._retries import RetryBudget, retry_budget
 
 T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
+
+
+class ByteSource(Protocol):
+    """One object in one version, whose bytes are read by place: a local file, a URL, or an object in a store.
+
+    `File` names the object and its version, and `File.open` returns it. `read_ranges` reads many ranges at once.
+    """
+
+    path: str
+
+    def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
+        """Fills memory with the bytes from `offset` on. Returns their number, smaller only at the end.
+
+        Args:
+            offset: The first byte.
+            place: The memory.
+            asker: The retry budget; None for the calling thread's.
+        """
+
 
 PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The pauses between the tries of a request."""
@@ -115,13 +134,6 @@ class RemoteFile:
         self.system, self.inner = insist(lambda: _file_system(url), lambda: f"{url} cannot be opened")
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
-        """Fills memory with the bytes from `offset` on; returns their number.
-
-        Args:
-            offset: The first byte.
-            place: The memory.
-            asker: The retry budget; None for the calling thread's.
-        """
         data = insist(
             lambda: self.system.cat_file(self.inner, start=offset, end=offset + len(place)),
             lambda: f"{self.path} cannot be read at byte {offset:,}",
@@ -145,12 +157,8 @@ class RemoteFile:
             )
 
 
-Wanted = tuple[RemoteFile, int, Bytes]
-"""A file, an offset, and the memory for the bytes from there on."""
-
-
-def read_ranges(wanted: Sequence[Wanted]) -> None:
-    """Reads ranges. A file system answers all of its requests at once if it can.
+def read_ranges(wanted: Sequence[tuple[RemoteFile, int, Bytes]]) -> None:
+    """Reads ranges: of each file, from an offset on, into memory. A file system answers all of its requests at once.
 
     Raises:
         SourceError: A file is too short, or the connection fails.
@@ -176,42 +184,32 @@ def fetched(urls: Sequence[str]) -> list[bytes]:
 def _parts(files: Sequence[RemoteFile], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
     """Returns a span of each file, from the first number to before the second; None for all bytes."""
     parts: dict[int, bytes] = {}
-    systems: dict[int, list[int]] = {}
-    for number, file in enumerate(files):
-        systems.setdefault(id(file.system), []).append(number)
-    for left in systems.values():
-        _take_parts(files, spans, left, parts)
-    return [parts[number] for number in range(len(files))]
-
-
-def _take_parts(
-    files: Sequence[RemoteFile],
-    spans: Sequence[tuple[int | None, int | None]],
-    left: list[int],
-    parts: dict[int, bytes],
-) -> None:
-    """Reads the spans `left` of one file system. A retry requests only those that failed."""
+    left: list[int] = []
 
     def ask() -> None:
-        paths = [files[number].inner for number in left]
-        starts, ends = [spans[number][0] for number in left], [spans[number][1] for number in left]
-        found = files[left[0]].system.cat_ranges(paths, starts, ends, on_error="return")
-        failed: list[tuple[int, BaseException]] = []
-        for number, part in zip(left, found, strict=True):
-            if isinstance(part, BaseException):
-                failed.append((number, part))
-            else:
-                parts[number] = part
-        failed.sort(key=lambda pair: is_passing(pair[1]))  # a lasting failure is raised first
-        left[:] = [number for number, _ in failed]
-        for _, error in failed:
-            raise error
+        # Of one file system. A retry requests only the spans that failed.
+        found = files[left[0]].system.cat_ranges(
+            [files[number].inner for number in left],
+            [spans[number][0] for number in left],
+            [spans[number][1] for number in left],
+            on_error="return",
+        )
+        answers = dict(zip(left, found, strict=True))
+        failed = {number: part for number, part in answers.items() if isinstance(part, BaseException)}
+        parts.update((number, part) for number, part in answers.items() if number not in failed)
+        left[:] = sorted(failed, key=lambda number: is_passing(failed[number]))  # a lasting failure is raised first
+        if left:
+            raise failed[left[0]]
 
     def fact() -> str:
         start = spans[left[0]][0]
         return f"{files[left[0]].path} cannot be read{'' if start is None else f' at byte {start:,}'}"
 
-    insist(ask, fact)
+    while len(parts) < len(files):
+        first = next(number for number in range(len(files)) if number not in parts)
+        left[:] = [number for number, file in enumerate(files) if file.system is files[first].system]
+        insist(ask, fact)
+    return [parts[number] for number in range(len(files))]
 
 
 class Settings(NamedTuple):

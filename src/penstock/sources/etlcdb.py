@@ -197,7 +197,7 @@ class OpenEtlcdbSource(RecordReader):
         """
         for read in reads:
             read.arrays[1][read.rows] = self._source.index.labels[read.indices]
-        for read, members, data, starts, _ in self.requests(reads):
+        for read, (members, data, starts), _ in self.requests(reads):
             # The ranges, with the gaps between them, are whole records: a table.
             records = data.reshape(-1, self._layout.record_nbytes)
             order = np.argsort(members)

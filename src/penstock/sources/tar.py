@@ -126,7 +126,7 @@ class OpenTarSource(RecordReader):
                 number, sample = placed(self._index.bounds, index)
                 read.arrays[0][row] = self._index.shards[number].key(sample)
         width = len(self._source.fields)
-        for read, members, data, starts, sizes in self.requests(reads) if width else ():
+        for read, (members, data, starts), sizes in self.requests(reads) if width else ():
             rows = np.arange(len(read.arrays[0]))[read.rows]
             for member, start, size in zip(members.tolist(), starts.tolist(), sizes.tolist(), strict=True):
                 element, field = divmod(member, width)

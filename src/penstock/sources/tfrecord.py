@@ -151,7 +151,7 @@ class OpenTFRecordSource(RecordReader):
             SourceError: A record is damaged, or no Example. The message has its file, number and byte.
             SpecError: A feature is missing, or does not fit its spec.
         """
-        for read, members, data, at, sizes in self.requests(reads):
+        for read, (members, data, at), sizes in self.requests(reads):
             elements, starts, ends = read.indices[members], at + HEAD_NBYTES, at + sizes - TAIL_NBYTES
             if self._source.check_crc:
                 self._check(elements, data, starts, ends)
