@@ -211,8 +211,8 @@ def write_tfrecord(
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
     with needs("write_tfrecord", "tfrecord"):
-        from penstock.sources import _tfframes
-    _tfframes.write(Path(path), elements, compression)
+        from penstock.sources import tfrecord
+    tfrecord.write(Path(path), elements, compression)
 
 
 def _require_local(what: str, path: str | os.PathLike[str] | None) -> None:

@@ -17,7 +17,7 @@ import simplejpeg
 
 from penstock import ArraySpec
 from penstock.image import Decoding, ImageError, Resizing, decode
-from penstock.image._gif import first_frame
+from penstock.image._formats import first_frame
 
 
 def photo(height: int, width: int, channels: int = 3) -> np.ndarray:

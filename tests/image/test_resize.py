@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.image import Resizing, resize
-from penstock.image._taps import nearest, taps
+from penstock.image._resize import nearest, taps
 
 INTERPOLATIONS = ["bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic"]
 KERNELS = [name for name in INTERPOLATIONS if name != "nearest"]

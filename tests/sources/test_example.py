@@ -4,8 +4,7 @@ from hypothesis import given, settings, strategies as st
 
 import penstock as ps
 from penstock.sources._example import ExampleError, ExampleReader
-from penstock.sources._features import Feature, encoded, features_of
-from penstock.sources._wire import walk
+from penstock.sources._features import Feature, encoded, features_of, walk
 
 RNG = np.random.default_rng(0)
 

@@ -12,8 +12,8 @@ import penstock as ps
 from penstock.base._spec import Spec
 from penstock.sources import _cacheopen, npy
 from penstock.sources._cachefiles import MemoryFiles
-from penstock.sources._inmemory import mapped, seal_size
 from penstock.sources.arrays import ArraySource
+from penstock.sources.npy import mapped, seal_size
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="seals are Linux's")
 

@@ -10,8 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.plan._source import open_source
-from penstock.sources._features import encoded
-from penstock.sources._wire import field
+from penstock.sources._features import encoded, field
 from penstock.testing import SourceTests
 
 google_crc32c = pytest.importorskip("google_crc32c")

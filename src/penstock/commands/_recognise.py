@@ -118,10 +118,10 @@ def _tfrecord(path: Path, target: str) -> Found | None:
     """Opens TFRecord. Returns None for another file."""
     is_named = "tfrecord" in path.name.lower()
     try:
-        from penstock.sources import _openfile, _tfframes
+        from penstock.sources import _openfile, tfrecord
 
         compression: Any = "gzip" if is_named and path.suffix == ".gz" else None
-        if _tfframes.first_record(_openfile.find("inspect", path)[0], compression) is None:
+        if tfrecord.first_record(_openfile.find("inspect", path)[0], compression) is None:
             return None
     except ImportError:  # google-crc32c is not installed. The constructor says so.
         if not is_named:

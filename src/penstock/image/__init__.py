@@ -5,24 +5,22 @@
     distort = compose(rotate(15), shear(0.2), scale(0.1), one_of(blur(1.5), sharpen(1)))
     batches = dataset.random_map(distort, seed=1).batch(32)
 
-Distortions: `_values` draws numbers, `_frame` finds images in elements, `_warp` joins several geometric changes to
-one, and `_distortion` is their base class. `_geometry`, `_pixels` and `_convert` hold the distortions, and `_compose`
-combines them. They release the GIL for all but some tens of microseconds an image.
+Distortions: `_values` draws numbers, `_frame` finds images in elements, and `_warp` joins several geometric changes to
+one. `_distortion` has their base class, and combines them. `_geometry`, `_pixels` and `_convert` hold the others. They
+release the GIL for all but some tens of microseconds an image.
 
-Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` and `_gif` decode, and
-`_resize` with `_taps` resizes. `_scratch` is the memory of a thread for that.
+Decoding: `_decode` turns the bytes of a file into an array. `_formats` reads headers, `_codecs` decodes, and
+`_resize` resizes. `_scratch` is the memory of a thread for that.
 """
 
-from penstock.image._compose import compose, frozen, one_of, sometimes
 from penstock.image._convert import normalize, one_hot, to_float
 from penstock.image._decode import Decoding, decode
-from penstock.image._distortion import Distortion
+from penstock.image._distortion import Distortion, compose, frozen, one_of, sometimes
 from penstock.image._formats import ImageError
 from penstock.image._geometry import crop, elastic, flip, resized_crop, rotate, scale, shear, sine_warp, translate
-from penstock.image._opencv import OpenCVMissingError
+from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
 from penstock.image._pixels import blur, brightness, contrast, erase, noise, sharpen, smooth
 from penstock.image._resize import Resizing, resize
-from penstock.image._simplejpeg import SimpleJPEGMissingError
 from penstock.image._values import exactly
 
 __all__ = [

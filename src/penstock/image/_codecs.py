@@ -19,15 +19,14 @@ from penstock.image._formats import (
     ImageError,
     check_size,
     ends_early,
+    first_frame,
     header_of,
     jpeg_frame,
     png_chunks,
     truncated,
 )
-from penstock.image._gif import first_frame
-from penstock.image._opencv import cv2
+from penstock.image._opencv import cv2, simplejpeg
 from penstock.image._scratch import scratch
-from penstock.image._simplejpeg import simplejpeg
 
 Pixels = npt.NDArray[np.uint8]
 Size = tuple[int, int]

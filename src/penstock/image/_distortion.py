@@ -1,14 +1,17 @@
-"""The base class of distortions, an immutable value that can be called, and the steps that all others consist of."""
+"""The base class of distortions, an immutable value that can be called; single and combined ones."""
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from penstock.image._frame import Settings, Work, distorted
-from penstock.image._values import Check, Draws
+from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.image._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted
+from penstock.image._values import Check, Draws, chance, numbers
 from penstock.image._warp import Path
 
 
@@ -129,3 +132,199 @@ def warp(steps: Sequence[Distortion], work: Work, draws: Draws) -> None:
     for step in steps:
         step.add_to(path, draws)
     path.apply(work)
+
+
+def compose(
+    *distortions: Distortion,
+    on: Key | tuple[Key, ...] | None = None,
+    masks: Key | tuple[Key, ...] | None = None,
+    interpolation: Interpolation = "bilinear",
+    border: Border = "constant",
+    value: float | Sequence[float] = 0.0,
+    data_format: DataFormat = "channels_last",
+) -> Distortion:
+    """Applies distortions one after the other, with settings. Also for a single one with settings.
+
+    Neighbouring distortions that move pixels (rotate, shear, scale, translate, flip, crop, resized_crop, sine_warp,
+    elastic) are one warp: pixels are interpolated once. So a step may bring back pixels that an earlier one moved or
+    cropped away: a rotation after a crop has the image in its corners, and not the border.
+
+    Args:
+        distortions: The distortions in their order.
+        on: The leaf of an element that is the image: an index of a tuple, a key of a dict; or a tuple of them, which
+            get the same numbers, but each its own noise. None: the element if it is an array, the first leaf of a
+            tuple, `"image"` of a dict.
+        masks: Leaves that only move with the image. They have its height and width. They are interpolated by the
+            nearest pixel, and 0 outside the image.
+        interpolation: Between pixels: `"nearest"`, `"bilinear"` or `"bicubic"`.
+        border: The pixels beyond the image, as in NumPy's `pad`: `"constant"` (`value`), `"edge"` (aaa|abc|ccc),
+            `"reflect"` (cb|abc|ba), `"symmetric"` (ba|abc|cb) or `"wrap"` (bc|abc|ab).
+        value: For `border="constant"`, in the units of the pixels; one number, or one for each channel.
+        data_format: `"channels_last"`, or `"channels_first"`: `(channels, height, width)`.
+
+    Example:
+        >>> from penstock.image import blur, compose, one_of, rotate, sharpen, shear
+        >>> distort = compose(rotate(15), shear(0.2), one_of(blur(1.5), sharpen(1)), border="edge")
+        >>> distort
+        compose(rotate(±15), shear(x=±0.2, y=0), one_of(blur(0 to 1.5), sharpen(0 to 1)), border='edge')
+        >>> pairs = penstock.from_arrays((np.zeros((100, 32, 32, 3), "uint8"), np.arange(100)))
+        >>> image, label = pairs.random_map(distort, seed=1)[5]
+        >>> image.shape, label
+        ((32, 32, 3), np.int64(5))
+    """
+    values = numbers(value, "compose(): value")
+    settings = Settings(
+        on=on,
+        masks=masks,
+        interpolation=interpolation,
+        border=border,
+        value=values if len(values) > 1 else values[0],
+        data_format=data_format,
+    )
+    return _Compose("compose", _checked("compose()", distortions), settings)
+
+
+def one_of(*distortions: Distortion) -> Distortion:
+    """Applies one of several distortions, with equal probabilities."""
+    return _OneOf("one_of", _checked("one_of()", distortions))
+
+
+def sometimes(probability: float, *distortions: Distortion) -> Distortion:
+    """Applies distortions with a probability.
+
+    Args:
+        probability: 0 to 1.
+        distortions: All or none are applied.
+    """
+    likely = chance(probability, "sometimes(): probability")
+    return _Sometimes("sometimes", _checked("sometimes()", distortions), likely)
+
+
+def frozen(distortion: Distortion, seed: int = 0) -> Distortion:
+    """Draws the numbers of a distortion once. It is then the same for every element, and works in `map`.
+
+    Args:
+        distortion: Any distortion.
+        seed: The seed of the numbers.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ArgumentError(f"frozen(): seed={seed!r} has to be an integer, and not negative.")
+    return _Frozen("frozen", _checked("frozen()", (distortion,)), int(seed))
+
+
+def _checked(what: str, distortions: Sequence[object]) -> tuple[Distortion, ...]:
+    if not distortions:
+        raise ArgumentError(f"{what} got no distortion.")
+    steps = []
+    for each in distortions:
+        if not isinstance(each, Distortion):
+            hint = ""
+            if isinstance(each, (list, tuple)):
+                hint = " Give them one by one, or with a star: *distortions."
+            elif callable(each):
+                hint = " A function of your own is a step of its own: random_map(fn) before or after."
+            raise ArgumentTypeError(f"{what} takes distortions of penstock.image, but got {type_of(each)}.{hint}")
+        if each.settings != Settings():
+            raise ArgumentError(f"{what} holds {each!r}, whose settings it cannot follow: give them to the outermost.")
+        steps.append(each)
+    return tuple(steps)
+
+
+_Groups = tuple[tuple[Distortion, ...], ...]
+"""Steps; neighbouring geometric steps are one group."""
+
+
+@dataclass(frozen=True, repr=False)
+class _Several(Distortion):
+    """A distortion made of others, one after the other. It is geometric if all of them are."""
+
+    name: str
+    steps: tuple[Distortion, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}({', '.join(step.title for step in self.steps)})"
+
+    @cached_property
+    def is_geometric(self) -> bool:  # type: ignore[override]  # depends on the steps
+        return all(step.is_geometric for step in self.steps)
+
+    @cached_property
+    def keeps_shapes(self) -> bool:  # type: ignore[override]  # depends on the steps
+        return all(step.keeps_shapes for step in self.steps)
+
+    @cached_property
+    def _groups(self) -> _Groups:
+        groups: list[tuple[Distortion, ...]] = []
+        for step in self.steps:
+            if groups and step.is_geometric and groups[-1][0].is_geometric:
+                groups[-1] += (step,)
+            else:
+                groups.append((step,))
+        return tuple(groups)
+
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        """Returns the groups to apply, and their random numbers."""
+        return self._groups, draws
+
+    def apply(self, work: Work, draws: Draws) -> None:
+        groups, draws = self._drawn(draws)
+        for group in groups:
+            if group[0].is_geometric:
+                warp(group, work, draws)
+            else:
+                group[0].apply(work, draws)
+
+    def add_to(self, path: Path, draws: Draws) -> None:
+        groups, draws = self._drawn(draws)
+        for step in itertools.chain(*groups):
+            step.add_to(path, draws)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(self._arguments())})"
+
+    def _arguments(self) -> list[str]:
+        return list(map(repr, self.steps))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Compose(_Several):
+    settings: Settings
+
+    def _arguments(self) -> list[str]:
+        default = Settings()
+        values = {field.name: getattr(self.settings, field.name) for field in fields(Settings)}
+        others = [f"{name}={value!r}" for name, value in values.items() if value != getattr(default, name)]
+        return [*super()._arguments(), *others]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _OneOf(_Several):
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return ((self.steps[int(draws.unit() * len(self.steps))],),), draws
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Sometimes(_Several):
+    probability: float
+
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return self._groups if draws.happens(self.probability) else (), draws
+
+    def _arguments(self) -> list[str]:
+        return [f"{self.probability:g}", *super()._arguments()]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _Frozen(_Several):
+    seed: int
+
+    def _drawn(self, draws: Draws) -> tuple[_Groups, Draws]:
+        return self._groups, Draws(np.random.default_rng(self.seed), self)
+
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), f"seed={self.seed}"]

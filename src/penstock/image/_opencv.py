@@ -1,4 +1,4 @@
-"""OpenCV, or an error with the remedy if it is missing.
+"""OpenCV and simplejpeg, or errors with the remedy if they are missing.
 
 The first import of `penstock.image` turns off OpenCV's own threads. Their number is a setting of the whole process. A
 loader has a worker for each core. Each worker makes calls of some tens of microseconds, and OpenCV's threads spin
@@ -7,6 +7,9 @@ these threads, and 160 to 190 us with them. Two workers were slower than one.
 
 A number that was set before, by `cv2.setNumThreads` or `OPENCV_FOR_THREADS_NUM`, stays. `cv2.setNumThreads` after the
 import turns the threads on again.
+
+simplejpeg is libjpeg-turbo in a wheel of 400 kB. See design/0009-decoding.md for the reason not to use OpenCV, which
+has the same library inside.
 """
 
 import os
@@ -28,3 +31,16 @@ except ImportError as error:
 
 if "OPENCV_FOR_THREADS_NUM" not in os.environ and cv2.getNumThreads() == cv2.getNumberOfCPUs():
     cv2.setNumThreads(1)
+
+
+class SimpleJPEGMissingError(PenstockError, ImportError):
+    """simplejpeg cannot be imported."""
+
+
+try:
+    import simplejpeg as simplejpeg
+except ImportError as error:
+    raise SimpleJPEGMissingError(
+        f"penstock.image decodes JPEG with simplejpeg, which cannot be imported ({error}): "
+        "pip install 'penstock[image]'."
+    ) from error

@@ -17,6 +17,9 @@ The tag identifies the boot of the machine and the files. While a machine runs, 
 accepted. So marks with the present tag are trusted. An element with another tag is compared with its CRC at its first
 read. The files of a copied directory are other files; so are the files of a disk after a crash of the machine.
 
+In `rest.bin` a leaf is its shape (int64 an axis), then its bytes in C order. For text, the size of each item in bytes
+(int64) and then the items in UTF-8.
+
 A directory is made under another name, and renamed when it is complete.
 """
 
@@ -46,8 +49,7 @@ from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.plan._fingerprint import Step, change, fingerprint_of
-from penstock.sources._inmemory import seal_size
-from penstock.sources.npy import StridedFile, describe
+from penstock.sources.npy import StridedFile, describe, seal_size
 
 VERSION: Final = 2
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -378,3 +380,41 @@ class MemoryFiles:
                     seal_size(file.fileno())
         files = _files("memory", paths, spec, length, limit)
         self.files = files if folder is not None else replace(files, tag=1)
+
+
+def encode(leaf: ArraySpec, value: Any) -> bytes:
+    """Returns a value of a leaf as bytes."""
+    if leaf.dtype.itemsize:
+        array = np.ascontiguousarray(value, leaf.dtype)
+        return np.array(np.shape(value), "<i8").tobytes() + array.tobytes()
+    # A single text is not converted to an array, which would drop zeros at its end.
+    items = np.asarray(value, object).ravel().tolist() if isinstance(value, np.ndarray) else [value]
+    raw = [item.encode("utf-8", "surrogatepass") if isinstance(item, str) else bytes(item) for item in items]
+    sizes = np.array([*np.shape(value), *map(len, raw)], "<i8")
+    return sizes.tobytes() + b"".join(raw)
+
+
+def value_nbytes(leaf: ArraySpec, value: Any) -> int:
+    """Returns the approximate bytes of a value of a leaf."""
+    if leaf.dtype.itemsize:
+        return int(np.asarray(value, leaf.dtype).nbytes)
+    return sum(map(len, np.asarray(value, object).ravel().tolist()))
+
+
+def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
+    """Returns a value that `encode` wrote, in memory of its own, and its bytes there."""
+    shape = tuple(np.frombuffer(data, "<i8", len(leaf.shape)).tolist())
+    at, count = 8 * len(shape), int(np.prod(shape, dtype=np.int64))
+    if leaf.dtype.itemsize:
+        stop = at + count * leaf.dtype.itemsize
+        return np.frombuffer(bytearray(data[at:stop]), leaf.dtype).reshape(shape), stop
+    sizes = np.frombuffer(data, "<i8", count, at).tolist()
+    at += 8 * count
+    items: list[Any] = []
+    for size in sizes:
+        raw = bytes(data[at : at + size])
+        items.append(raw.decode("utf-8", "surrogatepass") if leaf.dtype.kind == "U" else raw)
+        at += size
+    if not shape:
+        return items[0], at
+    return np.array(items, leaf.dtype.kind).reshape(shape), at

@@ -34,13 +34,20 @@ from penstock.memory._rows import CHUNK_NBYTES, Indices, Leaves, Rows, chunk_cou
 from penstock.plan._cache import ABSENT, HELD, SUSPECT, Asked, OpenCache
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Read, Source, open_source
-from penstock.sources._cachefiles import CacheFiles, has_rows, header, mark_nbytes, row_nbytes
-from penstock.sources._cacherest import decode, encode, value_nbytes
-from penstock.sources._inmemory import mapped, seal_size
+from penstock.sources._cachefiles import (
+    CacheFiles,
+    decode,
+    encode,
+    has_rows,
+    header,
+    mark_nbytes,
+    row_nbytes,
+    value_nbytes,
+)
 from penstock.sources._openfile import LocalFile
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
-from penstock.sources.npy import StridedFile
+from penstock.sources.npy import StridedFile, mapped, seal_size
 
 _log = logging.getLogger("penstock")
 _IS_SET: Final = np.uint64(1)

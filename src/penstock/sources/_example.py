@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._spec import ArraySpec
-from penstock.sources._features import Feature
-from penstock.sources._wire import (
+from penstock.sources._features import (
     ABSENT,
     BYTES,
     FLOAT,
@@ -29,6 +28,7 @@ from penstock.sources._wire import (
     MANY,
     MISSING,
     DamagedError,
+    Feature,
     Found,
     Payloads,
     walk,

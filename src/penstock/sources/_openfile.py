@@ -24,9 +24,8 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
-from penstock.sources._inmemory import is_in_memory
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, read_ranges, reason_of
-from penstock.sources.npy import require_places
+from penstock.sources.npy import is_in_memory, require_places
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -20,7 +20,7 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _etlfiles, _recordindex
-from penstock.sources._etlrecords import LAYOUTS, Layout, unpack
+from penstock.sources._etlfiles import LAYOUTS, Layout, unpack
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed, rows_of
 

@@ -22,9 +22,9 @@ from penstock.image._formats import ImageError
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources import _openfile, _remote
-from penstock.sources._inmemory import is_in_memory
 from penstock.sources._listing import FileList, Paths
 from penstock.sources._openfile import LocalFile
+from penstock.sources.npy import is_in_memory
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -3,21 +3,28 @@
 A `StridedFile` describes an array on disk as a NumPy array describes memory: by start, shape, dtype and strides. So C
 order, Fortran order, and any slice, step or transpose of a memmap are one case. It has a few hundred bytes and travels
 to workers in place of the data.
+
+A file in memory, on tmpfs or without a name, accepts seals, and a file on a disk does not. A file that is sealed
+against shrinking can be read through a mapping without the risk of SIGBUS (`design/0006-limits-of-python-threads.md`).
 """
 
 import ast
+import errno
 import math
 import mmap
 import os
 import re
 import stat
 import struct
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Self, final
+from typing import Any, BinaryIO, Final, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base._errors import SourceError, home_cure
 
@@ -336,3 +343,48 @@ def _check_complete(described: StridedFile, fortran_order: bool, name: str) -> N
         f"the header and {present:,} are there, so {whole}. Whatever wrote it had not finished or failed; "
         f"write it again."
     )
+
+
+if sys.platform == "linux":
+    from fcntl import F_ADD_SEALS, F_GET_SEALS, F_SEAL_SHRINK, fcntl
+
+_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+
+
+def is_in_memory(descriptor: int, offset: int) -> bool:
+    """Whether a byte of a file can be read without a disk; False if the system does not say."""
+    try:
+        return bool(_RWF_NOWAIT) and os.preadv(descriptor, [bytearray(1)], offset, _RWF_NOWAIT) == 1
+    except OSError as error:  # EAGAIN: it is not. EOPNOTSUPP: this file system does not say.
+        return error.errno == errno.EOPNOTSUPP and _seals(descriptor) is not None
+
+
+def seal_size(descriptor: int) -> None:
+    """Seals a file against shrinking, if it accepts seals.
+
+    Args:
+        descriptor: The file, open for writing.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK)
+
+
+def mapped(file: StridedFile) -> npt.NDArray[Any] | None:
+    """Returns the rows of a file that cannot shrink, as an array over a mapping; None for other files.
+
+    The mapping is read-only, and ends with the last view of the array.
+    """
+    with suppress(OSError), open(file.path, "rb", buffering=0) as opened:
+        nbytes = os.fstat(opened.fileno()).st_size
+        if nbytes >= file.extent[1] > file.offset and (_seals(opened.fileno()) or 0) & F_SEAL_SHRINK:
+            memory = mmap.mmap(opened.fileno(), nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            return np.ndarray(file.shape, file.dtype, memory, file.offset, file.strides)
+    return None
+
+
+def _seals(descriptor: int) -> int | None:
+    """Returns the seals of a file; None if it accepts none."""
+    with suppress(OSError):
+        return fcntl(descriptor, F_GET_SEALS) if sys.platform == "linux" else None
+    return None
