@@ -8,7 +8,7 @@ floor and the engine take turns of 50 ms within it, 40 times, and the median tur
 of a batch into its own array. Three batches are submitted ahead.
 
 Contenders: `floor` is `np.take` of a `np.memmap` into four buffers that are made once, in the consumer's thread;
-`floor_memory` the same from an array. `auto`, `mapped` and `read` are the engine with the modes of `Engine.file`, and
+`floor_memory` the same from an array. `auto`, `mapped` and `read` are the engine as a loader opens the file, through a mapping and with `pread`, and
 `memory` is the engine over an array, each on two threads. A column `..., part` is the speed over that of its floor.
 `CPU, part` is the processor time of all threads over that of the floor.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from _harness import Array, Numbers, Options, Target, bench_dir, run, value
 
 from penstock.native import Engine, Source
+from penstock.sources._mapped import mapping_options
 
 _SIZES = {"pairs of 60 kB": (60_000, 32, 6_000), "8 kB": (8192, 256, 40_000), "2 kB": (2048, 256, 150_000)}
 _SIZES |= {"784 B": (784, 256, 300_000), "84 B": (84, 256, 1_000_000)}
@@ -101,12 +102,14 @@ def _measure(name: str) -> Numbers:
     mapped = np.memmap(path, np.uint8, "r", shape=(case.count, case.nbytes))
     array = np.fromfile(path, np.uint8).reshape(case.count, case.nbytes)
     engines = {mode: Engine(2) for mode in ("memory", "auto", "mapped", "read")}
-    modes = {"auto": "auto", "mapped": True, "read": False}
+    modes = {"auto": mapping_options(case.nbytes, True, path.stat().st_size), "mapped": (True, 0), "read": (False, 0)}
     contenders: dict[str, Batches] = {"floor": case.floor(mapped), "floor_memory": case.floor(array)}
     for mode, engine in engines.items():
         source = engine.memory(array)
         if mode != "memory":
-            source = engine.file(path, 0, case.count, case.nbytes, mapped=modes[mode])
+            mapped, give_back_nbytes = modes[mode]
+            options = {"mapped": mapped, "give_back_nbytes": give_back_nbytes}
+            source = engine.file(path, 0, case.count, case.nbytes, **options)
         contenders[mode] = case.engine(engine, source)
     turns: dict[str, list[tuple[float, float]]] = {each: [] for each in contenders}
     for _ in range(_TURNS):

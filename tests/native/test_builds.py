@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import numpy as np, penstock
 from penstock import native
-from penstock.native import _options
 batches = list(penstock.from_arrays(np.arange(100)).shuffle().batch(10).loader(executor="threads"))
 assert sorted(np.concatenate(batches)) == list(range(100))
 print(native.implementation(), penstock.__file__)

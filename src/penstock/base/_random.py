@@ -32,6 +32,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import native
+
 EXACT_LIMIT: Final = 4096
 """Longest stretch (in positions) that is permuted by sorting random words, exactly uniformly."""
 
@@ -46,9 +48,7 @@ ROUND_COUNT: Final = 10
 
 _CACHED_BLOCKS_PER_CALL: Final = 4
 _CHUNK_LENGTH: Final = 16384
-_FOLD: Final = np.uint64(32)
 _WATCHED_SEED: Final = 0x57A7C4ED
-_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
 _Words = NDArray[np.uint64]
 _Positions = NDArray[np.int64]
@@ -124,7 +124,8 @@ class _Order:
         self.block_length = BLOCK_LENGTH // window * window if self.is_exact else BLOCK_LENGTH
         self._draws_key = _key("draws", *name)
         self._salt = words[1:2]
-        self._rounds = tuple(zip(words[2::2] | np.uint64(1), words[3::2], strict=True))
+        self._rounds = words[2:].copy()
+        self._rounds[::2] |= np.uint64(1)
 
     def block_bounds(self, position: int) -> tuple[int, int]:
         """Gives the positions `[start, stop)` of the block that holds `position`."""
@@ -207,48 +208,10 @@ class _Order:
         return images
 
     def _walk(self, values: _Words, n: int, tweaks: _Words) -> _Words:
-        """Applies the network to values in `[0, n)` until each is in `[0, n)` again: the cycle walking."""
+        """Replaces values in `[0, n)` by their images under the Feistel network."""
         a = math.isqrt(n - 1) + 1
-        b = -(-n // a)
-        out = self._network(values, a, b, tweaks)
-        outside = np.flatnonzero(out >= n) if a * b > n else np.empty(0, np.intp)
-        while outside.size:
-            again = self._network(out[outside], a, b, tweaks if tweaks.size == 1 else tweaks[outside])
-            out[outside] = again
-            outside = outside[again >= n]
-        return out
-
-    def _network(self, values: _Words, a: int, b: int, tweaks: _Words) -> _Words:
-        """Permutes `[0, a * b)`, `a` and `b` at most 2**31; `tweaks` has shape (1,) or (k,).
-
-        A value is a pair (left, right) in `[0, a) x [0, b)`. Rounds in turn add a keyed hash of one to the
-        other, modulo `a` or `b`; as each can be subtracted again, the whole is a bijection. The hash is a
-        keyed multiplication and addition, a fold, a second multiplication, and its upper 32 bits scaled down
-        to the modulus.
-        """
-        moduli = (np.uint64(a), np.uint64(b))
-        left = values // moduli[1]
-        right = values - left * moduli[1]
-        hashed, spare = np.empty_like(values), np.empty_like(values)
-        source, target = right, left
-        for i, (multiplier, addend) in enumerate(self._rounds):
-            modulus = moduli[i % 2]
-            np.multiply(source, multiplier, out=hashed)
-            np.add(hashed, tweaks * multiplier + addend, out=hashed)
-            np.right_shift(hashed, _FOLD, out=spare)
-            np.bitwise_xor(hashed, spare, out=hashed)
-            np.multiply(hashed, _ODD, out=hashed)
-            np.right_shift(hashed, _FOLD, out=hashed)
-            np.multiply(hashed, modulus, out=hashed)
-            np.right_shift(hashed, _FOLD, out=hashed)
-            np.add(target, hashed, out=target)
-            # Below the modulus this difference wraps to a huge number, so the minimum is the remainder.
-            np.subtract(target, modulus, out=hashed)
-            np.minimum(target, hashed, out=target)
-            source, target = target, source
-        np.multiply(left, moduli[1], out=left)
-        np.add(left, right, out=left)
-        return left
+        native.permute(values, n, a, -(-n // a), tweaks, self._rounds)
+        return values
 
 
 def _image(positions: _Positions, n: int, seed: int, epoch: int, window: int) -> _Positions:

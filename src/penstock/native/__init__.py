@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.native import _numpy
 from penstock.native._dtypes import can_convert as can_convert, conversion as conversion
 from penstock.native._errors import CopyError as CopyError
-from penstock.native._options import Mapped as Mapped, file_options
 
 if TYPE_CHECKING:
     _implementation = _numpy
@@ -74,6 +73,22 @@ def copy(copies: Iterable[tuple[Any, ...]]) -> None:
 def announce(source: Source, rows: NDArray[np.int64]) -> None:
     """Tells the kernel, on the calling thread, that these rows of a file will be read."""
     _implementation.announce_now(source, rows)
+
+
+def permute(
+    values: NDArray[np.uint64], n: int, a: int, b: int, tweaks: NDArray[np.uint64], rounds: NDArray[np.uint64]
+) -> None:
+    """Replaces values in `[0, n)` by their images under a keyed bijection, without the GIL.
+
+    Args:
+        values: Shape (k,), each below `n`; overwritten.
+        n: Length of the range.
+        a: `a` and `b`, at most 2**31, are the sizes of the halves, `n <= a * b`.
+        b: See `a`.
+        tweaks: Shape (k,), or (1,) for all values.
+        rounds: A multiplier and an addend for each round of the network, shape (2 * rounds,).
+    """
+    _implementation.permute_now(values, n, a, b, tweaks, rounds)
 
 
 @final
@@ -136,7 +151,8 @@ class Engine(_implementation.Engine):
         row_nbytes: int,
         row_stride: int | None = None,
         *,
-        mapped: Mapped = "auto",
+        mapped: bool = True,
+        give_back_nbytes: int = 0,
         inner: tuple[int, Sequence[int], Sequence[int]] | None = None,
         name: object = None,
     ) -> Source:
@@ -148,9 +164,8 @@ class Engine(_implementation.Engine):
             count: Elements.
             row_nbytes: Bytes of an element.
             row_stride: Bytes from one element to the next, also fewer than `row_nbytes` (windows) or negative.
-            mapped: True to read through a mapping, False with `pread`. `"auto"`: `pread` for rows of 32 KiB and more.
-                For smaller rows a mapping, which keeps its pages if the file is at most a quarter of the memory that
-                the process may use, and otherwise gives them back again and again.
+            mapped: True to read through a mapping, False with `pread`.
+            give_back_nbytes: Whenever this number of bytes was copied, the mapping gives its pages back; 0 for never.
             inner: For elements that are not contiguous: item size, shape and strides in bytes.
             name: For errors; the path if None.
 
@@ -161,9 +176,6 @@ class Engine(_implementation.Engine):
         if item_nbytes * int(np.prod(shape, dtype=np.int64)) != row_nbytes:
             raise ValueError(f"elements of {item_nbytes} x {tuple(shape)} bytes do not have {row_nbytes} bytes")
         fd, path_or_none = (path, None) if isinstance(path, int) else (-1, os.fspath(path))
-        is_mapped, give_back_nbytes = file_options(
-            mapped, row_nbytes, inner is None, os.stat(path).st_size if mapped == "auto" else 0
-        )
         return _implementation.file_source(
             path_or_none,
             fd,
@@ -173,7 +185,7 @@ class Engine(_implementation.Engine):
             item_nbytes,
             tuple(shape),
             tuple(strides),
-            is_mapped,
+            mapped,
             give_back_nbytes,
             path if name is None else name,
         )

@@ -22,6 +22,46 @@ Bytes = NDArray[np.uint8]
 Rows = NDArray[np.int64]
 
 
+_FOLD: Final = np.uint64(32)
+_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
+
+Words = NDArray[np.uint64]
+
+
+def permute_now(values: Words, n: int, a: int, b: int, tweaks: Words, rounds: Words) -> None:
+    """See `permute`. A value that leaves `[0, n)` goes through the network again, until it is back."""
+    values[...] = _network(values, a, b, tweaks, rounds)
+    outside = np.flatnonzero(values >= n)
+    while outside.size:
+        again = _network(values[outside], a, b, tweaks if tweaks.size == 1 else tweaks[outside], rounds)
+        values[outside] = again
+        outside = outside[again >= n]
+
+
+def _network(values: Words, a: int, b: int, tweaks: Words, rounds: Words) -> Words:
+    """Permutes `[0, a * b)`, `a` and `b` at most 2**31; `tweaks` has shape (1,) or (k,).
+
+    A value is a pair (left, right) in `[0, a) x [0, b)`. Rounds in turn add a keyed hash of one to the
+    other, modulo `a` or `b`; as each can be subtracted again, the whole is a bijection. The hash is a
+    keyed multiplication and addition, a fold, a second multiplication, and its upper 32 bits scaled down
+    to the modulus.
+    """
+    moduli = (np.uint64(a), np.uint64(b))
+    left = values // moduli[1]
+    right = values - left * moduli[1]
+    source, target = right, left
+    for i, (multiplier, addend) in enumerate(rounds.reshape(-1, 2)):
+        modulus = moduli[i % 2]
+        hashed = source * multiplier + (tweaks * multiplier + addend)
+        hashed ^= hashed >> _FOLD
+        hashed = ((hashed * _ODD >> _FOLD) * modulus) >> _FOLD
+        target += hashed
+        # Below the modulus this difference wraps to a huge number, so the minimum is the remainder.
+        np.minimum(target, target - modulus, out=target)
+        source, target = target, source
+    return left * moduli[1] + right
+
+
 class Source:
     """Elements that can be copied, see `Engine.memory`, `Engine.file` and `Engine.ragged`."""
 

@@ -230,6 +230,18 @@ class Engine {
     Stats stats_{};
 };
 
+// ---------------------------------------------------------------------------------------------- permutations
+
+// A bijection on [0, n), n <= a * b: a Feistel network with a multiplier and an addend a round.
+struct Permutation {
+    uint64_t n, a, b; // a and b at most 2**31
+    const uint64_t *words;
+    size_t rounds;
+};
+
+// Replaces values in [0, n) by their images. `tweaks`: a word for each value, or one for all.
+void permute(uint64_t *values, int64_t count, const Permutation &key, const uint64_t *tweaks, bool is_one);
+
 int64_t now_ns();
 
 // Counts forks: a child has the memory of its parent, without the threads. Called once.

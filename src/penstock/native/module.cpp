@@ -6,6 +6,7 @@
 
 #include "core.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -797,6 +798,48 @@ PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     Py_RETURN_NONE;
 }
 
+// An array of 64-bit words.
+struct Words {
+    Py_buffer view = {};
+    bool take(PyObject *array, int flags) {
+        if (PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | flags) != 0) {
+            return false;
+        }
+        if (view.itemsize != 8) {
+            PyErr_SetString(PyExc_TypeError, "expected an array of 64-bit numbers");
+        }
+        return view.itemsize == 8;
+    }
+    ~Words() { PyBuffer_Release(&view); }
+    uint64_t *data() const { return static_cast<uint64_t *>(view.buf); }
+    int64_t count() const { return view.len / 8; }
+};
+
+PyObject *permute_now(PyObject *, PyObject *args) {
+    PyObject *values_object, *tweaks_object, *words_object;
+    unsigned long long n, a, b;
+    if (!PyArg_ParseTuple(args, "OKKKOO", &values_object, &n, &a, &b, &tweaks_object, &words_object)) {
+        return nullptr;
+    }
+    Words values, tweaks, words;
+    if (!values.take(values_object, PyBUF_WRITABLE) || !tweaks.take(tweaks_object, 0) || !words.take(words_object, 0)) {
+        return nullptr;
+    }
+    const uint64_t most = UINT64_C(1) << 31;
+    bool is_one = tweaks.count() == 1;
+    bool is_inside = std::all_of(values.data(), values.data() + values.count(), [n](uint64_t each) { return each < n; });
+    if (a == 0 || b == 0 || a > most || b > most || n > a * b || !is_inside ||
+        (!is_one && tweaks.count() != values.count())) {
+        PyErr_SetString(PyExc_ValueError, "these are no values of a permutation");
+        return nullptr;
+    }
+    Permutation key = {n, a, b, words.data(), static_cast<size_t>(words.count() / 2)};
+    Py_BEGIN_ALLOW_THREADS;
+    permute(values.data(), values.count(), key, tweaks.data(), is_one);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 // ---------------------------------------------------------------------------------------------- the engine's life
 
 bool close_engine(PyEngine *self, int64_t deadline) {
@@ -921,6 +964,7 @@ PyType_Spec source_spec = {"penstock.native._engine.Source", sizeof(PySource), 0
 PyMethodDef module_methods[] = {
     {"copy_now", copy_now, METH_O, nullptr},
     {"announce_now", as_method(announce_now), METH_FASTCALL, nullptr},
+    {"permute_now", permute_now, METH_VARARGS, nullptr},
     {"memory_source", memory_source, METH_VARARGS, nullptr},
     {"file_source", file_source, METH_VARARGS, nullptr},
     {"ragged_source", ragged_source, METH_VARARGS, nullptr},

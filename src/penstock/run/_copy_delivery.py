@@ -276,4 +276,4 @@ def _opened(number: int, array: Any) -> Source:
     """The engine's source of an array, named by its number."""
     if isinstance(array, np.ndarray):
         return Engine.memory(array, name=number)
-    return file_source(array, 0, mapped="auto", name=number)
+    return file_source(array, 0, may_map=True, name=number)

@@ -23,6 +23,7 @@ from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._openfile import stamp
+from penstock.sources._mapped import mapping_options
 from penstock.sources.npy import StridedFile
 
 
@@ -122,13 +123,13 @@ class FileRows:
                 if self._is_closed:
                     where = self.handle.describe(element)
                     raise SourceError(f"{where} cannot be read: {self.handle.path} was closed.")
-                source = self._source = self._source or file_source(self.handle, element, mapped=False)
+                source = self._source = self._source or file_source(self.handle, element, may_map=False)
         require_same(self.handle, element)
         return source
 
 
-def file_source(file: StridedFile, element: int, *, mapped: native.Mapped, name: object = None) -> native.Source:
-    """Opens an array in a file for the copy engine.
+def file_source(file: StridedFile, element: int, *, may_map: bool, name: object = None) -> native.Source:
+    """Opens an array in a file for the copy engine: with `pread`, or with what is fastest if it may be mapped.
 
     Raises:
         SourceError: The file is gone, or shorter than its array. Names the element.
@@ -140,6 +141,7 @@ def file_source(file: StridedFile, element: int, *, mapped: native.Mapped, name:
             raise file.is_shorter(element, size)
         name = file.path if name is None else name
         places = file.offset, file.shape[0], file.row_nbytes, file.strides[0]
+        mapped, give_back_nbytes = mapping_options(file.row_nbytes, inner is None, size) if may_map else (False, 0)
         return native.Engine.file(file.path, *places, mapped=mapped, inner=inner, name=name)
     except SourceError:
         raise

@@ -4,11 +4,9 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from penstock.report._cgroups import control_groups
-
-Mapped = bool | Literal["auto"]
 
 RESIDENT_SHARE: Final = 0.25
 """A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
@@ -20,28 +18,20 @@ GIVE_BACK_NBYTES: Final = 16 << 20
 _LIMIT_FILES: Final = {2: "memory.max", 1: "memory.limit_in_bytes"}
 
 
-class FileOptions(NamedTuple):
-    """How the engine reads one source."""
-
-    is_mapped: bool
-    give_back_nbytes: int
-    """0: the mapping keeps its pages."""
-
-
-def file_options(mapped: Mapped, row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> FileOptions:
-    """Chooses between a mapping and `pread`.
+def mapping_options(row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> tuple[bool, int]:
+    """Chooses between a mapping and `pread` for a file whose rows are copied into batches.
 
     Args:
-        mapped: True for a mapping that keeps its pages, False for `pread`, `"auto"` for the faster of those that fit.
         row_nbytes: Bytes of an element.
         is_contiguous: Whether an element is one piece of the file. If not, a mapping is faster for any size.
         file_nbytes: Size of the file.
+
+    Returns:
+        `(mapped, give_back_nbytes)`, see `Engine.file`.
     """
-    if mapped != "auto":
-        return FileOptions(mapped, 0)
     if is_contiguous and row_nbytes >= LARGE_ROW_NBYTES:
-        return FileOptions(False, 0)
-    return FileOptions(True, 0 if file_nbytes <= RESIDENT_SHARE * usable_nbytes() else GIVE_BACK_NBYTES)
+        return False, 0
+    return True, 0 if file_nbytes <= RESIDENT_SHARE * usable_nbytes() else GIVE_BACK_NBYTES
 
 
 @functools.cache
