@@ -216,6 +216,7 @@ class Engine {
     bool run(const Part &part, uint8_t *scratch, size_t *failed_task, Failure *failure);
     Job *find(int64_t number);
     void thread_ends();
+    void spin();
 
     const int thread_count_;
     std::mutex mutex_;
@@ -227,6 +228,7 @@ class Engine {
     int alive_ = 0, idle_ = 0, waiting_ = 0;
     bool is_closing_ = false, has_advisers_ = false;
     int64_t last_number_ = INT64_MIN;
+    std::atomic<int64_t> ended_count_{0}; // jobs that ended; read without the mutex
     Stats stats_{};
 };
 

@@ -24,6 +24,15 @@ constexpr size_t MAX_ADVICES = 64;
 constexpr int ADVISER_COUNT = 2;
 constexpr size_t STACK_NBYTES = 512 << 10;
 
+#if defined(__x86_64__) || defined(__i386__)
+#define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ __volatile__("yield")
+#else
+#define PAUSE() ((void)0)
+#endif
+constexpr int64_t SPIN_NS = 20'000;
+
 std::chrono::steady_clock::time_point time_point(int64_t ns) {
     return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
 }
@@ -183,6 +192,7 @@ void Engine::copy_loop() {
         if (job->is_done()) {
             stats_.nbytes += job->has_failed || job->is_cancelled ? 0 : job->nbytes;
             stats_.jobs++;
+            ended_count_.fetch_add(1, std::memory_order_release);
             if (waiting_ > 0) {
                 done_.notify_all();
             }
@@ -204,8 +214,9 @@ bool Engine::submit(Job *job) {
         return true;
     }
     pending_.push_back(job);
-    int64_t parts = 1 + job->nbytes / PART_NBYTES;
-    for (int64_t i = 0; i < std::min<int64_t>(parts, idle_); i++) {
+    // One thread that is awake takes job after job. The others are woken by a caller that has to wait (`wait`): until
+    // then the training step needs the processors, and one more thread would take one away from it.
+    if (idle_ == thread_count_) {
         work_.notify_one();
     }
     return true;
@@ -221,9 +232,17 @@ Job *Engine::find(int64_t number) {
     return nullptr;
 }
 
+// Waits for the end of any job for as long as falling asleep and being woken would take.
+void Engine::spin() {
+    const int64_t seen = ended_count_.load(std::memory_order_acquire), until_ns = now_ns() + SPIN_NS;
+    while (ended_count_.load(std::memory_order_acquire) == seen && now_ns() < until_ns) {
+        PAUSE();
+    }
+}
+
 Waited Engine::wait(int64_t number, int64_t until_ns, Job **found) {
     std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
+    for (bool has_spun = false;;) {
         Job *job = find(number);
         if (job == nullptr || job->is_cancelled || (is_closing_ && !job->is_done())) {
             return Waited::UNKNOWN;
@@ -235,6 +254,16 @@ Waited Engine::wait(int64_t number, int64_t until_ns, Job **found) {
         }
         if (until_ns <= 0 || now_ns() >= until_ns) {
             return Waited::TIMEOUT;
+        }
+        if (!has_spun) {
+            has_spun = true;
+            lock.unlock();
+            spin();
+            lock.lock();
+            continue;
+        }
+        for (size_t i = 0; i < pending_.size() && static_cast<int>(i) < idle_; i++) {
+            work_.notify_one();
         }
         waiting_++;
         wait_until(done_, lock, until_ns);
