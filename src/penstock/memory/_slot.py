@@ -35,6 +35,12 @@ class SlotLayout:
             place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
         )
         """Whether every leaf is an array with a place in the slot, so no object and no scalar."""
+        self.views = None
+        """If leaves have places and sizes that never vary, for each: shape, dtype and place."""
+        if self.has_arrays_alone and not any(leaf.varies for leaf in spec.leaves):
+            self.views = [
+                (leaf.shape, leaf.dtype, place) for leaf, place in zip(spec.leaves, self._places, strict=True)
+            ]
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -55,6 +61,8 @@ class SlotLayout:
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
         """Returns the element in a slot: views of `root`, cut to the used extent, and Python objects."""
+        if self.views is not None:
+            return [np.ndarray(shape, dtype, root, place) for shape, dtype, place in self.views]
         leaves: list[Any] = []
         for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
             array, extent = filled.arrays[number], filled.extents[number]

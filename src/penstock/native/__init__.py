@@ -158,6 +158,8 @@ class Engine(_implementation.Engine):
     ) -> Source:
         """Makes a source of rows in a file. Sources in the same file share its descriptor and its mapping.
 
+        If the file is deleted or replaced by another of its name, copies fail with ESTALE.
+
         Args:
             path: The file, or an open descriptor, which is duplicated.
             offset: Byte of the file at which element 0 starts.

@@ -4,6 +4,7 @@ One thread executes the jobs in their order. It needs the interpreter for every 
 nothing.
 """
 
+import errno
 import os
 import threading
 import time
@@ -112,8 +113,11 @@ def file_source(
         raise ValueError("elements would lie before the file's first byte, or too far behind it")
     file = os.dup(fd) if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     dtype = np.dtype((np.void, item_nbytes))
+    has_name = os.fstat(file).st_nlink > 0
 
     def read(row: int) -> Bytes:
+        if has_name and not os.fstat(file).st_nlink:
+            raise CopyError(name, row, errno.ESTALE, nbytes, 0)
         data = bytearray(nbytes)
         view = memoryview(data)
         start = found = offset + row * stride + low

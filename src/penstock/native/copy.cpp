@@ -223,7 +223,11 @@ bool fail_first(const Task &task, int64_t begin, int64_t end, int64_t size, Fail
 // Whether the file is still long enough, after a copy. While a file becomes shorter, the kernel gives zeros for what
 // lies behind the new end in the last page (or in a larger piece of the cache), to mappings and to `pread`.
 bool has_all(const Task &task, int64_t begin, int64_t end, Failure *failure) {
-    int64_t size = task.source->file->nbytes();
+    int64_t size = task.source->file->named_nbytes();
+    if (size < 0) {
+        *failure = {task.rows[begin / task.steps_per_row], errno, task.source->layout.nbytes, 0};
+        return false;
+    }
     return size >= task.high || !fail_first(task, begin, end, size, failure);
 }
 

@@ -79,13 +79,17 @@ class File {
     // Counts bytes copied from the mapping; unmaps its pages (they stay cached) every `limit` bytes.
     void delivered(int64_t nbytes, int64_t limit);
     int64_t nbytes() const; // now; -1 and errno if the kernel does not say
+    // As `nbytes`, for a file that still has a name: -1 and ESTALE if it was deleted, or replaced, since it was opened.
+    int64_t named_nbytes() const;
     int fd() const { return fd_; }
 
   private:
     File() = default;
+    int64_t stat(bool needs_name) const;
     std::atomic<int64_t> references_{1};
     std::atomic<int64_t> delivered_{0};
     int fd_ = -1;
+    bool has_name_ = true; // when it was opened; files in memory have none
     dev_t device_ = 0;
     ino_t inode_ = 0;
     std::mutex mutex_;

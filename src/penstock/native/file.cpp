@@ -49,6 +49,7 @@ File *File::open(const char *path, int fd) {
     }
     File *file = new File();
     file->fd_ = own;
+    file->has_name_ = status.st_nlink > 0;
     file->device_ = status.st_dev;
     file->inode_ = status.st_ino;
     g_files.push_back(file);
@@ -108,9 +109,17 @@ void File::delivered(int64_t nbytes, int64_t limit) {
     madvise(mapping_, mapped_nbytes_, MADV_DONTNEED); // readers meanwhile fault their pages in again
 }
 
-int64_t File::nbytes() const {
+int64_t File::nbytes() const { return stat(false); }
+
+int64_t File::named_nbytes() const { return stat(has_name_); }
+
+int64_t File::stat(bool needs_name) const {
     struct stat status;
     if (fstat(fd_, &status) != 0) {
+        return -1;
+    }
+    if (needs_name && status.st_nlink == 0) {
+        errno = ESTALE;
         return -1;
     }
     if (S_ISREG(status.st_mode)) {

@@ -78,8 +78,7 @@ class CopyDelivery(DeliveryBase):
         self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
         self._engine = Engine(thread_count)
         try:
-            files = {array.path: array for array in copies.arrays if isinstance(array, StridedFile)}
-            self._files = tuple(files.values())
+            self._has_files = any(isinstance(array, StridedFile) for array in copies.arrays)
             self._sources = [_opened(*numbered) for numbered in enumerate(copies.arrays)]
         except BaseException:
             self._engine.close(0.0)
@@ -141,15 +140,11 @@ class CopyDelivery(DeliveryBase):
         free, views = self.ring.free, self._views
         while free:
             if not self._ahead:
-                self._compute(self._program.next_position(*self._pending[-1][0]))
-            position, row_count, copies = self._ahead[0]
-            try:
-                for file in self._files:
-                    require_same(file, int(copies[0][2][0]))
-            except PenstockError as error:
-                if self._pending:
+                try:
+                    self._compute(self._program.next_position(*self._pending[-1][0]))
+                except PenstockError:
                     return  # the batches before it come first; `_start` raises the error in its place
-                raise _in_batch(error, position) from None
+            position, row_count, copies = self._ahead.popleft()
             slot = free.pop()
             parts = []
             for array, leaf, rows, places, first in copies:
@@ -161,10 +156,14 @@ class CopyDelivery(DeliveryBase):
             self._job += 1
             self._engine.submit(self._job, parts)
             self._pending.append((position, slot, self._job))
-            self._ahead.popleft()
 
     def _compute(self, position: Position) -> None:
-        """Computes the copies of the next batches of an epoch, and announces their reads."""
+        """Computes the copies of the next batches of an epoch, and announces their reads.
+
+        Raises:
+            SourceError: A file is gone, or was replaced since the dataset was made. The engine goes on with the file
+                that it opened, so batches computed before are right.
+        """
         epoch, index = position
         program = self._program
         rows = max(1, program.rows_per_batch)
@@ -175,12 +174,16 @@ class CopyDelivery(DeliveryBase):
         full, last = self._row_count(position), self._row_count((epoch, index + count - 1))
         counts = [full] * (count - 1) + [last]  # the last batch of an epoch alone may be shorter
         positions = [(epoch, index + number) for number in range(count)]
-        self._ahead = deque(zip(positions, counts, batches, strict=True))
-        for number, array in enumerate(self._copies.arrays if self._files else ()):
+        for number, array in enumerate(self._copies.arrays if self._has_files else ()):
             if isinstance(array, StridedFile):
                 rows_of = [copy[2] for copies in batches for copy in copies if copy[0] == number]
                 if rows_of:
+                    try:
+                        require_same(array, int(rows_of[0][0]))
+                    except PenstockError as error:
+                        raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
+        self._ahead = deque(zip(positions, counts, batches, strict=True))
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
@@ -210,11 +213,12 @@ class CopyDelivery(DeliveryBase):
             silent_count = silent_count + 1 if now == before else 0
             before = now
             if silent_count >= 4:
+                paths = {array.path for array in self._copies.arrays if isinstance(array, StridedFile)}
                 try:
                     raise DeadlineError(
                         f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch "
                         f"{position[1]} of epoch {position[0]}. It is read from "
-                        f"{', '.join(file.path for file in self._files) or 'memory'}. If the disk is that slow, raise "
+                        f"{', '.join(sorted(paths)) or 'memory'}. If the disk is that slow, raise "
                         "timeout_s. The loader is closed; a thread that never returns from a read stays behind."
                     )
                 finally:

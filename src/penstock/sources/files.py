@@ -8,6 +8,7 @@ engine owns a descriptor, and each call holds the source while it runs. So `clos
 call under way has ended, and no read goes to another file with the same number. Opening and closing take a lock.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ from penstock import native
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
-from penstock.sources._openfile import stamp
 from penstock.sources._mapped import mapping_options
+from penstock.sources._openfile import stamp
 from penstock.sources.npy import StridedFile
 
 
@@ -142,7 +143,9 @@ def file_source(file: StridedFile, element: int, *, may_map: bool, name: object 
         name = file.path if name is None else name
         places = file.offset, file.shape[0], file.row_nbytes, file.strides[0]
         mapped, give_back_nbytes = mapping_options(file.row_nbytes, inner is None, size) if may_map else (False, 0)
-        return native.Engine.file(file.path, *places, mapped=mapped, inner=inner, name=name)
+        return native.Engine.file(
+            file.path, *places, mapped=mapped, give_back_nbytes=give_back_nbytes, inner=inner, name=name
+        )
     except SourceError:
         raise
     except OSError as error:
@@ -165,6 +168,11 @@ def require_same(file: StridedFile, element: int) -> None:
 
 def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
     """The error of an element that could not be read, as users read it."""
+    if error.errno == errno.ESTALE:
+        try:
+            require_same(file, error.element)
+        except SourceError as found:
+            return found
     if error.errno:
         return file.is_unreadable(error.element, error)
     return file.is_shorter(error.element, os.stat(file.path).st_size)
