@@ -459,6 +459,7 @@ class Loader(NoArray):
 
     def _take(self, iterator: "_Epoch") -> Tree:
         """Returns the next batch for an iterator; raises StopIteration after the last of its epoch."""
+        entered_at = time.perf_counter()
         try:
             if iterator.is_over:
                 raise StopIteration
@@ -468,7 +469,6 @@ class Loader(NoArray):
                     "Make a second loader to iterate twice at once."
                 )
             delivery = self._delivery or self._running()
-            entered_at = self._counters.entered()
             epoch, position = self._at
             batch = delivery.take(self._at, self._options.timeout_s)
             if batch is END_OF_EPOCH:
@@ -484,8 +484,9 @@ class Loader(NoArray):
                 self._end_epoch(epoch)
                 self._at = (self._next_epoch(), 0)
                 raise StopIteration
-            left_at = self._counters.left(entered_at, self._started_at)
-            self._cpus = self._cpus or self._cpus_now()
+            left_at = self._counters.delivered(entered_at, self._started_at)
+            if self._cpus is None:
+                self._cpus = self._cpus_now()
             if left_at >= self._peak.due_s:
                 self._peak.look(delivery.pids())
             self._resumes = False
@@ -498,7 +499,7 @@ class Loader(NoArray):
             return batch
         except Exception as error:  # a failed epoch is over; the loader can begin another
             if not isinstance(error, StopIteration):
-                self._counters.failed()
+                self._counters.failed(entered_at)
                 self._tell_cure(error)
             iterator.is_over = True
             raise

@@ -228,6 +228,8 @@ def _image(positions: _Positions, n: int, seed: int, epoch: int, window: int) ->
     low, high = int(positions.min()), int(positions.max())
     if low < 0 or high >= n:
         raise IndexError(f"Positions {low} to {high} were asked of an order of {n} positions.")
+    if positions.size >= BLOCK_LENGTH:
+        return order.compute(positions)
     starts = np.unique((positions + order.shift) // order.block_length)
     if starts.size > _CACHED_BLOCKS_PER_CALL:
         return order.compute(positions)

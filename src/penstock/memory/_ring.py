@@ -72,7 +72,7 @@ class Ring:
         self._spec = spec
         self._structure = spec.structure
         self.slot_count = slot_count
-        self._spare_count = spare_count
+        self._most_leases = slot_count - spare_count
         self._on_free = on_free
         self.file: MemoryFile | None = None
         """The memory, for workers in other processes to map; None if it is not shared."""
@@ -118,10 +118,11 @@ class Ring:
         """Hands a filled slot to the user: as a lease, or as a copy if too few slots would remain."""
         if self._inherited:
             self._drop_inherited()
-        is_lease = self._has_room()
+        leases = self._leases
+        is_lease = len(leases) < self._most_leases
         if not is_lease and gc.isenabled():
             gc.collect(0)  # some 50 us; copying some megabytes into fresh memory takes milliseconds
-            is_lease = self._has_room()
+            is_lease = len(leases) < self._most_leases
         rows = self._rows  # before the root: `release`, on another thread, drops them in the other order
         memory = self.memory
         if memory is None:
@@ -139,17 +140,13 @@ class Ring:
             # Last of all. An interrupt before it leaves a slot for `reclaim`; one after it leaves a lease that ends.
             self._lease_count += 1
             # The callback holds the queues and not the ring: a batch that outlives its loader keeps the mapping only.
-            queues = self._leases, self.free, self._on_free, self.interrupts
+            queues = leases, self.free, self._on_free, self.interrupts
             back = functools.partial(_return_slot, *queues, slot, self._lease_count)
-            self._leases[self._lease_count] = slot, weakref.ref(root, back)
+            leases[self._lease_count] = slot, weakref.ref(root, back)
         else:
             self.copied_count += 1
             self.give_back(slot)
         return batch
-
-    def _has_room(self) -> bool:
-        """Returns whether enough slots remain after one more lease."""
-        return self.slot_count - len(self._leases) - 1 >= self._spare_count
 
     def reclaim(self, busy: set[int]) -> None:
         """Frees each slot that is neither free nor leased nor busy. No other thread fills or hands out slots meanwhile.

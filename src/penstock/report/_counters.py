@@ -23,29 +23,16 @@ class Counters:
     cpu_s: float = 0.0
     """CPU time of this process between the first batch of an epoch and its last, all threads."""
     _left_at: float = field(default=0.0, repr=False)
-    _entered_at: float = field(default=0.0, repr=False)
     _cpu_began_s: float | None = field(default=None, repr=False)
 
-    def entered(self) -> float:
-        """The consumer asks for a batch. Returns the time."""
-        now = time.perf_counter()
-        if self._left_at:
-            used_s = now - self._left_at
+    def delivered(self, entered_at: float, started_at: float) -> float:
+        """The consumer has the batch that it asked for at `entered_at`. Returns the time."""
+        left_at, self._left_at = self._left_at, time.perf_counter()
+        if left_at:
+            used_s = entered_at - left_at
             self.use_s += used_s
             if used_s > self.longest_use_s:
                 self.longest_use_s = used_s
-        self._entered_at = now
-        return now
-
-    def failed(self) -> None:
-        """The consumer got an error instead of a batch."""
-        if self._entered_at:
-            self.wait_s += time.perf_counter() - self._entered_at
-        self._entered_at = self._left_at = 0.0
-
-    def left(self, entered_at: float, started_at: float) -> float:
-        """The consumer has its batch. Returns the time."""
-        self._left_at, self._entered_at = time.perf_counter(), 0.0
         if self.first_batch_s is None:
             self.first_batch_s = self._left_at - started_at
         else:
@@ -57,6 +44,11 @@ class Counters:
             self._cpu_began_s = time.process_time()
         self.batches += 1
         return self._left_at
+
+    def failed(self, entered_at: float) -> None:
+        """The consumer got an error instead of the batch that it asked for at `entered_at`."""
+        self.wait_s += time.perf_counter() - entered_at
+        self._left_at = 0.0
 
     def copy(self) -> "Counters":
         """Returns the present numbers."""
