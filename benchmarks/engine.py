@@ -8,9 +8,9 @@ floor and the engine take turns of 50 ms within it, 40 times, and the median tur
 of a batch into its own array. Three batches are submitted ahead.
 
 Contenders: `floor` is `np.take` of a `np.memmap` into four buffers that are made once, in the consumer's thread;
-`floor_memory` the same from an array. `auto`, `mapped` and `read` are the engine as a loader opens the file, through a mapping and with `pread`, and
-`memory` is the engine over an array, each on two threads. A column `..., part` is the speed over that of its floor.
-`CPU, part` is the processor time of all threads over that of the floor.
+`floor_memory` the same from an array. `mapped` and `read` are the engine through a mapping and with `pread`, `auto` is
+the one that a loader chooses, and `memory` is the engine over an array, each on two threads. A column `..., part` is
+the speed over that of its floor. `CPU, part` is the processor time of all threads over that of the floor.
 """
 
 import time

@@ -35,12 +35,11 @@ class SlotLayout:
             place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
         )
         """Whether every leaf is an array with a place in the slot, so no object and no scalar."""
-        self.views = None
-        """If leaves have places and sizes that never vary, for each: shape, dtype and place."""
+        self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] | None = None
+        """For each leaf its shape, dtype and place, if all are arrays whose sizes never vary."""
         if self.has_arrays_alone and not any(leaf.varies for leaf in spec.leaves):
-            self.views = [
-                (leaf.shape, leaf.dtype, place) for leaf, place in zip(spec.leaves, self._places, strict=True)
-            ]
+            shapes = zip(self._shapes, spec.leaves, self._places, strict=True)
+            self._views = [(shape, leaf.dtype, place or 0) for shape, leaf, place in shapes]
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -61,8 +60,8 @@ class SlotLayout:
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
         """Returns the element in a slot: views of `root`, cut to the used extent, and Python objects."""
-        if self.views is not None:
-            return [np.ndarray(shape, dtype, root, place) for shape, dtype, place in self.views]
+        if self._views is not None:
+            return [np.ndarray(shape, dtype, root, place) for shape, dtype, place in self._views]
         leaves: list[Any] = []
         for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
             array, extent = filled.arrays[number], filled.extents[number]
