@@ -450,6 +450,7 @@ class Doubler:
         return x * 2
 
 
+@pytest.mark.usefixtures("auto_workers_stay")
 def test_functions_that_let_go_of_the_gil_run_on_threads() -> None:
     doubled = ps.range(8).map(Doubler())
     with doubled.batch(4).loader() as loader:

@@ -182,6 +182,7 @@ def test_what_draws_needs_a_generator():
         rotate(15)(picture())
 
 
+@pytest.mark.usefixtures("workers_stay")
 def test_every_executor_gives_the_same_pixels():
     images = np.stack([smooth_image(24, 24, 3, "uint8", most=10.0 * number) for number in range(1, 13)])
     distort = compose(rotate(15), sine_warp(3, 20), elastic(2, 8), one_of(blur(2), sharpen(1)), noise(5), erase())

@@ -116,6 +116,7 @@ def test_fixed_elements_beside_ragged_ones_come_whole():
     assert [x.tolist() for x in ds] == [[7, 7], [7, 7], [], [0], [0, 1]]
 
 
+@pytest.mark.usefixtures("auto_workers_stay")
 def test_datasets_that_are_put_end_to_end_one_by_one_are_one_step():
     ds = ps.range(2)
     for _ in range(1000):

@@ -332,10 +332,10 @@ def test_a_mix_ends_where_an_input_that_is_exhausted_has_its_turn() -> None:
     assert mixed == lists(ps.mix([ps.range(2000).skip(1000), ps.range(10)], [3, 1], seed=4))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
-def test_weights_of_a_mix_may_be_numpys(dtype: str) -> None:
-    mixed = ps.mix([ps.range(2000)] * 2, np.array([3, 1], dtype))
-    assert lists(mixed) == lists(ps.mix([ps.range(2000)] * 2, [3, 1]))
+def test_weights_of_a_mix_may_be_numpys() -> None:
+    expected = lists(ps.mix([ps.range(200)] * 2, [3, 1]))
+    for dtype in ("int64", "float32"):
+        assert lists(ps.mix([ps.range(200)] * 2, np.array([3, 1], dtype))) == expected
 
 
 def test_each_epoch_of_a_repeat_is_shuffled_anew_unless_told_otherwise() -> None:

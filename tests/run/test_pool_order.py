@@ -1,5 +1,6 @@
 """The pool hands on the units of one worker in the order in which that worker did them, whenever it looks."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,12 +48,12 @@ class FakeQueue:
         self._states[place] = FREE
 
 
-@pytest.mark.parametrize("places", [(0, 2), (2, 0)], ids=["one after the other", "where the queue begins again"])
-@pytest.mark.parametrize("first", [DONE, ANSWERED], ids=["done", "answered"])
-@pytest.mark.parametrize("second", [DONE, ANSWERED], ids=["done", "answered"])
-def test_units_are_handed_on_in_their_order_whenever_the_pool_looks(
-    places: tuple[int, int], first: int, second: int
-) -> None:
+ORDERS = {"one after the other": (0, 2), "where the queue begins again": (2, 0)}
+ANSWERS = list(itertools.product((DONE, ANSWERED), repeat=2))
+LOOKS = [(begin, end) for begin in range(LOOK_COUNT) for end in range(begin, LOOK_COUNT)]
+
+
+def test_units_are_handed_on_in_their_order_whenever_the_pool_looks() -> None:
     heard: list[int] = []
 
     def finished(unit: Unit, result: UnitResult) -> list[Unit]:
@@ -63,25 +64,24 @@ def test_units_are_handed_on_in_their_order_whenever_the_pool_looks(
     queue = pool._queue
     task: Any = SimpleNamespace(closed_at=0.0, unfinished_count=0, receiver=SimpleNamespace(finished=finished))
     try:
-        for begin in range(LOOK_COUNT):
-            for end in range(begin, LOOK_COUNT):
-                heard.clear()
-                jobs = [Job(task, Unit(0, 0, 0, 1, slot=0, generation=generation)) for generation in (1, 2)]
-                pool._jobs = dict(zip(places, jobs, strict=True))
-                pool._messages = {
-                    place: Message("made", place, ((), ()))
-                    for place, state in zip(places, (first, second), strict=True)
-                    if state == ANSWERED
-                }
-                states = [FREE] * PLACE_COUNT
-                states[places[0]] = states[places[1]] = CLAIMED
-                steps: dict[int, list[tuple[int, int]]] = {}
-                steps.setdefault(begin, []).append((places[0], first))
-                steps.setdefault(end, []).append((places[1], second))
-                pool._queue = looked = FakeQueue(states, steps)  # type: ignore[assignment]
-                while looked.look_count <= LOOK_COUNT and pool._jobs:
-                    pool._collect()
-                assert heard == [1, 2], (begin, end)
+        for (name, places), answers, (begin, end) in itertools.product(ORDERS.items(), ANSWERS, LOOKS):
+            heard.clear()
+            jobs = [Job(task, Unit(0, 0, 0, 1, slot=0, generation=generation)) for generation in (1, 2)]
+            pool._jobs = dict(zip(places, jobs, strict=True))
+            pool._messages = {
+                place: Message("made", place, ((), ()))
+                for place, state in zip(places, answers, strict=True)
+                if state == ANSWERED
+            }
+            states = [FREE] * PLACE_COUNT
+            states[places[0]] = states[places[1]] = CLAIMED
+            steps: dict[int, list[tuple[int, int]]] = {}
+            steps.setdefault(begin, []).append((places[0], answers[0]))
+            steps.setdefault(end, []).append((places[1], answers[1]))
+            pool._queue = looked = FakeQueue(states, steps)  # type: ignore[assignment]
+            while looked.look_count <= LOOK_COUNT and pool._jobs:
+                pool._collect()
+            assert heard == [1, 2], (name, answers, begin, end)
     finally:
         pool._queue = queue
         pool.client_count = 0

@@ -64,7 +64,7 @@ def dataset(paths, **options):
 
 
 class TestTables(SourceTests):
-    @pytest.fixture(params=["a.parquet", "a.arrow", "lz4.arrow", "two.parquet", "pieces.parquet"])
+    @pytest.fixture(params=["a.arrow", "lz4.arrow", "two.parquet", "pieces.parquet"])
     def source(self, request, tmp_path, content, monkeypatch):
         path = tmp_path / request.param
         if "pieces" in request.param:  # rows one by one, and columns that are memory of their own
