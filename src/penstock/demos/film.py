@@ -10,6 +10,7 @@ seventh, and the test an eighth.
 
 import contextlib
 import importlib.resources
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -83,15 +84,12 @@ def make_film(
     """
     photographs = _find_photographs()
     header = {"descr": "<f8", "fortran_order": False, "shape": (frame_count, 3, SIDE, SIDE)}
-    frames, chunk = _frames(photographs, frame_count), np.empty((CHUNK, 3, SIDE, SIDE), "<f8")
+    frames = _frames(photographs, frame_count)
     with _unfinished(path, frame_count * FRAME_NBYTES) as file:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, frame_count, CHUNK):
             on_progress(start * FRAME_NBYTES, frame_count * FRAME_NBYTES)
-            count = min(CHUNK, frame_count - start)
-            for row in range(count):
-                chunk[row] = next(frames)
-            file.write(chunk[:count].data)
+            file.write(np.stack(list(itertools.islice(frames, CHUNK))).astype("<f8").data)
         on_progress(frame_count * FRAME_NBYTES, frame_count * FRAME_NBYTES)
 
 

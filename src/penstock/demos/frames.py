@@ -4,6 +4,7 @@ The five lines of a user are in `_train`. All else makes the film, measures, and
 """
 
 import hashlib
+import itertools
 import os
 import sys
 import textwrap
@@ -14,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 
 import penstock as ps
-from penstock.base._tree import flatten
 from penstock.demos import film, picture
 from penstock.demos.backend import choose_backend, load_backend
 from penstock.demos.data import Frames, open_frames
@@ -74,15 +74,14 @@ def _film(path: Path, frame_count: int = film.FRAME_COUNT) -> Path:
         print(f"Film: {path} (made before; delete it when you like)")
         return path
     print(f"Making a film of {frame_count:,} frames from photographs, once: {path}", flush=True)
-    step, announced = (1 if sys.stdout.isatty() else 25), -1
+    printed = -1
 
     def progress(done_nbytes: int, nbytes: int) -> None:
-        nonlocal announced
+        nonlocal printed
         percent = 100 * done_nbytes // nbytes
-        if percent // step > announced:
-            announced = percent // step
-            end = "\r" if step == 1 and percent < 100 else "\n"
-            print(f"  {done_nbytes / 1e9:.2f} of {nbytes / 1e9:.2f} GB, {percent} %", end=end, flush=True)
+        if percent // 25 > printed:
+            printed = percent // 25
+            print(f"  {done_nbytes / 1e9:.2f} of {nbytes / 1e9:.2f} GB, {percent} %", flush=True)
 
     film.make_film(path, frame_count, on_progress=progress)
     return path
@@ -137,21 +136,20 @@ def _repeatable(training: ps.Dataset) -> str:
     """Compares the first batches of two new loaders, one of them without workers."""
     first, second = _fingerprint(training, "auto"), _fingerprint(training, "inline")
     if first != second:
-        return f"NO. Two loaders with one seed gave other batches: SHA-256 {first[:12]}, {second[:12]}."
-    return (
-        "a second loader with the same seed, without workers, gave the same first "
-        f"{min(COMPARED_BATCHES, len(training))} batches to the bit: SHA-256 {first[:12]}."
-    )
+        return f"NO. Two loaders with one seed gave other batches: SHA-256 {first}, {second}."
+    count = min(COMPARED_BATCHES, len(training))
+    same = f"gave the same first {count} batches to the bit: SHA-256 {first}."
+    return f"a second loader with the same seed, without workers, {same}"
 
 
 def _fingerprint(batches: ps.Dataset, executor: Literal["auto", "inline"]) -> str:
-    """Returns the SHA-256 of the first batches of a new loader."""
+    """Returns the start of the SHA-256 of the first batches of a new loader."""
     digest = hashlib.sha256()
     with batches.loader(executor=executor) as loader:
-        for _, batch in zip(range(COMPARED_BATCHES), loader, strict=False):
-            for leaf in flatten(batch)[0]:
-                digest.update(leaf.data)
-    return digest.hexdigest()
+        for pair in itertools.islice(loader, COMPARED_BATCHES):
+            for frames in pair:
+                digest.update(frames.data)
+    return digest.hexdigest()[:12]
 
 
 def _mib(nbytes: int) -> str:
