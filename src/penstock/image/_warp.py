@@ -168,21 +168,22 @@ class Path:
                 frame.image = _boxed(frame, box, self.height, self.width)
             return
         margin = _margin(work.images[0])
+        origins = self._origins(margin)
+        for frame in frames:
+            warp = partial(_warped, frame, margin, origins, (self.width, self.height))
+            frame.image = _by_channels(warp, frame.image, frame.value)
+
+    def _origins(self, margin: int) -> tuple[Array, ...]:
+        """Returns the matrix of an affine path; of another all x and all y. For images with a margin around them."""
         if not self._before:
-            matrix = np.array(_shifted(self._matrix, margin)).reshape(2, 3)
-            for frame in frames:
-                warp = partial(_warped, frame, margin, matrix, (self.width, self.height))
-                frame.image = _by_channels(warp, frame.image, frame.value)
-            return
+            return (np.array(_shifted(self._matrix, margin)).reshape(2, 3),)
         grid, matrix_after = Grid(self.height, self.width), self._matrix
         for before, bend in reversed(self._before):
             grid.transform(matrix_after)
             bend(grid)
             matrix_after = before
         grid.transform(_shifted(matrix_after, margin))
-        x, y = grid.x(), grid.y()
-        for frame in frames:
-            frame.image = _by_channels(partial(_remapped, frame, margin, x, y), frame.image, frame.value)
+        return grid.x(), grid.y()
 
     def _box(self, height: int, width: int) -> tuple[slice, slice] | None:
         """Returns the slices of the image that become the result by a resize; None if there are none."""
@@ -210,45 +211,29 @@ def _shifted(matrix: Matrix, margin: int) -> Matrix:
     return (a, b, c + margin, d, e, f + margin)
 
 
-def _padded(frame: Frame, margin: int, image: Array, value: Values) -> Array:
+def _warped(
+    frame: Frame, margin: int, origins: tuple[Array, ...], size: tuple[int, int], image: Array, value: Values
+) -> Any:
     height, width = image.shape[:2]
     if frame.border == cv2.BORDER_REFLECT_101 and 1 in (height, width):
         # OpenCV 5, bicubic, loops endlessly for the neighbour of a single pixel. A doubled pixel is the same image.
-        doubled: Array = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
-        return doubled
-    if not margin:
-        return image
-    padded: Array = cv2.copyMakeBorder(image, margin, margin, margin, margin, frame.border, None, value)
-    return padded
-
-
-def _remapped(frame: Frame, margin: int, x: Array, y: Array, image: Array, value: Values) -> Array:
-    image = _padded(frame, margin, image, value)
-    remapped: Array = cv2.remap(image, x, y, frame.interpolation, None, frame.border, value)
-    return remapped
-
-
-def _warped(frame: Frame, margin: int, matrix: Array, size: tuple[int, int], image: Array, value: Values) -> Array:
-    image, flags = _padded(frame, margin, image, value), frame.interpolation | cv2.WARP_INVERSE_MAP
-    warped: Array = cv2.warpAffine(image, matrix, size, None, flags, frame.border, value)
-    return warped
+        image = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
+    elif margin:
+        image = cv2.copyMakeBorder(image, margin, margin, margin, margin, frame.border, None, value)
+    if len(origins) > 1:
+        return cv2.remap(image, origins[0], origins[1], frame.interpolation, None, frame.border, value)
+    flags = frame.interpolation | cv2.WARP_INVERSE_MAP
+    return cv2.warpAffine(image, origins[0], size, None, flags, frame.border, value)
 
 
 def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None:
     """Returns the slice of an axis that `count` pixels come from, if it is whole pixels within `limit`."""
     first, last = offset - factor / 2 + 0.5, offset + factor * (count - 0.5) + 0.5  # edges of the outermost pixels
-    low, high = round(min(first, last)), round(max(first, last))
-    if (
-        abs(min(first, last) - low) > _EXACT
-        or abs(max(first, last) - high) > _EXACT
-        or low < 0
-        or high > limit
-        or low == high
-    ):
+    first, last = min(first, last), max(first, last)
+    low, high = round(first), round(last)
+    if max(abs(first - low), abs(last - high)) > _EXACT or not 0 <= low < high <= limit:
         return None
-    if factor > 0:
-        return slice(low, high)
-    return slice(high - 1, low - 1 if low else None, -1)
+    return slice(low, high) if factor > 0 else slice(high - 1, low - 1 if low else None, -1)
 
 
 def _boxed(frame: Frame, box: tuple[slice, slice], height: int, width: int) -> Array:

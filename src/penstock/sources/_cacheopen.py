@@ -65,12 +65,16 @@ def _trusted(files: CacheFiles) -> np.uint64:
 
 def _states(files: CacheFiles, marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.uint8]:
     """Returns the state of elements by their marks. `rest.bin` may have been cut off, so its size counts."""
-    is_trusted = (marks[:, -1] & _LOW_HALF == _trusted(files)) & (files.tag != 0)
-    if files.has_rest:
-        size = np.uint64(rest_nbytes)
-        is_trusted &= (marks[:, :2] <= size).all(axis=1) & (marks[:, 0] + marks[:, 1] <= size)
+    is_trusted = (marks[:, -1] & _LOW_HALF == _trusted(files)) & (files.tag != 0) & ~_is_cut_off(marks, rest_nbytes)
     is_set = marks[:, -1] & _IS_SET == _IS_SET
     return np.where(is_trusted, HELD, np.where(is_set, SUSPECT, ABSENT)).astype(np.uint8)
+
+
+def _is_cut_off(marks: npt.NDArray[np.uint64], rest_nbytes: int) -> npt.NDArray[np.bool_]:
+    """Returns which elements have bytes beyond the end of `rest.bin`."""
+    size, places = np.uint64(rest_nbytes), marks[:, :-1]
+    found: npt.NDArray[np.bool_] = (places > size).any(axis=1) | (places.sum(axis=1) > size)
+    return found
 
 
 def holds_all(files: CacheFiles, asked: Asked) -> bool:
@@ -117,13 +121,15 @@ class OpenCacheFiles(OpenCache):
         self._has_rest, self._row_limit = files.has_rest, files.row_limit
         self._whole: OpenCacheFiles | None = None
         self._state = np.zeros(files.length, np.uint8)
-        self._places = np.zeros((files.length if self._has_rest else 0, 2), np.int64)
         self._look_count = 0
         if files.length:
             try:
-                self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
-                if self._has_rest:
-                    self._clear_cut_off()
+                rest_nbytes, marks = self.rest_nbytes(), self._marks(np.arange(self._row_limit))
+                self._state[: self._row_limit] = _states(files, marks, rest_nbytes)
+                # This process has written nothing yet. Once it writes, the file grows, and others would trust marks of
+                # bytes that were cut off.
+                cut_off = _is_cut_off(marks, rest_nbytes).nonzero()[0]
+                self._mark(cut_off, np.zeros_like(marks[cut_off]))
             except OSError as error:
                 raise self._unreadable(error) from error
 
@@ -164,25 +170,11 @@ class OpenCacheFiles(OpenCache):
         """Returns the size of `rest.bin`; 0 if no leaf lies there."""
         return os.fstat(self.opened["rest.bin"].descriptor).st_size if self._has_rest else 0
 
-    def _clear_cut_off(self) -> None:
-        """Clears marks of bytes that were cut off `rest.bin`.
-
-        This process has written nothing yet. Once it writes, the file grows, and others would trust those marks.
-        """
-        cut_off = (self._places.sum(axis=1) > self.rest_nbytes()).nonzero()[0]
-        if len(cut_off):
-            self._mark(cut_off, np.zeros((len(cut_off), 3), "<u8"))
-
     def _learn(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns the state of elements by their marks."""
         # The size before the marks: otherwise bytes that another process writes in between would hide a cut.
         rest_nbytes = self.rest_nbytes()
-        marks = self._marks(indices)
-        states = _states(self.files, marks, rest_nbytes)
-        if self._has_rest:
-            is_set = states != ABSENT
-            self._places[indices[is_set]] = marks[is_set, :2].astype(np.int64)
-        return states
+        return _states(self.files, self._marks(indices), rest_nbytes)
 
     def read(self, reader: Reader, indices: Indices, out: Rows, gather: Gather) -> None:
         # Rows with all reads of the batch, the rest now.
@@ -190,17 +182,19 @@ class OpenCacheFiles(OpenCache):
             if source is not None:
                 gather.add(reader, indices, out.leaves(number, number + 1), source)
         if self._has_rest:
-            for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
+            for row, index, mark in zip(out.row_numbers(), indices.tolist(), self._marks(indices), strict=True):
                 try:
-                    self._put_rest(row, self._rest_of(index), out)
+                    self._put_rest(row, self._rest_of(mark), out)
                 except OSError as error:
                     raise self._unreadable(error) from error
                 except ValueError as error:  # the file was changed after its mark was read
                     raise self.damaged(index) from error
 
-    def _rest_of(self, index: int) -> bytes:
+    def _rest_of(self, mark: npt.NDArray[np.uint64]) -> bytes:
         """Returns the leaves without rows."""
-        offset, size = self._places[index].tolist()
+        if not self._has_rest:
+            return b""
+        offset, size, _ = mark.tolist()
         file = self.opened["rest.bin"]
         if not 0 <= offset <= offset + size <= os.fstat(file.descriptor).st_size:
             return b""  # no element is empty here: each leaf begins with a shape or a size
@@ -217,7 +211,7 @@ class OpenCacheFiles(OpenCache):
     def stretch(self, start: int, stop: int) -> int:
         if not self._has_rest:
             return stop
-        ends = np.cumsum(self._places[start:stop, 1])
+        ends = np.cumsum(self._marks(np.arange(start, stop))[:, 1])
         return start + max(1, int(np.searchsorted(ends, CHUNK_NBYTES, "right")))
 
     def check(self, indices: Indices, out: Rows) -> npt.NDArray[np.bool_]:
@@ -228,7 +222,7 @@ class OpenCacheFiles(OpenCache):
         marks, pieces = self._marks(indices), self.pieces(out)
         right = np.zeros(len(indices), np.bool_)
         for k, (row, index) in enumerate(zip(out.row_numbers(), indices.tolist(), strict=True)):
-            rest = self._rest_of(index) if self._has_rest else b""
+            rest = self._rest_of(marks[k])
             right[k] = self._checksum(index, pieces, row, rest) == int(marks[k, -1]) >> 32
             if right[k] and self._has_rest:
                 self._put_rest(row, rest, out)
@@ -305,8 +299,6 @@ class OpenCacheFiles(OpenCache):
         offset = self.files.index.offset + index * marks[0].nbytes
         self.opened["index.npy"].write(marks, offset)
         if index + count <= len(self._state) and self.files.tag:
-            if self._has_rest:
-                self._places[index : index + count] = marks[:, :2].astype(np.int64)
             self._state[index : index + count] = HELD
 
     def _encoded(self, rows: Rows, row: int, count: int) -> list[bytes]:

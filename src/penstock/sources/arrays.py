@@ -323,17 +323,25 @@ def require_rows(array: Any, leaf: object, place: str) -> None:
         )
 
 
-def require_same_rows(name: object, count: int, element_spec: ArraySpec, now: Any) -> None:
-    """Refuses an array in a file that has changed. New rows at its end are allowed.
+class NamedSource(Source):
+    """Rows of data of another library, which each process opens again by their names."""
 
-    Raises:
-        SourceError: It has fewer rows, or other rows.
-    """
-    if now.shape[0] < count:
-        raise SourceError(
-            f"{name} has {now.shape[0]} rows now; it had {count} when the dataset was made. Make the dataset again."
-        )
-    if (found := ArraySpec(now.shape[1:], now.dtype)) != element_spec:
-        raise SourceError(
-            f"A row of {name} is {found} now; it was {element_spec} when the dataset was made. Make the dataset again."
-        )
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def describe(self, index: int) -> str:
+        return f"{self}[{index}]"
+
+    def require_same(self, now: Any) -> None:
+        """Refuses an array in a file that has changed. New rows at its end are allowed.
+
+        Raises:
+            SourceError: It has fewer rows, or other rows.
+        """
+        cure = "when the dataset was made. Make the dataset again."
+        if now.shape[0] < self.count:
+            raise SourceError(f"{self} has {now.shape[0]} rows now; it had {self.count} {cure}")
+        if (found := ArraySpec(now.shape[1:], now.dtype)) != self.element_spec:
+            raise SourceError(f"A row of {self} is {found} now; it was {self.element_spec} {cure}")

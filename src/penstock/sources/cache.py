@@ -16,7 +16,6 @@ from penstock.sources._cachefiles import (
     CacheFiles,
     MemoryFiles,
     has_rows,
-    mark_nbytes,
     of_directory,
     recorded_spec,
     row_nbytes,
@@ -76,8 +75,7 @@ class _Store(CacheHandle):
         return _Arrived, (self._files, failed)
 
     def memory(self, spec: Spec, length: Length) -> Memory:
-        state = (self._length() or 0) * (1 if mark_nbytes(spec) == 8 else 17)
-        nbytes = state + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
+        nbytes = (self._length() or 0) + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
         return Memory(nbytes, nbytes, self._kept_nbytes(spec, length))
 
     def _kept_nbytes(self, spec: Spec, length: Length) -> int:

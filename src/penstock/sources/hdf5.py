@@ -15,14 +15,13 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentTypeError, SourceError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.plan._source import Source
 from penstock.sources._openfile import stamp
-from penstock.sources.arrays import require_same_rows
+from penstock.sources.arrays import NamedSource
 
 
 @final
 @dataclass(frozen=True)
-class Hdf5Source(Source):
+class Hdf5Source(NamedSource):
     """The rows of an HDF5 dataset."""
 
     path: str
@@ -32,14 +31,8 @@ class Hdf5Source(Source):
     element_spec: ArraySpec
     count: int
 
-    def __len__(self) -> int:
-        return self.count
-
     def __str__(self) -> str:
         return f"{self.path}{self.name}"
-
-    def describe(self, index: int) -> str:
-        return f"{self}[{index}]"
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """A local file by path, size and time of the last change, and the dataset in it."""
@@ -88,7 +81,7 @@ class OpenHdf5Source:
                     ) from error
                 if not isinstance(data, h5py.Dataset) or not data.shape:
                     raise SourceError(f"{source} has no rows now. Make the dataset again.")
-                require_same_rows(source, len(source), source.element_spec, data)
+                source.require_same(data)
                 self._data = data
         return self._data
 

@@ -21,9 +21,9 @@ from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, typ
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.plan._source import Source
 from penstock.sources._columns import Column, NullError, column_of, is_binary, is_copied, is_list, is_text
 from penstock.sources._openfile import stamp
+from penstock.sources.arrays import NamedSource
 
 
 @final
@@ -90,25 +90,19 @@ class _Leaf:
 
 
 @final
-class HuggingFaceSource(Source):
+class HuggingFaceSource(NamedSource):
     """The rows of a `datasets.Dataset`."""
 
     def __init__(self, name: str, count: int, leaves: Tree, table: Table, order: Table | None) -> None:
         self._name = name
-        self._count = count
+        self.count = count
         self._leaves, structure = _tree.flatten(leaves)
         self.element_spec: Tree = Spec(tuple(leaf.spec for leaf in self._leaves), structure).tree
         self._table = table
         self._order = order
 
-    def __len__(self) -> int:
-        return self._count
-
     def __str__(self) -> str:
         return self._name
-
-    def describe(self, index: int) -> str:
-        return f"{self}[{index}]"
 
     def open(self) -> "OpenHuggingFaceSource":
         return OpenHuggingFaceSource(self)

@@ -17,14 +17,13 @@ from zarr.storage import FsspecStore, LocalStore, ZipStore
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
-from penstock.plan._source import Source
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
-from penstock.sources.arrays import require_same_rows
+from penstock.sources.arrays import NamedSource
 
 
 @final
-class ZarrSource(Source):
+class ZarrSource(NamedSource):
     """The rows of a Zarr array, by its store and its path in it."""
 
     def __init__(self, array: Any) -> None:
@@ -37,15 +36,12 @@ class ZarrSource(Source):
             self._store = os.path.abspath(store.path)
         self._path = array.path
         self._metadata_name = "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
-        self._count = int(array.shape[0])
+        self.count = int(array.shape[0])
         dtype = array.dtype
         if array.metadata.zarr_format == 3 and not dtype.names:
             # The byte order belongs to the chunks. Only the object that made the array has it in its dtype.
             dtype = dtype.newbyteorder("<")
         self.element_spec = ArraySpec(array.shape[1:], dtype)
-
-    def __len__(self) -> int:
-        return self._count
 
     def __str__(self) -> str:
         return str(self._store) + f"/{self._path}" * bool(self._path)
@@ -78,7 +74,7 @@ class ZarrSource(Source):
             now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
         except Exception as error:  # stores raise exceptions of any type
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
-        require_same_rows(self, len(self), self.element_spec, now)
+        self.require_same(now)
         return now
 
     def version(self) -> tuple[int, int] | None:
@@ -96,9 +92,6 @@ class ZarrSource(Source):
     def may_vanish(self) -> bool:
         """Whether the store is not local, so that `version` does not show that the array is missing."""
         return not isinstance(self._store, (str, LocalStore))
-
-    def describe(self, index: int) -> str:
-        return f"{self}[{index}]"
 
 
 @final
