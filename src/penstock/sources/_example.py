@@ -110,14 +110,15 @@ class ExampleReader:
         """
         places, data = self._locate(data, starts, ends)
         numbers = np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
+        every = np.arange(len(numbers))
         for number, (feature, out) in enumerate(zip(self.features, outs, strict=True)):
             kinds = places.kinds[:, number]
-            if len(kinds) and bool((kinds == kinds[0]).all()):
-                _Writer(feature, number, places, data, slice(None)).write(int(kinds[0]), out, rows)
-                continue
-            for kind in np.unique(kinds).tolist():
-                mine = np.flatnonzero(kinds == kind)
-                _Writer(feature, number, places, data, mine).write(kind, out, numbers[mine])
+            is_one = len(kinds) > 0 and bool((kinds == kinds[0]).all())
+            for kind in kinds[:1].tolist() if is_one else np.unique(kinds).tolist():
+                mine = every if is_one else np.flatnonzero(kinds == kind)
+                starts, ends = places.starts[mine, number], places.ends[mine, number]
+                writer = _Writer(feature, number, places, data, mine, starts, ends)
+                writer.write(kind, out, rows if is_one else numbers[mine])
 
     def _locate(self, data: Bytes, starts: Integers, ends: Integers) -> tuple[Places, Bytes]:
         count, width = len(starts), len(self.features)
@@ -251,8 +252,11 @@ class _Writer(NamedTuple):
     number: int
     places: Places
     data: Bytes
-    mine: Integers | slice
-    """The records; a slice means all."""
+    mine: Integers
+    """The records."""
+    starts: Integers
+    """The first byte of the values of each."""
+    ends: Integers
 
     def write(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         """Writes values of one kind to rows of an array."""
@@ -264,7 +268,7 @@ class _Writer(NamedTuple):
                 raise self._error(0, f"is a {LISTS[kind]}, and {spec} is made of a bytes_list")
             self._write_texts(out, rows)
         elif kind == MANY:
-            count = len(self.places.many[self._record(0), self.number])
+            count = len(self.places.many[int(self.mine[0]), self.number])
             raise self._error(0, f"holds {count} byte strings, and {spec} is made of the bytes of one")
         elif kind == INT64:
             if spec.dtype != np.int64:
@@ -275,21 +279,12 @@ class _Writer(NamedTuple):
                 raise self._error(0, f"is a float_list, and {spec} is another dtype. Read float32, then cast()")
             self._write_content(kind, out, rows)
 
-    def _record(self, k: int) -> int:
-        return k if isinstance(self.mine, slice) else int(self.mine[k])
-
-    def _starts(self) -> Integers:
-        return self.places.starts[self.mine, self.number]
-
-    def _ends(self) -> Integers:
-        return self.places.ends[self.mine, self.number]
-
     def _error(self, k: int, text: str) -> ExampleError:
-        return ExampleError(self._record(k), f"feature {self.feature.name!r} {text}")
+        return ExampleError(int(self.mine[k]), f"feature {self.feature.name!r} {text}")
 
     def _write_content(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         """Writes values whose bytes are those of the array."""
-        spec, starts, ends = self.feature.spec, self._starts(), self._ends()
+        spec, starts, ends = self.feature.spec, self.starts, self.ends
         dtype = np.dtype("<f4") if kind == FLOAT else spec.dtype
         sizes, nbytes = ends - starts, spec.nbytes
         if nbytes is not None:
@@ -314,8 +309,8 @@ class _Writer(NamedTuple):
 
     def _write_integers(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         """Writes varints: seven bits a byte, the lowest first. The last byte is below 128."""
-        spec, starts, ends = self.feature.spec, self._starts(), self._ends()
-        values, counts = self._varints(starts, ends)
+        spec = self.feature.spec
+        values, counts = self._varints(self.starts, self.ends)
         if spec.max_shape is not None:
             wanted = int(np.prod(spec.max_shape))
             wrong = np.flatnonzero(counts != wanted)
@@ -348,7 +343,7 @@ class _Writer(NamedTuple):
         widths = lasts - firsts + 1
         if bool(unfinished.any()) or bool((widths > 10).any()):
             k = int(np.argmax(unfinished)) if unfinished.any() else int(np.searchsorted(bounds, firsts[widths > 10][0]))
-            raise ExampleError(self._record(k), "an integer is cut off or too long", is_damaged=True)
+            raise ExampleError(int(self.mine[k]), "an integer is cut off or too long", is_damaged=True)
         values = (content[firsts] & 0x7F).astype(np.uint64)
         for place in range(1, int(widths.max(initial=1))):
             wide = np.flatnonzero(widths > place)
@@ -360,11 +355,9 @@ class _Writer(NamedTuple):
         spec = self.feature.spec
         is_text, size = spec.dtype.kind == "U", spec.max_shape[0] if spec.max_shape else None
         for k, row in enumerate(row_numbers(rows)):
-            record = self._record(k)
-            raw = self.places.many.get((record, self.number))
+            raw = self.places.many.get((int(self.mine[k]), self.number))
             if raw is None:
-                start, end = self.places.starts[record, self.number], self.places.ends[record, self.number]
-                raw = [self.data[start:end].tobytes()]
+                raw = [self.data[self.starts[k] : self.ends[k]].tobytes()]
             try:
                 values: list[Any] = [each.decode() for each in raw] if is_text else raw
             except UnicodeDecodeError as error:

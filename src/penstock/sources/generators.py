@@ -49,18 +49,15 @@ class GeneratorSource(StreamSource):
         if self._declared is not None:
             return self._declared
         if self._found is None:
-            self._found = self._look()
+            others = (GeneratorSource(self._function, args, None) for args in self._shards if args is not self._args)
+            found = (source._look_at_first() for source in itertools.chain([self], others))
+            self._found = next((spec for spec in found if spec is not None), None)
+        if self._found is None:
+            raise SpecError(
+                f"{self} gave no element, so their spec is unknown. Give it: element_spec="
+                "penstock.ArraySpec(shape, dtype), or a tree of them."
+            )
         return self._found
-
-    def _look(self) -> Tree:
-        others = (GeneratorSource(self._function, args, None) for args in self._shards if args is not self._args)
-        for source in itertools.chain([self], others):
-            if (found := source._look_at_first()) is not None:
-                return found
-        raise SpecError(
-            f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
-            "penstock.ArraySpec(shape, dtype), or a tree of them."
-        )
 
     def _look_at_first(self) -> Tree:
         elements = self.iterate(0)

@@ -15,7 +15,6 @@ import mmap
 import os
 import re
 import stat
-import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -219,8 +218,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
         require_places(absolute)
         with open(absolute, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            version = _read_version(file, name)
-            header, offset = _read_header(file, version, name)
+            header, offset = _read_header(file, name)
     except SourceError:
         raise
     except OSError as error:
@@ -256,8 +254,9 @@ def _cure(path: str) -> str:
     return home_cure(path)
 
 
-def _read_version(file: BinaryIO | Any, name: str) -> int:
-    start = file.read(8)
+def _read_header(file: BinaryIO | Any, name: str) -> tuple[str, int]:
+    """Returns the header's text and the offset of the data."""
+    start = file.read(12)
     if not start:
         raise SourceError(f"{name} is empty (0 bytes). Whatever wrote it had not finished or failed; write it again.")
     if start[:6] != _MAGIC[: len(start)]:
@@ -267,41 +266,29 @@ def _read_version(file: BinaryIO | Any, name: str) -> int:
             what = "it is a zip archive, as np.savez writes"
             cure = "Save each array of it with np.save: rows of an archive cannot be read in place."
         raise SourceError(f"{name} is not a .npy file: {what}. {cure}")
-    if len(start) < 8:
-        raise _truncated_header(name, 8, len(start))
-    version = int(start[6])
+    version, minor = start[6:8] if len(start) > 7 else (1, 0)
     if version not in (1, 2, 3):
         raise SourceError(
-            f"{name} says it is version {version}.{start[7]} of the .npy format; versions 1 to 3 are known. "
+            f"{name} says it is version {version}.{minor} of the .npy format; versions 1 to 3 are known. "
             f"Either the file is damaged or a newer NumPy wrote it: load it there and save it again with "
             f"np.lib.format.write_array(file, array, version=(3, 0))."
         )
-    return version
-
-
-def _read_header(file: BinaryIO | Any, version: int, name: str) -> tuple[str, int]:
-    """Returns the header's text and the offset of the data."""
-    code, prefix_nbytes = ("<H", 10) if version == 1 else ("<I", 12)
-    prefix = file.read(prefix_nbytes - 8)
-    if len(prefix) < prefix_nbytes - 8:
-        raise _truncated_header(name, prefix_nbytes, 8 + len(prefix))
-    (length,) = struct.unpack(code, prefix)
+    prefix_nbytes = 10 if version == 1 else 12
+    length = int.from_bytes(start[8:prefix_nbytes], "little") if len(start) >= prefix_nbytes else 0
     if length > _MAX_HEADER_NBYTES:
         raise SourceError(
             f"{name} announces a header of {length:,} bytes; at most {_MAX_HEADER_NBYTES:,} are read. The "
             f"file is damaged; write it again."
         )
-    raw = file.read(length)
-    if len(raw) < length:
-        raise _truncated_header(name, prefix_nbytes + length, prefix_nbytes + len(raw))
-    return raw.decode("utf-8" if version == 3 else "latin1", errors="replace"), prefix_nbytes + length
-
-
-def _truncated_header(name: str, expected: int, present: int) -> SourceError:
-    return SourceError(
-        f"{name} is truncated: its header takes {expected:,} bytes and the file has {present:,}. Whatever "
-        f"wrote it had not finished or failed; write it again."
-    )
+    offset = prefix_nbytes + length
+    raw = start[prefix_nbytes:] + file.read(offset - 12 if offset > 12 else 0)
+    present = min(len(start), prefix_nbytes) + len(raw)
+    if present < offset:
+        raise SourceError(
+            f"{name} is truncated: its header takes {offset:,} bytes and the file has {present:,}. Whatever "
+            f"wrote it had not finished or failed; write it again."
+        )
+    return raw[:length].decode("utf-8" if version == 3 else "latin1", errors="replace"), offset
 
 
 def _parse(header: str, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
