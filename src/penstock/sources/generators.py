@@ -54,7 +54,7 @@ class GeneratorSource(StreamSource):
             self._found = next((spec for spec in found if spec is not None), None)
         if self._found is None:
             raise SpecError(
-                f"{self} gave no element, so their spec is unknown. Give it: element_spec="
+                f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
                 "penstock.ArraySpec(shape, dtype), or a tree of them."
             )
         return self._found
