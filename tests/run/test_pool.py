@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock._loader import CLOSE_WAIT_S
 from penstock.memory._shared import SharedFile
-from penstock.run.pool import _pool
+from penstock.run.pool import _pool, _task_queue
 from penstock.sources.arrays import RangeSource
 from penstock.testing import GatedSource
 from tests.run.common import DEADLINE_S
@@ -176,7 +176,7 @@ def test_no_error_of_many_is_lost() -> None:
 
 @pytest.mark.slow
 def test_a_slow_unit_of_one_loader_does_not_stop_another() -> None:
-    # More units than the board has places go by while one place stays claimed.
+    # Thousands of units go by while one worker stays at its unit.
     gate = GatedSource(RangeSource(50), closed={0}, deadline_s=60)
     slow = ps.from_source(gate).batch(1).loader("processes", workers=2)
     first: list[Any] = []
@@ -272,10 +272,9 @@ def test_a_program_whose_directory_was_deleted_has_workers_all_the_same(
 
 
 def test_a_batch_kept_until_modules_are_taken_apart_notifies_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    wakeup = _pool.Wakeup()
-    monkeypatch.setattr(_pool, "contextlib", None)
-    monkeypatch.setattr(_pool, "os", None)
+    wakeup = _task_queue.Pipe()
+    monkeypatch.setattr(_task_queue, "os", None)
     for _ in range(70_000):  # more than a pipe holds
-        wakeup.notify()
+        wakeup.write()
     monkeypatch.undo()
-    assert os.read(wakeup.receiver, 1) == b"\0"
+    assert os.read(wakeup.reader, 1) == b"\0"

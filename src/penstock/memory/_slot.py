@@ -109,7 +109,6 @@ def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[i
     """Returns the header of a ring: 64-bit integers before the slots, which its workers share.
 
     - The first is the last generation that was given up.
-    - One word a slot counts the units that are left of it, for worker processes.
     - Three words a slot hold the outcome of a unit that reads a stream.
     - The last one is the recent time for a row in nanoseconds; 0 before the first row.
     """
@@ -117,12 +116,12 @@ def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[i
 
 
 def _header_nbytes_of(slot_count: int) -> int:
-    return 8 * (2 + 4 * slot_count)
+    return 8 * (2 + 3 * slot_count)
 
 
 def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
     """Returns the three words for the outcome of a unit that reads a stream; see `Outcome`."""
-    start = 1 + len(words) // 4 + 3 * slot
+    start = 1 + 3 * slot
     return words[start : start + 3]
 
 

@@ -1,28 +1,27 @@
 """The worker processes of this process: one pool, which its loaders share.
 
-Who writes what. Everything in a `Pool` belongs to its one thread. That thread starts workers, queues units, collects
-what is done, and replaces workers that died. Others speak to it by `post`: a call for the thread to make, put into a
-queue that takes no lock, so finalizers may post too.
+Which thread writes what. Everything in a `Pool` belongs to its one thread. That thread starts workers, sends units,
+takes answers, and replaces workers that died. Other threads use `post`: a call for the pool's thread to make, put into
+a queue that takes no lock, so finalizers may post too.
 
 Guarantees.
 - The pool knows which worker holds which unit (see `_task_queue.py`). When a worker died, another one does its unit
-  again, but not before the system has reaped the dead one: so no dead worker writes to a slot.
-- A unit that kills its workers again and again, or makes them stand still, is an error that names the element (see
-  `_crashes.py`). A worker that stands still is killed after it wrote its stack.
+  again, but not before the system has reaped the dead one. So no dead worker writes to a slot.
+- A unit that kills its workers again and again, or makes them hang, is an error that names the element (`_crashes.py`).
+  A worker that hangs is killed after it wrote its stack.
 - Workers that cannot even start are an error too, after `START_COUNT` in a row.
 - The workers end with the last client. If this process is killed, the system ends them (see `_worker.py`).
 - If the thread itself fails, by a bug, every unit fails with that error: no consumer waits for ever.
 
-One turn of the thread waits, then collects the units that are done, hands each to its receiver, which submits the next
-units, and queues all of these under one lock.
+One turn of the thread waits, then takes the answers and hands each to its receiver, which submits the next units, and
+sends all of these at once.
 
-Each wait, and what ends it. There is one, in `_turn`: for a notification (a post, or a worker that finished a batch),
-for a message, or for the end of a worker. While units are running it also ends with a tick, which looks for workers
-that stand still. The lock of the queue is tried, and tried again a millisecond later. Messages to a worker that does
-not read them are kept.
+Each wait, and what ends it. There is one, in `_turn`: for a post, an answer, a message, or the end of a worker. While
+units are running it also ends with a tick, which looks for workers that hang. What could not be done at once is tried
+again a millisecond later: to reap a worker, to find the unit of a dead one, to send a message. Units that find no room
+wait for the next answer.
 """
 
-import contextlib
 import copy
 import itertools
 import logging
@@ -40,26 +39,15 @@ from penstock.base._errors import LoaderError, WorkerError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.lower._program import Unit, UnitResult
 from penstock.memory._budget import mib
-from penstock.memory._mapping import MemoryFile
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
-from penstock.plan._reader import WorkerStatus
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.executors._executor import start_thread
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._payload import PlanPayload
-from penstock.run.pool._process import Channels, WorkerProcess
+from penstock.run.pool._process import WorkerProcess
 from penstock.run.pool._remote_error import load_error
-from penstock.run.pool._task_queue import (
-    ANSWERED,
-    CLAIMED,
-    DONE,
-    MAX_WORKER_COUNT,
-    QUEUE_NBYTES,
-    QUEUED,
-    Entry,
-    TaskQueue,
-)
+from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, Pipe, TaskQueue
 from penstock.run.pool._tasks import Job, Notes, PoolTask, Receiver
 from penstock.run.pool._worker import Closing, Message
 
@@ -73,43 +61,9 @@ GRACE_S: Final = 1.0
 """How long a worker that is to end may take for its unit, and for writing its stack."""
 _RETRY_S: Final = 0.001
 _TICK_S: Final = 1.0
+_EMPTY: Final = UnitResult()
 
 _log = logging.getLogger("penstock")
-
-
-@final
-class Wakeup:
-    """A pipe with a byte for each notification, which wakes those who wait for one. It is closed when it is dropped.
-
-    Nobody waits to notify: a full pipe wakes as well as one byte more. Functions of modules are held by defaults,
-    because a batch that the program kept is dropped as modules are taken apart, and in a child of fork() as late.
-    """
-
-    def __init__(self) -> None:
-        self._both: tuple[int, ...] = ()
-        self._both = self.receiver, self.sender = os.pipe()
-        os.set_blocking(self.receiver, False)
-        os.set_blocking(self.sender, False)
-
-    def notify(self, count: int = 1, write: Callable[[int, bytes], int] = os.write) -> None:
-        """Wakes so many who wait."""
-        try:  # noqa: SIM105
-            write(self.sender, bytes(count))
-        except BlockingIOError:
-            pass
-
-    def clear(self) -> None:
-        """Takes all notifications."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.receiver, 1 << 16)
-
-    def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Closes both ends."""
-        both, self._both = self._both, ()
-        for descriptor in both:
-            close(descriptor)
-
-    __del__ = close
 
 
 @final
@@ -123,30 +77,24 @@ class Pool:
         self.progress = 0
         """Grows while workers get on."""
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wakeup = Wakeup()
-        """For this thread, by everybody. It is open as long as anybody may notify."""
-        self._tokens = Wakeup()
-        """For workers that sleep."""
-        self._queue_file = MemoryFile(QUEUE_NBYTES)
-        self._queue = TaskQueue(self._queue_file.descriptor)
-        self._channels = Channels(
-            self._queue_file.descriptor, self.shared.descriptor, self._tokens.receiver, self._wakeup.sender
-        )
+        self._wakeup = Pipe()
+        """A byte for each post. It is open as long as any thread may post."""
+        self._queue = TaskQueue()
         self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], object]] = {}
         """What to call when a descriptor is ready."""
         self._workers: dict[int, WorkerProcess] = {}
         self._ending: list[WorkerProcess] = []
         """Those whose end was noticed, until they are reaped and their units are seen to."""
         self._tasks: dict[int, PoolTask] = {}
         self._jobs: dict[int, Job] = {}
-        """By their places in the queue."""
+        """Sent and not answered, by number."""
         self._waiting: deque[Job] = deque()
-        """For the end of the turn, and for places in the queue."""
+        """For the end of the turn, and for room in the queue."""
         self._failing: list[Job] = []
         """Submitted when nothing works any more."""
         self._messages: dict[int, Message] = {}
-        """Of units, by place, until the unit is collected."""
+        """Of units, by the number of the job, until the unit is answered."""
         self._leaving: list[PoolClient] = []
         self._worker_count = 1
         self._failed_start_count = 0
@@ -156,7 +104,6 @@ class Pool:
         self._failure: Exception | None = None
         """Why nothing works any more."""
         self._last: PoolClient | None = None
-        self._lock_seen: tuple[int | None, float] = (None, 0.0)
         self._retries = False
         """Whether something could not be done just now, and is tried again in a moment."""
         self._is_watching = False
@@ -170,7 +117,7 @@ class Pool:
     def post(self, call: Callable[[], None]) -> None:
         """Makes the pool's thread make a call. Takes no lock, so finalizers may do it."""
         self._inbox.put(call)
-        self._wakeup.notify()
+        self._wakeup.write()  # a full pipe wakes as well as one byte more
 
     @property
     def is_current_thread(self) -> bool:
@@ -184,7 +131,8 @@ class Pool:
     # Everything below is the pool's thread.
 
     def _run(self) -> None:
-        self._listen(self._wakeup.receiver, self._wakeup.clear)
+        self._listen(self._wakeup.reader, self._wakeup.read)
+        self._listen(self._queue.answers_descriptor, self._take_answers)
         while self.client_count:
             try:
                 self._turn()
@@ -195,7 +143,7 @@ class Pool:
                 time.sleep(_RETRY_S)  # should it fail again and again
         self._end()
 
-    def _listen(self, descriptor: int, handler: Callable[[], None]) -> None:
+    def _listen(self, descriptor: int, handler: Callable[[], object]) -> None:
         self._handlers[descriptor] = handler
         self._poll.register(descriptor, select.POLLIN)
 
@@ -212,20 +160,19 @@ class Pool:
                 handler()
         for _ in range(self._inbox.qsize()):
             self._inbox.get_nowait()()
-        self._collect()
         if self._failing:
             assert self._failure is not None
             failing, self._failing = self._failing, []
             for job in failing:
                 self._settle(job, UnitResult(copy.copy(self._failure)))  # whose traceback is its own
-        if self._ending:
-            self._bury()
-        if self._waiting:
-            self._fill_queue()
-        for worker in self._workers.values():
-            self._retries |= not worker.flush()
+        for worker in self._ending[:]:
+            self._bury(worker)
         if self._leaving:
             self._see_off()
+        if self._waiting:
+            self._send_units()
+        for worker in self._workers.values():
+            self._retries |= bool(worker.outbox) and not worker.flush()
         if time.monotonic() >= self._looked_at + _TICK_S / 8:
             self._look_after()
 
@@ -267,15 +214,10 @@ class Pool:
         task.close()
 
     def submit(self, task: PoolTask, units: Sequence[Unit]) -> None:
-        """Takes units, those of a slot together. They are queued, in order, at the end of this turn."""
-        for slot, group in itertools.groupby(units, key=lambda unit: unit.slot):
-            task.header[1 + slot] = len(list(group))
+        """Takes units. They are sent, in order, at the end of this turn."""
         task.unfinished_count += len(units)
-        jobs = [Job(task, unit) for unit in units]
-        if self._failure is None:
-            self._waiting.extend(jobs)
-        else:
-            self._failing.extend(jobs)  # not at once: who submits may hold a lock that its receiver takes
+        # If nothing works any more, they fail, but not at once: the caller may hold a lock that its receiver takes.
+        (self._waiting if self._failure is None else self._failing).extend([Job(task, unit) for unit in units])
 
     def leave(self, client: "PoolClient") -> None:
         """Closes the tasks of a client, and lets it go."""
@@ -302,79 +244,45 @@ class Pool:
                     client.is_gone.set()
 
     def _cancel(self, task: PoolTask) -> None:
-        """Takes the units of a task from the queue. A unit that runs may end within the grace."""
+        """Drops the units of a task that no worker has taken. A unit that runs may end within the grace."""
+        self._take_back()
         for job in [job for job in self._waiting if job.task is task]:
             self._waiting.remove(job)
-            self._settle(job, UnitResult())
-        if self._lock():
-            queued = [place for place in self._queue.places(QUEUED) if self._jobs[place].task is task]
-            for place in queued:
-                self._queue.free(place)
-            self._queue.unlock()
-            for place in queued:
-                self._settle(self._jobs.pop(place), UnitResult())
-        if task.unfinished_count and time.monotonic() - task.closed_at > GRACE_S:
-            for place in self._queue.places(CLAIMED):
-                owner = self._queue.owner(place)
-                if self._jobs[place].task is task and owner in self._workers:
-                    self._workers[owner].kill()
+            self._settle(job, _EMPTY)
+        if time.monotonic() - task.closed_at > GRACE_S:
+            for number, worker in self._workers.items():
+                held = self._jobs.get(self._queue.claim(number))
+                if held is not None and held.task is task:
+                    worker.kill()
 
     # Units.
 
-    def _lock(self) -> bool:
-        """Takes the lock of the queue, or notes that it is tried again in a moment."""
-        if self._queue.try_lock():
-            self._lock_seen = (None, 0.0)
-            return True
-        self._retries = True
-        holder, since = self._lock_seen
-        found = self._queue.lock_holder()
-        if found is None or found != holder:
-            self._lock_seen = (found, time.monotonic())
-        elif time.monotonic() - since > GRACE_S:  # it is held for a few instructions: the holder was stopped
-            for worker in self._workers.values():
-                if worker.pid == found:
-                    worker.kill()
-        return False
-
-    def _fill_queue(self) -> None:
-        if not self._lock():
-            return
-        count = 0
-        while self._waiting:
-            job = self._waiting[0]
-            place = self._queue.push(Entry(job.task.number, job.unit))
-            if place is None:
+    def _send_units(self) -> None:
+        """Sends the units that wait, as far as there is room."""
+        waiting = self._waiting
+        while waiting:
+            group = list(itertools.islice(waiting, GROUP_COUNT))
+            if not self._queue.send([(job.number, job.task.number, job.unit) for job in group]):
                 break
-            self._jobs[place] = job
-            self._waiting.popleft()
-            count += 1
-        sleeper_count = self._queue.idle_count()
-        self._queue.unlock()
-        if sleeper_count:
-            self._tokens.notify(min(count, sleeper_count))
+            for job in group:
+                self._jobs[job.number] = job
+                waiting.popleft()
 
-    def _collect(self) -> bool:
-        """Takes the units that are done from the queue, and hands them to their receivers in the order of submission.
+    def _take_back(self) -> None:
+        """Makes units wait again that no worker has taken."""
+        self._waiting.extendleft([self._jobs.pop(number) for number in reversed(self._queue.take_back())])
 
-        One look under the lock sees no unit of a worker without those that the worker did before. Returns whether it
-        could look.
-        """
-        if not self._jobs:
-            return True
-        if not self._lock():
-            return False
-        answered, done = self._queue.places(ANSWERED), self._queue.places(DONE)
-        self._queue.unlock()
-        for place in answered:
-            if place not in self._messages:
-                self._take_messages(self._workers[self._queue.owner(place)])
-        for place in sorted(answered + done, key=lambda place: self._jobs[place].number):
-            self._queue.free(place)
+    def _take_answers(self) -> None:
+        """Hands the units that are done to their receivers, those of one worker in its order."""
+        for number, worker, has_message in self._queue.answers():
+            if has_message and number not in self._messages:
+                self._take_messages(self._workers[worker])
+            message = self._messages.pop(number, None)
+            if (job := self._jobs.pop(number, None)) is None:  # the pool failed
+                continue
             self.progress += 1
             self._fruitless_crash_count = 0
-            job, message = self._jobs.pop(place), self._messages.pop(place, None)
-            result = UnitResult()
+            result = _EMPTY
             if message is not None and not job.task.closed_at:
                 content, failures = message.payload
                 is_error = message.kind == "error"
@@ -382,19 +290,20 @@ class Pool:
                     UnitResult(load_error(content), (), failures) if is_error else UnitResult(None, content, failures)
                 )
             self._settle(job, result)
-        return True
 
     def _settle(self, job: Job, result: UnitResult) -> None:
         # Counted before the receiver looks for slots: see `ProcessesExecutor.wake`.
         job.task.unfinished_count -= 1
-        self.submit(job.task, job.task.receiver.finished(job.unit, result))
+        if units := job.task.receiver.finished(job.unit, result):
+            self.submit(job.task, units)
 
     # Workers.
 
     def _start(self, number: int) -> None:
         self._queue.forget(number)
         try:
-            worker = WorkerProcess(number, self._channels, max(1, usable_cpu_count() // self._worker_count))
+            channels = *self._queue.descriptors, self.shared.descriptor
+            worker = WorkerProcess(number, channels, max(1, usable_cpu_count() // self._worker_count))
         except OSError as error:
             self._is_watching = True
             self._count_failed_start(f"The system starts no more processes: {error}.")
@@ -451,46 +360,45 @@ class Pool:
             worker.is_polled = False
             self._ignore(worker.socket.fileno())
 
-    def _bury(self) -> None:
-        """Reaps workers that ended, gives their units to others, and replaces them."""
-        for worker in self._ending[:]:
-            if not worker.reap():
-                self._retries = True
-                continue
-            if not self._collect():  # now that it finishes nothing more
-                continue
-            if worker.lost is None:
-                worker.lost = self._attribute(worker)
-            if not self._lock():
-                continue
-            for place in worker.lost:
-                self._queue.requeue(place)
-            self._queue.unlock()
-            self._ending.remove(worker)
-            del self._workers[worker.number]
-            self._tokens.notify(len(worker.lost) + 1)  # it may have taken one along
-            self._count_crash(worker)
-            if self._failure is None and len(self._leaving) < self.client_count:
-                self._start(worker.number)
-
-    def _attribute(self, worker: WorkerProcess) -> list[int]:
-        """Fails the units of a dead worker that reached a limit; returns the places of those to be done again."""
-        lost = []
-        status = WorkerStatus(self._queue.status(worker.number)).read()
-        held = [place for place in self._queue.places(CLAIMED) if self._queue.owner(place) == worker.number]
-        for place in held:
-            self._messages.pop(place, None)  # sent, but the unit is not finished: another worker sends it again
-            error = attribute(worker, self._jobs[place], status)
+    def _bury(self, worker: WorkerProcess) -> None:
+        """Reaps a worker that ended, gives its unit to another, and replaces it; or has this tried again."""
+        if not worker.reap() or (held := self._held_by(worker)) is None:
+            self._retries = True
+            return
+        self._ending.remove(worker)
+        del self._workers[worker.number]
+        for job in held:
+            self._messages.pop(job.number, None)  # sent, but the unit is not finished: another worker sends it again
+            error = attribute(worker, job, self._queue.status(worker.number))
             if error is None:
-                lost.append(place)
+                self._take_back()
+                self._waiting.appendleft(job)
             else:
-                self._queue.free(place)
                 self._fruitless_crash_count = 0
-                self._settle(self._jobs.pop(place), UnitResult(error))
+                self._settle(job, UnitResult(error))
         if worker.is_ready and not held:
             for task in self._tasks.values():
                 note_idle_crash(worker, task)
-        return lost
+        self._count_crash(worker)
+        if self._failure is None and len(self._leaving) < self.client_count:
+            self._start(worker.number)
+
+    def _held_by(self, worker: WorkerProcess) -> list[Job] | None:
+        """Removes the unit of a dead worker from the jobs and returns it; None if it is not known yet."""
+        claim = self._queue.claim(worker.number)
+        self._take_answers()  # now that it writes nothing more
+        if claim != TAKING:
+            job = self._jobs.pop(claim, None)
+            return [] if job is None else [job]
+        # It may have taken a unit, but not begun it. Then that unit is neither in the queue nor in a claim. The order
+        # matters: with an empty queue, claims only end, and each answer comes before the end of its claim.
+        self._take_back()
+        claims = {self._queue.claim(number) for number, each in self._workers.items() if each.ending is None}
+        if TAKING in claims:
+            return None
+        self._take_answers()
+        self._waiting.extendleft([self._jobs.pop(number) for number in self._jobs.keys() - claims])
+        return []
 
     def _count_crash(self, worker: WorkerProcess) -> None:
         if not worker.is_ready:
@@ -522,31 +430,27 @@ class Pool:
         self._looked_at = now
         if not self._ending:
             self.require(self._worker_count)
-        if self._tasks and self._lock():  # finds a stopped worker that holds it
-            self._queue.unlock()
-        held = {self._queue.owner(place): place for place in self._queue.places(CLAIMED)}
-        queued = self._queue.places(QUEUED)
+        claims = {number: self._queue.claim(number) for number in self._workers}
+        held = set(claims.values())
+        queued = next((job for number, job in self._jobs.items() if number not in held), None)
         for worker in self._workers.values():
             worker.seen_at += paused_s
             worker.look_at_memory()
             is_mute = worker.silent_at and now - worker.silent_at > GRACE_S
             if is_mute or (worker.asked_at and (worker.was_stopped or now - worker.asked_at > GRACE_S / 2)):
                 worker.kill()
-            # A worker without a unit stands still too, if it takes none of the queued ones: it was stopped.
-            place = held.get(worker.number, queued[0] if queued else None)
-            if place is None or (not worker.is_ready and now - worker.started_at < START_S):
+            # A worker without a unit hangs too, if it takes none of the queued ones: it was stopped.
+            job = self._jobs.get(claims[worker.number], queued)
+            if job is None or (not worker.is_ready and now - worker.started_at < START_S):
                 worker.seen = None
                 continue
-            number = worker.number
-            seen = (number in held, self._queue.claim_count(number), *self._queue.status(number))
+            seen = claims[worker.number], self._queue.status(worker.number)
             if seen != worker.seen:
                 worker.seen, worker.seen_at = seen, now
                 worker.asked_at, worker.stack = 0.0, ""  # it got on after all
                 self.progress += 1  # within a unit
-            elif not worker.asked_at and now - worker.seen_at >= self._jobs[place].task.timeout_s:
+            elif not worker.asked_at and now - worker.seen_at >= job.task.timeout_s:
                 worker.ask_for_stack()
-        if queued:
-            self._tokens.notify()  # a worker that was stopped may have taken one along
         is_short = self._failure is None and len(self._workers) < self._worker_count
         self._is_watching = is_short or any(each.asked_at or each.silent_at for each in self._workers.values())
 
@@ -561,9 +465,6 @@ class Pool:
         self._failing.extend([*self._jobs.values(), *self._waiting])
         self._jobs.clear()
         self._waiting.clear()
-        for state in (QUEUED, CLAIMED, DONE, ANSWERED):
-            for place in self._queue.places(state):
-                self._queue.free(place)
 
     def _end(self) -> None:
         """Ends the workers, and frees everything."""
@@ -586,11 +487,9 @@ class Pool:
                 for worker in workers:
                     worker.kill()
             time.sleep(0.002)
-        self._tokens.close()
-        self._queue_file.close()
+        self._queue.close()
         self.shared.close()
         self._tasks.clear()
-        self._queue.close()
 
 
 @final

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from penstock.memory._budget import mib
 from penstock.memory._mapping import MemoryFile, map_shared
@@ -38,29 +38,20 @@ _PICKLE: Final = pickle.dumps(None)[:1]
 """The first byte of a message. Anything else is text of faulthandler."""
 
 
-class Channels(NamedTuple):
-    """Descriptors that all workers of a pool have, as `main` of a worker takes them."""
-
-    queue: int
-    shared: int
-    tokens: int
-    wakeup: int
-
-
 @final
 class WorkerProcess:
     """One worker process.
 
     Args:
         number: Its number in the pool; a replacement has that of the one before.
-        channels: The descriptors that all workers share.
+        channels: The descriptors that all workers share, in the order of the arguments of `main`.
         thread_count: How many threads BLAS and the like may start in it.
 
     Raises:
         OSError: The system starts no more processes.
     """
 
-    def __init__(self, number: int, channels: Channels, thread_count: int) -> None:
+    def __init__(self, number: int, channels: Sequence[int], thread_count: int) -> None:
         self.number = number
         self.is_ready = False
         self.silent_at = 0.0
@@ -68,8 +59,6 @@ class WorkerProcess:
         self.is_silent = False
         self.is_polled = True
         """Whether the pool still waits for messages."""
-        self.lost: list[int] | None = None
-        """The places of units to be done again, once they are known."""
         self.ending: str | None = None
         """How it ended, once it is reaped: `was killed by signal 9 (SIGKILL)`."""
         self.was_stopped = False
@@ -81,7 +70,8 @@ class WorkerProcess:
         self.seen: object = None
         """Its state at the last look."""
         self.seen_at = 0.0
-        self._outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
+        self.outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
+        """Messages for which there was no room."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = (number, os.getpid(), theirs.fileno(), *channels)
@@ -110,23 +100,23 @@ class WorkerProcess:
 
     def send(self, message: Opening | Closing, files: Sequence[MemoryFile] = ()) -> None:
         """Sends a message and the descriptors of files, now or once `flush` finds room."""
-        self._outbox.append((pickle.dumps(message), files))
+        self.outbox.append((pickle.dumps(message), files))
         self.flush()
 
     def flush(self) -> bool:
         """Sends the messages that wait; returns whether all of them went."""
         if self.ending is not None or self.is_silent:
-            self._outbox.clear()
+            self.outbox.clear()
         try:
-            while self._outbox:
-                data, files = self._outbox[0]
+            while self.outbox:
+                data, files = self.outbox[0]
                 if all(file.descriptor >= 0 for file in files):  # else closed meanwhile, and a closing follows
                     socket.send_fds(self.socket, [data], [file.descriptor for file in files])
-                self._outbox.popleft()
+                self.outbox.popleft()
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):  # it ended, which is noticed elsewhere
-            self._outbox.clear()
+            self.outbox.clear()
         return True
 
     def messages(self) -> Iterator[Message]:

@@ -1,13 +1,12 @@
-"""All that runs in a worker process: it claims units, runs them, and reports when they are done.
+"""All that runs in a worker process: it takes units, runs them, and answers when they are done.
 
 The parent starts it as a fresh interpreter that imports penstock and NumPy, and of the user's modules only what the
 functions of a plan need. A task is loaded when its first unit is claimed, so an error in loading it is that unit's.
 
 Each wait, and what ends it.
-- For a token or a message (`serve`): ended by one, or by the parent's end, which closes both.
-- For the message that opens a task (`_run`): the parent sent it before it queued the first unit of the task.
-- For the lock of the queue: see `_task_queue.py`.
-- To send a message: ended by the parent, which reads it, or by the parent's end.
+- For a unit or a message (`_wait`): ended by one, or by the parent's end, which closes both.
+- For the message that opens a task (`_task`): the parent sent it before the first unit of the task.
+- To send a message or an answer: ended by the parent, which reads it, or by the parent's end.
 What ends the worker: the parent closes the control socket, or kills the worker, or dies. If the parent dies, the system
 kills the worker at once, whatever it is doing (Linux); or else the next of these waits fails.
 
@@ -47,7 +46,7 @@ from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
-from penstock.run.pool._task_queue import ANSWERED, DONE, TaskQueue
+from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 """Makes a worker write its Python stacks to its control socket, whatever it is doing. It is a signal without
@@ -91,34 +90,34 @@ class Message(NamedTuple):
     kind: str
     """`ready`; of a unit: `error`, `made`; of a task: `imported`, `free` (the GIL)."""
     number: int
-    """The place of the unit, or the number of the task."""
+    """The number of the job, or the number of the task."""
     payload: Any
 
 
-def main(number: int, parent: int, control: int, queue: int, shared: int, tokens: int, wakeup: int) -> None:
+def main(number: int, parent: int, control: int, units: int, answers: int, words: int, shared: int) -> None:
     """Runs a worker until its parent dismisses it.
 
     Args:
         number: The worker's number in its pool.
         parent: The process that started it.
         control: A socket of packets to the parent.
-        queue: The memory file of the task queue.
+        units: The pipe of units, read without waiting.
+        answers: The pipe of answers.
+        words: The memory file of claims and statuses; see `_task_queue.py`.
         shared: The memory file of plans and shared arrays.
-        tokens: A pipe, read without waiting: a byte for a worker that sleeps, when there is a unit for it.
-        wakeup: A pipe to the parent, written without waiting: a byte when it is to look at the queue.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before that
-    for descriptor in (control, queue, shared, tokens, wakeup):
+    for descriptor in (control, units, answers, words, shared):
         os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, lambda *_: None)  # a handler: SIG_IGN would be inherited by what a function starts
     faulthandler.register(STACK_SIGNAL, file=control, all_threads=True)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # what a function prints is not lost if it is killed
-    worker = _Worker(number, socket.socket(fileno=control), TaskQueue(queue), shared, tokens, wakeup)
+    worker = _Worker(number, socket.socket(fileno=control), units, answers, worker_words(words), shared)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.serve()
 
@@ -126,64 +125,51 @@ def main(number: int, parent: int, control: int, queue: int, shared: int, tokens
 @final
 class _Worker:
     def __init__(
-        self, number: int, control: socket.socket, queue: TaskQueue, shared: int, tokens: int, wakeup: int
+        self, number: int, control: socket.socket, units: int, answers: int, words: "memoryview[int]", shared: int
     ) -> None:
         self._number = number
         self._control = control
-        self._queue = queue
+        self._units = units
+        self._answers = answers
         self._shared = shared
-        self._tokens = tokens
-        self._wakeup = wakeup
         self._pid = os.getpid()
-        self._status = WorkerStatus(queue.status(number))
+        self._claim, status = own_words(words, number)
+        self._status = WorkerStatus(status)
         self._tasks: dict[int, _Task] = {}
         self._poll = select.poll()
-        self._poll.register(tokens, select.POLLIN)
+        self._poll.register(units, select.POLLIN)
         self._poll.register(control, select.POLLIN)
         self._has_messages = select.poll()
         self._has_messages.register(control, select.POLLIN)
 
     def serve(self) -> None:
         self._send("ready", os.getpid(), None)
-        queue, number = self._queue, self._number
-        queue.lock()
-        place = queue.claim(number)
-        queue.unlock()
+        units, answers, claim, where = self._units, self._answers, self._claim, self._status.words
         while True:
-            if place is None:
-                if not self._sleep():
+            where[0] = 0
+            claim[0] = TAKING
+            try:
+                data = os.read(units, UNIT.size)
+            except BlockingIOError:
+                claim[0] = 0
+                if not self._wait():
                     return
-                queue.lock()
-                place = queue.claim(number)
-                queue.unlock()
                 continue
-            task, unit = self._entry(place)
-            state = self._run(place, task, unit)
-            # One lock for the end of a unit and the claim of the next.
-            queue.lock()
-            is_last = queue.finish(place, state, task.header, unit.slot)
-            place = queue.claim(number)
-            queue.unlock()
-            # Others of a batch that was given up may have been taken from the queue: then none is the last.
-            if is_last or unit.generation <= task.header[0]:
-                self._notify()
+            if not data:
+                return
+            number, task_number, unit = unpacked(data)
+            claim[0] = number
+            task = self._tasks.get(task_number) or self._task(task_number)
+            has_message = self._run(number, task, unit)
+            os.write(answers, ANSWER.pack(number, self._number, has_message))
 
-    def _sleep(self) -> bool:
-        """Waits for a token or a message; returns whether the parent wants this worker to go on."""
+    def _wait(self) -> bool:
+        """Waits for a unit or a message; returns whether the parent wants this worker to go on."""
         self._poll.poll()
-        try:
-            if not os.read(self._tokens, 1):
-                return False
-        except BlockingIOError:  # another worker took it, or it is a message
-            pass
         while self._has_messages.poll(0):
             if not self._take_message():
                 return False
         return True
-
-    def _notify(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the parent has not read those before: it will look
-            os.write(self._wakeup, b"\0")
 
     def _take_message(self) -> bool:
         data, descriptors, _, _ = socket.recv_fds(self._control, PACKET_NBYTES, 2)  # which drops flags (CPython 3.11)
@@ -196,19 +182,17 @@ class _Worker:
             self._tasks.pop(message.task, None)
         return True
 
-    def _entry(self, place: int) -> "tuple[_Task, Unit]":
-        number, unit = self._queue.entry(place)
+    def _task(self, number: int) -> "_Task":
         while number not in self._tasks:
             if not self._take_message():
                 raise BrokenPipeError
-        return self._tasks[number], unit
+        return self._tasks[number]
 
-    def _run(self, place: int, task: "_Task", unit: Unit) -> int:
-        """Runs a unit, sends its rows, failures or error, and returns the state of its place."""
-        self._status.words[0] = 0
+    def _run(self, number: int, task: "_Task", unit: Unit) -> bool:
+        """Runs a unit. Sends its rows, failures or error, and returns whether there are any."""
         self._status.failures.clear()
         if unit.generation <= task.header[0]:
-            return DONE
+            return False
         result = None
         try:
             if not task.is_loaded:
@@ -220,18 +204,18 @@ class _Worker:
             if result.error is not None:
                 raise result.error
             if result.rows or result.failures:
-                self._send("made", place, (result.rows, result.failures))
-                return ANSWERED
+                self._send("made", number, (result.rows, result.failures))
+                return True
         except UnwantedError:
             self._require_own()
         except BaseException as error:  # SystemExit too: a user's function must not end a worker silently
             self._require_own()
             dumped = dump_error(error, f"worker {self._number} (pid {self._pid})")
-            self._send("error", place, (dumped, tuple(self._status.failures)))
-            return ANSWERED
+            self._send("error", number, (dumped, tuple(self._status.failures)))
+            return True
         finally:
             del result  # its error holds this frame
-        return DONE
+        return False
 
     def _require_own(self) -> None:
         """Ends a child that a function forked and did not end: there is only one of us."""
