@@ -177,7 +177,7 @@ def test_errors_with_fields_keep_them(raised: Raised, make: Any, attributes: tup
     assert type(error) is type(want)
     assert str(error) == str(want)
     assert [getattr(error, name) for name in attributes] == [getattr(want, name) for name in attributes]
-    assert error.__notes__ == [NOTE]
+    assert error.__notes__[-1] == NOTE
 
 
 def test_penstocks_own_error_arrives_with_its_cause(raised: Raised) -> None:
@@ -288,7 +288,8 @@ def test_traceback_is_printed_as_if_raised_here(raised: Raised) -> None:
 
     with pytest.raises(ZeroDivisionError) as caught:
         outer()
-    here = text(caught.value.with_traceback(caught.tb.tb_next)).splitlines()
+    lines = text(caught.value.with_traceback(caught.tb.tb_next)).splitlines()
+    here = [line for line in lines if line.strip(" ~^")]  # columns do not travel
     there = text(raised(outer)).splitlines()
     assert [line for line in there if 'File "<string>"' not in line] == [*here, NOTE]  # the worker's own script
 
