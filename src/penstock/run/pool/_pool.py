@@ -487,6 +487,7 @@ class Pool:
                 for worker in workers:
                     worker.kill()
             time.sleep(0.002)
+        self._handlers.clear()  # which hold this object
         self._queue.close()
         self.shared.close()
         self._tasks.clear()

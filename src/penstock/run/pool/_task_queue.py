@@ -83,7 +83,7 @@ class Pipe:
 
 @final
 class TaskQueue:
-    """The parent's side of both pipes and of the words of the workers. It is closed when it is dropped."""
+    """The parent's side of both pipes and of the words of the workers."""
 
     def __init__(self) -> None:
         self._units = Pipe()
@@ -129,10 +129,11 @@ class TaskQueue:
             self._words[place] = 0
 
     def close(self) -> None:
-        """Closes the pipes and the file."""
+        """Closes the pipes and the file, and unmaps the words."""
         self._units.close()
         self._answers.close()
         self._file.close()
+        self._words.release()
 
 
 def _packed(number: int, task: int, unit: Unit) -> bytes:
