@@ -14,7 +14,8 @@ Guarantees.
 - Nothing waits for the user to release a batch. If a lease would leave too few slots, the batch is copied out. Before
   that, Python collects young objects in cycles: Keras on torch leaves every batch to a closure that calls itself.
 - A child that the user forks holds what this process holds at that moment. Where the memory is shared with workers,
-  those leases last as long as the child. Both processes see what either writes into such a batch.
+  those leases last as long as the ring, because nothing reports the end of the child. Both processes see what either
+  writes into such a batch.
 
 Decided elsewhere: which batch fills a slot (`run/_scheduler.py`).
 """
@@ -23,7 +24,6 @@ import functools
 import gc
 import mmap
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -37,7 +37,6 @@ from penstock.base._retries import NOTHING_WANTED
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._budget import granted, mib
-from penstock.memory._forked import Inherited
 from penstock.memory._mapping import MemoryFile, private
 from penstock.memory._rows import Rows, text_array
 from penstock.memory._slot import RingLayout, own_header, ring_header
@@ -98,8 +97,8 @@ class Ring:
         self.interrupts: list[BaseException] = []
         """Ctrl-C that struck while a slot came back, where Python drops it. The next `take` raises it."""
         self._is_over = False
-        self._inherited: set[Inherited] = set()
-        """Forked children that hold leases; see `inherit`."""
+        self._inherited: list[object] = []
+        """What forked children may hold; see `inherit`."""
         if is_shared:
             _shared_rings[id(self)] = self
 
@@ -116,8 +115,6 @@ class Ring:
 
     def hand_out(self, slot: int) -> Tree:
         """Hands a filled slot to the user: as a lease, or as a copy if too few slots would remain."""
-        if self._inherited:
-            self._drop_inherited()
         leases = self._leases
         is_lease = len(leases) < self._most_leases
         if not is_lease and gc.isenabled():
@@ -164,19 +161,9 @@ class Ring:
         if self._on_free is not None:
             self._on_free()
 
-    def inherit(self) -> Inherited | None:
-        """Makes the present leases last as long as a child that is about to be forked. Takes no lock."""
-        roots = [root() for _, root in self._leases.copy().values()]
-        if not roots:
-            return None
-        inherited = Inherited(roots)
-        self._inherited.add(inherited)
-        return inherited
-
-    def _drop_inherited(self) -> None:
-        for each in self._inherited.copy():  # a copy is one operation; another thread may fork
-            if each.is_over:
-                self._inherited.discard(each)
+    def inherit(self) -> None:
+        """Makes the present leases last as long as the ring, for a child that is about to be forked. Takes no lock."""
+        self._inherited += [root() for _, root in self._leases.copy().values()]
 
     def give_up(self, generation: int = NOTHING_WANTED) -> None:
         """Tells workers that units up to a generation are not wanted, which ends waits within units. Takes no lock.
@@ -260,26 +247,14 @@ def _return_slot(
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
 
 
-_forking = threading.local()
-
-
 def _before_fork() -> None:
-    rings = [each() for each in _shared_rings.valuerefs()]  # a list, made by one operation
-    _forking.inherited = [ring.inherit() for ring in rings if ring is not None]
-
-
-def _after_fork(*, is_child: bool) -> None:
-    for inherited in _forking.__dict__.pop("inherited", ()):
-        if inherited is not None:
-            inherited.forked(is_child=is_child)
+    for ring in [each() for each in _shared_rings.valuerefs()]:  # a list, made by one operation
+        if ring is not None:
+            ring.inherit()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=functools.partial(_after_fork, is_child=False),
-        after_in_child=functools.partial(_after_fork, is_child=True),
-    )
+    os.register_at_fork(before=_before_fork)
 
 
 def _own(leaf: Any, kind: str) -> Any:

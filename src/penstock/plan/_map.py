@@ -329,7 +329,7 @@ class Map(OneToOne):
         words, times, clock = reader.status.words, reader.status.times, time.perf_counter
         words[0], words[1] = reader.number + 1, epoch
         due, every = count, 1  # none
-        if times is not None and (times.is_sampled or reader.number not in times.short):
+        if times is not None:
             due, every = times.turn(reader.number)
         timed, call_s, put_s, place, started = 0, 0.0, 0.0, 0, clock()
         elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)

@@ -21,7 +21,7 @@ from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
-from penstock.memory._times import SHORT_UNIT_S, Times
+from penstock.memory._times import Times
 from penstock.plan._node import Elements, Node, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
 from penstock.plan._text import length_text
@@ -70,22 +70,13 @@ class Gather:
                 raise
             if (times := wanted[0][1].status.times) is None:  # all readers are of one worker
                 continue
-            seconds = time.perf_counter() - began
             # A step may read several sources, as a cache does for each leaf. Its elements count with the first.
+            row_s = (time.perf_counter() - began) / (sum(len(read.indices) for read in reads) or 1)
             for read, reader in wanted:
-                if reader not in counted:
-                    times.count(reader.number, len(read.indices))
-            if times.is_sampled or seconds >= SHORT_UNIT_S:
-                _note(times, wanted, seconds)
+                count = len(read.indices)
+                times.note(reader.number, 0 if reader in counted else count, row_s * count)
             if len(self._wanted) > 1:
                 counted.update(reader for _, reader in wanted)
-
-
-def _note(times: Times, wanted: "list[tuple[Read, Reader]]", seconds: float) -> None:
-    """Divides the time of a source among the steps that read it, by their elements."""
-    total = sum(len(read.indices) for read, _ in wanted)
-    for read, reader in wanted:
-        times.note(reader.number, 0, seconds * len(read.indices) / total if total else 0.0)
 
 
 @final

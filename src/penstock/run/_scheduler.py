@@ -265,6 +265,8 @@ class Scheduler:
         """
         units: list[Unit] = []
         while self._cursor is not None and self.unfinished_count < target and not self.is_closed:
+            if not self._free and self._stream is None:
+                break  # at once, because this runs for each unit
             end_count = sum(batch.is_end for batch in self._order)
             if self._program.is_serial and end_count > 1:
                 break  # else epochs without a batch would begin without end

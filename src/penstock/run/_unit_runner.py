@@ -81,8 +81,8 @@ class UnitRunner:
         status, header = self.status, self._memory.header
         times = status.times = self.times
         began = time.perf_counter()
-        if times is not None and began >= times.due_s:
-            times.sample()
+        if times is not None:
+            times.begin()
         status.words[0] = 0
         status.failures.clear()
         status.is_poisoned = unit.is_poisoned
@@ -104,12 +104,12 @@ class UnitRunner:
             exchanged(before)
             if (outcome := self._program.outcome(self._reader)) is not None:
                 outcome.write(header, unit.slot)
-            ended = time.perf_counter()
+            wall_s = time.perf_counter() - began
             # A server takes as long for many rows as for one, so waiting for it says nothing about the size of units.
-            seconds = max(0.0, ended - began - budget.waited_s)
+            seconds = max(0.0, wall_s - budget.waited_s)
             note_time(header, unit.stop - unit.start, seconds)
             if times is not None:
-                times.end(began, ended, count)
+                times.end(wall_s, count)
                 if budget.repeat_count:
                     times.note_repeats(budget.repeat_count)
         try:
