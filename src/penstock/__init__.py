@@ -20,6 +20,10 @@ A map of the package. Imports run downwards:
     report/         counters, reports, and pictures of plans and elements
     plan/           nodes, one kind a file; _node.py is the idea
     base/           trees, specs, errors, random numbers, arguments
+
+A new source is a file in sources/, and a function in _constructors.py or _records.py. A new verb is a node in plan/ and
+a method in _dataset.py. A new executor is a file in run/executors/ and an entry of its registry. A new adapter is a
+file in adapters/ and a method in _dataset.py. CONTRIBUTING.md lists their tests, and what to read first.
 """
 
 import sys as _sys

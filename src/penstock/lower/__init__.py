@@ -1,1 +1,27 @@
-"""From a plan to a program: rewrites of the plan, then units of work. No threads and no clock."""
+"""From the user's plan to units of work. No threads and no clock.
+
+The way of a plan into a loader:
+
+1. `_analysis.lower` rewrites the plan. `on_error` adds guards (`_guards.py`), `unbatch` reads parts alone where sources
+   can do so (`_rewrite.py`), and complete caches drop their inputs (`_prune.py`). Each rewrite returns a new plan.
+2. `_analysis.analyse` walks the new plan once. Its result, `Analysis`, answers all questions about the plan: the choice
+   of the executor, the budget of memory (`_budget.py`), messages and reports read it.
+3. A plan with random access becomes one `ParallelProgram` (`_batches.py`). A stream is cut in two (`_stages.py`): one
+   worker reads the steps below in order (`FeedProgram`), and all workers run the steps above (`ParallelProgram`). If
+   there is nothing to do above, one worker writes elements straight into batches (`SerialProgram`, `_streams.py`).
+4. A program cuts each batch into units: rows `[start, stop)` of batch `index` of epoch `epoch`. `_program.py` has the
+   unit and the protocol of programs. `_copies.py` describes units without Python functions as copies, which the threads
+   of the copy engine execute.
+
+An executor runs units (`run/executors/`), and a scheduler without threads decides which (`run/_scheduler.py`).
+
+The result of a unit is a pure function of the program and the integers in the unit. Failures are handled by that alone:
+
+- A worker process dies, or makes no progress for `timeout_s` and is killed. The parent knows which unit the worker
+  held. It notes the cause and the elements in the report, starts a new worker, and has the unit done again. The batch
+  is the same to the bit.
+- The third worker in a row dies of a unit, or the second stands still on it. The loader raises a `WorkerError` or a
+  `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down to the one element
+  that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`).
+- A thread cannot be killed. Past `timeout_s` the loader raises a `DeadlineError` at once.
+"""
