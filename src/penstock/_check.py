@@ -176,11 +176,8 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
         bad=tuple(each for each in first.failures if each.exception != "SpecError"),
         misfits=tuple(misfits),
         ended=first.ended,
-        nondeterministic=tuple(functions.nondeterministic),
-        reuses_memory=tuple(functions.reuses_memory),
         differences=tuple(differences),
-        uses_globals=tuple(functions.uses_globals),
-        keeps_input=tuple(functions.keeps_input),
+        **{name: tuple(steps) for name, steps in functions.found.items()},
         stays=tuple(str(error) for error in stay_behind(node)),
         remarks=tuple(remarks),
         are_batches=node.batch_size != 1,
@@ -251,10 +248,12 @@ class _Functions:
     """What functions do that are called on a few elements, each twice, and sources that are asked for some twice."""
 
     def __init__(self) -> None:
-        self.nondeterministic: list[str] = []
-        self.reuses_memory: list[str] = []
-        self.uses_globals: list[str] = []
-        self.keeps_input: list[str] = []
+        names = ("nondeterministic", "reuses_memory", "uses_globals", "keeps_input")
+        self.found: dict[str, dict[str, None]] = {name: {} for name in names}
+        """The steps, by the name in `CheckResult`; as keys, so each stands once."""
+
+    def _add(self, name: str, step: str) -> None:
+        self.found[name][step] = None
 
     def look_at(self, plan: Node, failed: set[Any]) -> None:
         """Calls each function of a plan, and reads each source.
@@ -273,21 +272,17 @@ class _Functions:
                 if isinstance(step, Map):
                     self._look_at_function(step, _elements(step.source, sources, failed))
                 else:
-                    self._look_at_source(step, *(_elements(step, sources, parts) for _ in range(2)))
+                    self._look_at_source(step, sources, parts)
             finally:
                 sources.close()
 
-    def _look_at_source(
-        self,
-        step: Node,
-        once: Iterator[tuple[int, Leaves]],
-        again: Iterator[tuple[int, Leaves]],
-    ) -> None:
+    def _look_at_source(self, step: Node, sources: OpenSources, failed: set[Any]) -> None:
         with seeded_globals() as globals_:  # which are not seeded: no executor does so for these
-            first = dict(once)
+            first = dict(_elements(step, sources, failed))
+            again = _elements(step, sources, failed)
             if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
                 drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
-                _add(self.nondeterministic, located(step) + drawn * globals_.used())
+                self._add("nondeterministic", located(step) + drawn * globals_.used())
 
     def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
         name = f"{step.label} at {step.where}"
@@ -302,13 +297,13 @@ class _Functions:
             except BaseException:  # which the pass has told
                 continue
             if not _same(value, again):
-                _add(self.nondeterministic, name)
+                self._add("nondeterministic", name)
             if before is not None and not _same(*before):
-                _add(self.reuses_memory, name)
+                self._add("reuses_memory", name)
             if drew or drew_again:
-                _add(self.uses_globals, name)
+                self._add("uses_globals", name)
             if kept:
-                _add(self.keeps_input, name)
+                self._add("keeps_input", name)
             before = again, [copied(leaf) for leaf in again]
 
 
@@ -363,8 +358,3 @@ def _same_leaf(leaf: Any, other: Any) -> bool:
     if one.dtype != two.dtype or one.shape != two.shape:
         return False
     return one.tolist() == two.tolist() if one.dtype.hasobject else one.tobytes() == two.tobytes()
-
-
-def _add(names: list[str], name: str) -> None:
-    if name not in names:
-        names.append(name)

@@ -22,7 +22,7 @@ from penstock.base._errors import (
 from penstock.base._tree import Tree
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._program import Position
-from penstock.lower._prune import prune_cached, with_cache_limit
+from penstock.lower._rewrite import prune_cached, with_cache_limit
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
 from penstock.plan._node import POSITION_LIMIT, Node

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.lower._prune import _asked
+from penstock.lower._rewrite import _asked
 from tests import leftovers
 
 COUNT = 24

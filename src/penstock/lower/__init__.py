@@ -3,7 +3,7 @@
 The way of a plan into a loader:
 
 1. `_analysis.lower` rewrites the plan. `on_error` adds guards (`_guards.py`), `unbatch` reads parts alone where sources
-   can do so (`_rewrite.py`), and complete caches drop their inputs (`_prune.py`). Each rewrite returns a new plan.
+   can do so, and complete caches drop their inputs (`_rewrite.py`). Each rewrite returns a new plan.
 2. `_analysis.analyse` walks the new plan once. Its result, `Analysis`, answers all questions about the plan: the choice
    of the executor, the budget of memory (`_budget.py`), messages and reports read it.
 3. A plan with random access becomes one `ParallelProgram` (`_batches.py`). A stream is cut in two (`_stages.py`): one

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from penstock.lower._guards import OnError, with_guards
-from penstock.lower._prune import prune_cached
-from penstock.lower._rewrite import with_parts
+from penstock.lower._rewrite import prune_cached, with_parts
 from penstock.plan._batch import Batch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._filter import FlatMap
