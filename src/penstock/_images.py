@@ -26,29 +26,10 @@ EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """The endings that Keras lists."""
 
 
+# `*args` and `**options` are the parameters of the second signature.
 @overload
 def image_dataset_from_directory(
-    directory: Path,
-    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
-    label_mode: LabelMode | None = "int",
-    class_names: Sequence[str] | None = None,
-    color_mode: "ColorMode" = "rgb",
-    batch_size: int | None = 32,
-    image_size: int | tuple[int, int] = (256, 256),
-    shuffle: bool = True,
-    seed: int | None = None,
-    validation_split: float | None = None,
-    *,
-    subset: Literal["both"],
-    interpolation: "Interpolation" = "bilinear",
-    follow_links: bool = False,
-    crop_to_aspect_ratio: bool = False,
-    pad_to_aspect_ratio: bool = False,
-    data_format: "DataFormat | None" = None,
-    verbose: bool = True,
-    decode: "Speed" = "exact",
-    extensions: Sequence[str] = EXTENSIONS,
-    dtype: Literal["float32", "uint8"] = "float32",
+    directory: Path, *args: Any, subset: Literal["both"], **options: Any
 ) -> tuple[Dataset, Dataset]: ...
 @overload
 def image_dataset_from_directory(
@@ -76,7 +57,7 @@ def image_dataset_from_directory(
 ) -> Dataset: ...
 @overload
 def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
-def image_dataset_from_directory(
+def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all of `*args`
     directory: Path,
     labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
     label_mode: LabelMode | None = "int",
@@ -175,17 +156,8 @@ def image_dataset_from_directory(
         raise ArgumentError(f"{verb}() needs an image_size: all images of a batch have one.")
     if batch_size is not None:
         batch_size = integer(verb, "batch_size", batch_size, least=1)
-    decoding = _decoding(
-        verb,
-        image_size,
-        color_mode,
-        interpolation,
-        crop_to_aspect_ratio,
-        pad_to_aspect_ratio,
-        data_format,
-        decode,
-        dtype,
-    )
+    fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
+    decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     _require_split(verb, validation_split, subset, shuffle, seed)
     key = _seed(verb, seed)
 
@@ -296,17 +268,8 @@ def from_image_files(
         ArraySpec((), int32)
     """
     verb = "from_image_files"
-    decoding = _decoding(
-        verb,
-        image_size,
-        color_mode,
-        interpolation,
-        crop_to_aspect_ratio,
-        pad_to_aspect_ratio,
-        data_format,
-        decode,
-        dtype,
-    )
+    fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
+    decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     if isinstance(paths, (str, os.PathLike)):
         files = _listing.named(file.url for file in _openfile.find(verb, paths))
     elif isinstance(paths, Iterable):
@@ -383,16 +346,14 @@ def _path(verb: str, path: object) -> str:
     return str(os.fspath(path))
 
 
+def _fit(verb: str, crops: Any, pads: Any) -> Literal["crop", "pad", "stretch"]:
+    if crops and pads:
+        raise ArgumentError(f"{verb}(): crop_to_aspect_ratio and pad_to_aspect_ratio do not go together. Choose one.")
+    return "crop" if crops else "pad" if pads else "stretch"
+
+
 def _decoding(
-    verb: str,
-    size: Any,
-    color_mode: Any,
-    interpolation: Any,
-    crops: Any,
-    pads: Any,
-    data_format: Any,
-    decode: Any,
-    dtype: Any,
+    verb: str, size: Any, color_mode: Any, interpolation: Any, fit: Any, data_format: Any, decode: Any, dtype: Any
 ) -> "Decoding":
     from penstock.image._decode import Decoding
 
@@ -402,15 +363,13 @@ def _decoding(
         data_format = "channels_last"
         with suppress(KeyError, AttributeError):
             data_format = sys.modules["keras"].config.image_data_format()
-    if crops and pads:
-        raise ArgumentError(f"{verb}(): crop_to_aspect_ratio and pad_to_aspect_ratio do not go together. Choose one.")
-    if size is None and (crops or pads or decode == "fast"):
+    if size is None and (fit != "stretch" or decode == "fast"):
         raise ArgumentError(f"{verb}() needs an image_size to crop, pad or decode for.")
     return Decoding(
         _size(verb, size),
         color_mode=color_mode,
         interpolation=interpolation,
-        fit="crop" if crops else "pad" if pads else "stretch",
+        fit=fit,
         decode=decode,
         dtype=np.dtype(dtype),
         data_format=data_format,

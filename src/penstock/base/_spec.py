@@ -50,33 +50,28 @@ class ArraySpec:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _sizes(self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if self.dtype.subdtype is not None:  # as NumPy does where it makes an array of such a dtype
-            dtype, axes = self.dtype.subdtype
-            object.__setattr__(self, "dtype", dtype)
-            object.__setattr__(self, "shape", (*self.shape, *axes))
-            object.__setattr__(self, "max_shape", None if self.max_shape is None else (*self.max_shape, *axes))
-        if self.dtype.hasobject:
+        shape, dtype, largest = _sizes(self.shape), np.dtype(self.dtype), self.max_shape
+        if dtype.subdtype is not None:  # as NumPy does where it makes an array of such a dtype
+            dtype, axes = dtype.subdtype
+            shape, largest = (*shape, *axes), None if largest is None else (*largest, *axes)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        if dtype.hasobject:
             raise SpecError(
                 f"{self} holds Python objects, which have no place in a batch. Elements are numbers, records, text or "
                 'bytes: np.dtype("U20") is text of up to 20 characters, np.dtype("U") of any number.'
             )
-        if self.max_shape is not None:
-            object.__setattr__(self, "max_shape", self._bounds(_sizes(self.max_shape)))
-        elif None not in self.shape:
-            object.__setattr__(self, "max_shape", self.shape)
+        object.__setattr__(self, "max_shape", self._bounds(shape if largest is None else _sizes(largest)))
 
     def _bounds(self, sizes: Shape) -> Shape | None:
         """The largest shape; None where another axis than the first may be shorter, for which a place has no words."""
-        if len(sizes) != len(self.shape) or any(
-            most is None or size not in (None, most) for size, most in zip(self.shape, sizes, strict=True)
-        ):
+        are_sizes = len(sizes) == len(self.shape) and all(map(_is_bound, self.shape, sizes))
+        if self.max_shape is not None and not are_sizes:
             raise ArgumentError(
                 f"ArraySpec({self.shape}, ..., max_shape={sizes}): the largest shape has a size for each axis, and the "
                 "same where that is not None."
             )
-        return None if None in self.shape[1:] else sizes
+        return sizes if are_sizes and None not in self.shape[1:] else None
 
     @property
     def nbytes(self) -> int | None:
@@ -99,17 +94,12 @@ class ArraySpec:
         """Whether an array of this shape and dtype is one that this spec describes."""
         if dtype != self.dtype and not (self.dtype.itemsize == 0 and dtype.kind == self.dtype.kind):
             return False
-        wanted = self.shape
-        if tuple(shape) == wanted:
+        if tuple(shape) == self.shape:
             return True
-        if len(shape) != len(wanted):
-            return False
-        bounds = self.max_shape or wanted
-        for axis, size in enumerate(shape):
-            want, bound = wanted[axis], bounds[axis]
-            if size != want and (want is not None or (bound is not None and size > bound)):
-                return False
-        return True
+        axes = zip(shape, self.shape, self.max_shape or self.shape, strict=False)
+        return len(shape) == len(self.shape) and all(
+            size == want or (want is None and (bound is None or size <= bound)) for size, want, bound in axes
+        )
 
     def stacked(self, count: int, *, exact: bool = True) -> "ArraySpec":
         """The spec of up to `count` such arrays, or exactly so many, along a new first axis."""
@@ -125,6 +115,10 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{self.shape} {_dtype_text(self.dtype)}"
+
+
+def _is_bound(size: int | None, most: int | None) -> bool:
+    return most is not None and size in (None, most)
 
 
 def _sizes(shape: Any) -> Shape:

@@ -167,39 +167,38 @@ class ParallelProgram(BatchProgram[Reader]):
         return self.node.spec if self.shard[1] == 1 else self.node.spec.divided(self.shard[1])
 
     def _check_shard(self) -> None:
-        count = self.shard[1]
-        sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in self.node.spec.leaves}
+        index, count = self.shard
+        leaves = self.node.spec.leaves
+        sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}
         size = sizes.pop() if len(sizes) == 1 else None
         if not size:
-            unknown = any(leaf.shape and not leaf.is_bounded for leaf in self.node.spec.leaves)
+            cure = "without a common first axis. Put batch() last."
+            if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
+                cure = (
+                    "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
+                    f"this process in a map() of the batch: array[{index}::{count}]."
+                )
             raise ArgumentError(
                 f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
-                f"{self.node.spec}, "
-                + (
-                    "whose size is not known ahead. Pad to one: padded_batch(padded_shapes=). Or take the rows of "
-                    f"this process in a map() of the batch: array[{self.shard[0]}::{count}]."
-                    if unknown
-                    else "without a common first axis. Put batch() last."
-                )
+                f"{self.node.spec}, {cure}"
             )
-        if self.node.length == math.inf and any(leaf.varies for leaf in self.node.spec.leaves):
+        short = remainders(self.node) if any(leaf.varies for leaf in leaves) else set()
+        if self.node.length == math.inf and any(leaf.varies for leaf in leaves):
             raise ArgumentError(
                 "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
                 f"{count} shards cannot share evenly. Use drop_remainder=True."
             )
-        short = remainders(self.node) if any(leaf.varies for leaf in self.node.spec.leaves) else set()
-        for rows, which in ((size, "A batch"), *((rows, "The last batch") for rows in sorted(short))):
-            if rows % count:
-                cure = ""
-                if which != "A batch":
-                    cure = (
-                        " and drop_remainder=True. To measure on each element once, share out elements: "
-                        f"dataset.shard(index, {count}), before batch() and in place of shard="
-                    )
-                raise ArgumentError(
-                    f"{which} has {rows} elements, which {count} shards cannot share evenly. Use a batch size "
-                    f"that {count} divides{cure}."
-                )
+        if size % count:
+            raise ArgumentError(
+                f"A batch has {size} elements, which {count} shards cannot share evenly. Use a batch size that "
+                f"{count} divides."
+            )
+        if uneven := sorted(rows for rows in short if rows % count):
+            raise ArgumentError(
+                f"The last batch has {uneven[0]} elements, which {count} shards cannot share evenly. Use a batch size "
+                f"that {count} divides and drop_remainder=True. To measure on each element once, share out elements: "
+                f"dataset.shard(index, {count}), before batch() and in place of shard=."
+            )
 
     @cached_property
     def _facts(self) -> Analysis:
