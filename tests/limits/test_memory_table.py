@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES, mib
+from penstock.base._units import size_text
+from penstock.memory._budget import MIB, PARENT_NBYTES, WORKER_NBYTES
 from tests.limits import memory_plans
 from tests.limits.memory_plans import FRAME, FRAME_COUNT, PLANS, WORKER_COUNT
 from tests.limits.test_memory import measured
@@ -89,9 +90,11 @@ def test_no_more_is_taken_than_was_said(fresh_python: Run, folder: Path, name: s
     if plan.gives_way:
         assert result["refusal"].startswith("Projected memory is "), result
     else:
-        assert result["refusal"].startswith(f"Projected memory is {mib(result['projected'])}"), result
+        assert result["refusal"].startswith(f"Projected memory is {size_text(result['projected'])}"), result
     if process_count:
-        assert f"{mib(result['overhead'])} of it is what {process_count} worker process" in result["refusal"], result
+        assert f"{size_text(result['overhead'])} of it is what {process_count} worker process" in result["refusal"], (
+            result
+        )
         assert "Use executor='threads'" in result["refusal"], result
     elif executor == "threads":  # inline, another item may be the largest
         assert plan.largest in result["refusal"], result

@@ -10,7 +10,8 @@ import pytest
 
 import penstock as ps
 from penstock.base._random import BLOCK_CACHE_NBYTES
-from penstock.memory._budget import Budget, mib
+from penstock.base._units import size_text
+from penstock.memory._budget import Budget
 
 PAGE = 4096
 
@@ -125,7 +126,7 @@ def test_the_prefetch_that_is_said_to_fit_fits() -> None:
      (5 * 2**30, "5 GiB")],
 )  # fmt: skip
 def test_bytes_for_people(nbytes: int, text: str) -> None:
-    assert mib(nbytes) == text
+    assert size_text(nbytes) == text
 
 
 def test_budget_is_its_items() -> None:

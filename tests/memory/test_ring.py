@@ -282,7 +282,9 @@ def test_no_memory_is_allocated_when_slots_are_reused(wakes: Wakes) -> None:
 def test_memory_that_the_system_does_not_give_is_said_with_the_cure(wakes: Wakes, slot_count: int) -> None:
     with pytest.raises(ps.MemoryLimitError) as caught:
         make(wakes, slot_count=slot_count)
-    text = rf"The system gives no \d+ GiB for {slot_count:,} slots of 4 KiB, .*: .*\. Use a smaller prefetch or batch\."
+    text = (
+        rf"The system gives no [\d,]+ TiB for {slot_count:,} slots of 4 KiB, .*: .*\. Use a smaller prefetch or batch\."
+    )
     assert re.fullmatch(text, str(caught.value)), str(caught.value)
     assert isinstance(caught.value.__cause__, (OSError, OverflowError))
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base._units import size_text
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._picture import MARGIN, MOST_INPUTS, WIDTH, Box, draw, lay_out
-from penstock.report._units import size
 
 # Not of all tests: Matplotlib keeps fonts open.
 leaves_nothing = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -69,7 +69,7 @@ def test_each_step_has_a_box_with_what_was_measured() -> None:
     assert texts(said) == [
         ["from_npy(a.npy)", "160 elements, 160 KiB in all", "1.2 ms an element, 20% of the work"],
         ["map(decode)", "160 elements, 320 KiB in all", "3.8 ms an element, 60% of the work"],
-        ["batch(16)", "10 elements, 32.0 KiB each"],
+        ["batch(16)", "10 elements, 32 KiB each"],
         [
             "2 processes",
             "into batches: 1.2 ms an element, 20% of the work",
@@ -86,7 +86,7 @@ def test_each_step_has_a_box_with_what_was_measured() -> None:
 def test_bytes_that_are_not_known_are_not_said() -> None:
     ragged = replace(LANE, steps=(replace(STEPS[0], element_nbytes=None),))
     found = texts(report(replace(BATCH, element_nbytes=None), ragged))
-    assert found[0] == ["from_npy(a.npy)", "160 elements, 1.0 KiB each"]  # not measured: what the plan knows
+    assert found[0] == ["from_npy(a.npy)", "160 elements, 1 KiB each"]  # not measured: what the plan knows
     assert found[1][1] == "160 elements"
     assert found[2] == ["batch(16)", "10 elements"]
 
@@ -131,10 +131,10 @@ def test_a_report_of_no_batch_is_the_plan() -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(None, ""), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB")],
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3 TiB")],
 )
-def test_sizes_have_few_digits(nbytes: int | None, text: str) -> None:
-    assert size(nbytes).replace(",", "") == text
+def test_sizes_have_few_digits(nbytes: int, text: str) -> None:
+    assert size_text(nbytes).replace(",", "") == text
 
 
 # Of plans that were run.
@@ -276,7 +276,7 @@ def test_the_table_says_bytes_and_what_workers_did() -> None:
     table = str(run("short")).splitlines()
     found = re.match(r"  range\(120\) +(\d+) elements +(\S+ \S+) +\S+ \S+ each ", table[1])
     assert found is not None
-    assert found[2] == size(8 * int(found[1]))
+    assert found[2] == size_text(8 * int(found[1]))
     assert table[4].startswith("  2 threads: ")
     assert table[4].endswith("% idle")
 

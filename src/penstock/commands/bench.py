@@ -14,8 +14,8 @@ import numpy as np
 import penstock
 from penstock import Dataset, Loader, Report
 from penstock.base import _tree
+from penstock.base._units import size_text
 from penstock.commands._target import add_command, count, dataset_of, save_picture, workers
-from penstock.memory._budget import mib
 from penstock.run.executors._registry import EXECUTORS
 
 BATCH_SIZE: Final = 32
@@ -114,8 +114,8 @@ def measure(
 def _lines(measured: dict[str, Any], report: Report) -> Iterator[str]:
     epochs = f", {measured['epochs']:.1f} epochs" if measured["epochs"] is not None else ""
     yield from (f"  {line}" for line in measured["plan"])
-    size = f"{measured['elements']:,} elements, {mib(measured['nbytes'])}"
-    yield f"\n{measured['elements_per_s']:,.0f} elements/s, {mib(int(measured['nbytes_per_s']))}/s"
+    size = f"{measured['elements']:,} elements, {size_text(measured['nbytes'])}"
+    yield f"\n{measured['elements_per_s']:,.0f} elements/s, {size_text(int(measured['nbytes_per_s']))}/s"
     yield f"  measured   {size}, in {measured['seconds']:.1f} s{epochs}"
     yield f"  before it  {measured['warm_up']}, to warm up"
     yield f"  consumer   reads every byte, and does nothing else\n\n{report}"

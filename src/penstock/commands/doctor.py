@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, final
 
 import penstock
-from penstock.memory._budget import mib
+from penstock.base._units import size_text
 from penstock.report._cgroups import PROC, memory_limits
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._executor_spec import HAS_PROCESSES
@@ -91,7 +91,7 @@ class Machine:
         """Yields titles and texts."""
         yield "Python", f"{platform.python_version()} on {platform.system()} {platform.release()}, {platform.machine()}"
         yield "CPUs", f"{self.cpus} of {self.machine_cpus}"
-        yield "Memory", ", ".join(f"{mib(size)} {name}" for name, size in self.memory_nbytes.items()) or "unknown"
+        yield "Memory", ", ".join(f"{size_text(size)} {name}" for name, size in self.memory_nbytes.items()) or "unknown"
         yield "Open files", "no limit" if self.open_files is None else f"{self.open_files:,} a process"
         if self.worker_s is not None:
             yield "Worker", f"a process gives its first batch after {self.worker_s * 1e3:.0f} ms"
@@ -108,8 +108,8 @@ class Machine:
             )
         if (left_nbytes := min(self.memory_nbytes.values(), default=LEAST_LEFT_NBYTES)) < LEAST_LEFT_NBYTES:
             yield (
-                f"{mib(left_nbytes)} of memory are left. A loader with one worker process takes 93 MiB besides its "
-                "batches. End a program, or raise the limit."
+                f"{size_text(left_nbytes)} of memory are left. A loader with one worker process takes 93 MiB besides "
+                "its batches. End a program, or raise the limit."
             )
         if self.open_files is not None and self.open_files < LEAST_OPEN_FILES:
             yield f"A process may open {self.open_files} files, which is too few. Raise it: ulimit -n 1024."
@@ -118,8 +118,8 @@ class Machine:
         """Yields advice for the options of a loader."""
         yield f'workers="auto" takes {self.cpus}.'
         if self.has_processes:
-            total = mib(self.cpus * WORKER_NBYTES)
-            yield f"Worker processes take {mib(WORKER_NBYTES)} each besides the batches, {total} for {self.cpus}."
+            total = size_text(self.cpus * WORKER_NBYTES)
+            yield f"Worker processes take {size_text(WORKER_NBYTES)} each besides the batches, {total} for {self.cpus}."
         else:
             yield "Worker processes need Linux. Here Python functions run on threads, which share the GIL."
         if self.memory_nbytes:

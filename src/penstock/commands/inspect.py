@@ -13,9 +13,9 @@ import numpy as np
 import penstock
 from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
+from penstock.base._units import size_text
 from penstock.commands._recognise import recognise
 from penstock.commands._target import count, save_picture
-from penstock.memory._budget import mib
 
 _WIDTH: Final = 110
 _FEW: Final = 4
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 def _lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"{about['path']} is {about['what']}\n"
     size = f"{about['nbytes']:,} bytes"
-    facts = {"on disk": [size if about["nbytes"] < 1024 else f"{mib(about['nbytes'])} ({size})"]}
+    facts = {"on disk": [size if about["nbytes"] < 1024 else f"{size_text(about['nbytes'])} ({size})"]}
     if "length" in about:
         facts |= {"elements": [f"{about['length']:,}"], "an element": [about["element_spec"]]}
     for title, lines in (facts | about["facts"]).items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from penstock.base._errors import MemoryLimitError
+from penstock.base._units import size_text
 
 MIB = 1 << 20
 PARENT_NBYTES = 48 * MIB
@@ -75,7 +76,7 @@ class Budget:
         if limit is None or self.projected_nbytes + overhead <= limit:
             return
         processes = f"{process_count} worker process{'' if process_count == 1 else 'es'}"
-        ring = f"the ring after {self.last_step}: {self.slot_count} slots of {mib(self.slot_nbytes)}, {self.spec}"
+        ring = f"the ring after {self.last_step}: {self.slot_count} slots of {size_text(self.slot_nbytes)}, {self.spec}"
         decoded = "what sources keep in memory, such as decoded row groups of Parquet"
         waiting = "elements of a stream that wait, and what steps hold that see them in order"
         blocks = "blocks of shuffled positions"
@@ -108,13 +109,13 @@ class Budget:
         if items[largest] == overhead:
             fewer = ", or fewer workers" if process_count > 1 else ""
             cure = (
-                f"Use executor='threads'{fewer}: each process takes {mib(WORKER_NBYTES)}, and their pool "
-                f"{mib(PARENT_NBYTES)} here"
+                f"Use executor='threads'{fewer}: each process takes {size_text(WORKER_NBYTES)}, and their pool "
+                f"{size_text(PARENT_NBYTES)} here"
             )
-        and_overhead = f" and {mib(overhead)} for {processes}" if overhead else ""
+        and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
-            f"Projected memory is {mib(self.projected_nbytes)}{and_overhead}, above memory_limit={mib(limit)}. "
-            f"{mib(items[largest])} of it is {largest}. {cure}."
+            f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "
+            f"memory_limit={size_text(limit)}. {size_text(items[largest])} of it is {largest}. {cure}."
         )
 
 
@@ -138,13 +139,4 @@ def granted(nbytes: int, what: str, cure: str) -> Iterator[None]:
             if error.errno not in _LIMITS:
                 raise
             reason = f"{error.strerror}{_LIMITS[error.errno]}"
-        raise MemoryLimitError(f"The system gives no {mib(nbytes)} for {what}: {reason}. {cure}.") from error
-
-
-def mib(nbytes: int) -> str:
-    """Bytes for people: `1.2 GiB`, `147 MiB`, `3.2 KiB`."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
-        if nbytes >= size:
-            value = nbytes / size
-            return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
-    return f"{nbytes} bytes"
+        raise MemoryLimitError(f"The system gives no {size_text(nbytes)} for {what}: {reason}. {cure}.") from error

@@ -36,7 +36,8 @@ from penstock.base._errors import LoaderError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
-from penstock.memory._budget import granted, mib
+from penstock.base._units import size_text
+from penstock.memory._budget import granted
 from penstock.memory._mapping import MemoryFile, private
 from penstock.memory._rows import Rows, text_array
 from penstock.memory._slot import RingLayout, own_header, ring_header
@@ -79,7 +80,7 @@ class Ring:
         """The mapping; None after `release`."""
         self.before_release: Callable[[], object] | None = None
         """Called before the mapping goes, for what was made of its address."""
-        what = f"{slot_count:,} slots of {mib(self._layout.slot.nbytes)}, {spec}"
+        what = f"{slot_count:,} slots of {size_text(self._layout.slot.nbytes)}, {spec}"
         with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
             self.file = MemoryFile(self._layout.nbytes) if is_shared else None
             self.memory = self.file.map() if self.file else private(self._layout.nbytes)

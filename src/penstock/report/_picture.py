@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from penstock.base._units import size_text
 from penstock.report._fonts import LINE_IN, SIZE_PT, Writer
 from penstock.report._lanes import Lane, PlanStep, StepTime
-from penstock.report._units import an, ms, plural_of, share, size
+from penstock.report._units import an, ms, plural_of, share
 
 MOST_INPUTS: Final = 4
 """A step with more inputs is drawn with this number of boxes. The last stands for the rest."""
@@ -103,13 +104,13 @@ class Boxes:
             elements, seconds = sum(time.elements for _, time in done), sum(time.seconds for _, time in done)
             nbytes = [time.nbytes for _, time in done]
             unit, wall_s = done[0][1].unit, sum(lane.wall_s for lane, _ in done)
-            in_all = "" if None in nbytes else f", {size(sum(each or 0 for each in nbytes))} in all"
+            in_all = "" if None in nbytes else f", {size_text(sum(each or 0 for each in nbytes))} in all"
             box.texts.append(f"{elements:,} {plural_of(unit)}{in_all}")
             box.texts.append(f"{ms(seconds / elements)} {an(unit)}, {share(seconds, wall_s)} of the work")
             box.share = sum(time.seconds / lane.wall_s * self._busy(lane) for lane, time in done) / len(done)
             box.is_limit = bool(self.limit and self.limit[1] and self.limit[1].number in step.numbers)
         else:
-            each = "" if step.element_nbytes is None else f", {size(step.element_nbytes)} each"
+            each = "" if step.element_nbytes is None else f", {size_text(step.element_nbytes)} each"
             box.texts.append(f"{step.length}{each}")
         lanes = [lane for lane in self.lanes if lane.first in step.numbers and lane.wall_s]
         return self._workers(lanes, box) if lanes else box

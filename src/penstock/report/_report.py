@@ -10,10 +10,11 @@ from typing import Final, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
+from penstock.base._units import size_text
 from penstock.report import _picture
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._picture import Box, Boxes
-from penstock.report._units import MIB, an, mib, ms, plural, plural_of, share, size
+from penstock.report._units import MIB, an, mib, ms, plural, plural_of, share
 from penstock.report._what_if import Model
 
 IDLE_SHARE: Final = 0.03
@@ -330,7 +331,7 @@ class Report:
         return (
             f"{count} ({self.executor}, {plural(self.workers, 'worker')}); {self.limit}{self._one_step}{first}; memory "
             f"{self.projected_nbytes / MIB:,.0f}{limit} MiB projected "
-            f"({self.slot_count} slots of {size(self.slot_nbytes)}{shared})"
+            f"({self.slot_count} slots of {size_text(self.slot_nbytes)}{shared})"
         )
 
     @property
@@ -416,7 +417,7 @@ class Report:
                 group = [replace(group[0], step=name, elements=count, seconds=sum(each.seconds for each in group))]
             for step in group:
                 part = share(step.seconds, lane.wall_s)
-                unit, nbytes = plural_of(step.unit), size(step.nbytes)
+                unit, nbytes = plural_of(step.unit), "" if step.nbytes is None else size_text(step.nbytes)
                 yield step.step, f"{step.elements:,}", unit, nbytes, ms(step.element_s), part
         if lane.wall_s:
             label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"

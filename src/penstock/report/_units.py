@@ -10,18 +10,6 @@ def mib(nbytes: int) -> str:
     return f"{nbytes / MIB:,.0f} MiB"
 
 
-def size(nbytes: int | None) -> str:
-    """Returns bytes in a unit with few digits. Empty where they are unknown."""
-    if nbytes is None:
-        return ""
-    value, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:,.{0 if unit == 'B' or value >= 100 else 1}f} {unit}"
-
-
 def ms(seconds: float) -> str:
     """Returns milliseconds, or microseconds below one."""
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

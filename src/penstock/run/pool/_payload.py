@@ -37,8 +37,8 @@ import numpy.typing as npt
 
 from penstock.base._code import closure_of, globals_of, is_own, is_own_code, mentioned_in, uses
 from penstock.base._errors import SourceError, TravelError, type_of
+from penstock.base._units import size_text
 from penstock.lower._analysis import analyse
-from penstock.memory._budget import mib
 from penstock.memory._pickles import reduced
 from penstock.memory._shared import View, lay_out
 from penstock.plan._cache import Cache
@@ -474,8 +474,10 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
     if reason:
         fact += f", which cannot travel to a worker process ({reason})"
     else:
-        size = f"more than {mib(_MEASURED_NBYTES)}" if nbytes > _MEASURED_NBYTES else mib(int(nbytes))
-        fact += f" of {size} pickled; besides arrays, at most {mib(PAYLOAD_LIMIT_NBYTES)} travel to a worker process"
+        size = f"more than {size_text(_MEASURED_NBYTES)}" if nbytes > _MEASURED_NBYTES else size_text(int(nbytes))
+        fact += (
+            f" of {size} pickled; besides arrays, at most {size_text(PAYLOAD_LIMIT_NBYTES)} travel to a worker process"
+        )
     return TravelError(f'{fact}. {cure}, or use executor="threads".')
 
 

@@ -37,8 +37,8 @@ from typing import Final, final
 
 from penstock.base._errors import LoaderError, WorkerError
 from penstock.base._retries import NOTHING_WANTED
+from penstock.base._units import size_text
 from penstock.lower._program import Unit, UnitResult
-from penstock.memory._budget import mib
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.run._cpus import usable_cpu_count
@@ -346,8 +346,8 @@ class Pool:
         names, seconds, nbytes = message.payload
         imports = f"A function makes each worker import {' and '.join(names)}"
         task.notes.add(
-            f"{imports}, which took {seconds:.1f} s and {mib(nbytes)} in one. Import what it needs from there inside "
-            "of it, or do without.",
+            f"{imports}, which took {seconds:.1f} s and {size_text(nbytes)} in one. Import what it needs from there "
+            "inside of it, or do without.",
             topic=imports,
         )
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-from penstock.memory._budget import mib
+from penstock.base._units import size_text
 from penstock.memory._mapping import MemoryFile, map_shared
 from penstock.run.pool._worker import PACKET_NBYTES, STACK_SIGNAL, Closing, Message, Opening
 
@@ -138,8 +138,8 @@ class WorkerProcess:
             if isinstance(value, int) and not descriptors:
                 raise OSError(
                     errno.EMFILE,
-                    f"{self} sent {mib(value)} in a file, and this process has as many files open as it may. Close "
-                    "some, or allow more (ulimit -n)",
+                    f"{self} sent {size_text(value)} in a file, and this process has as many files open as it may. "
+                    "Close some, or allow more (ulimit -n)",
                 )
             for descriptor in descriptors:
                 value = pickle.loads(map_shared(descriptor, value))
@@ -223,7 +223,7 @@ def _ending(code: int | None, peak_nbytes: int) -> str:
         name = f" ({signal.Signals(-code).name})"
     except ValueError:
         name = ""
-    memory = f", with a peak memory of {mib(peak_nbytes)}," if peak_nbytes else ""
+    memory = f", with a peak memory of {size_text(peak_nbytes)}," if peak_nbytes else ""
     return f"was killed by signal {-code}{name}{memory}"
 
 
