@@ -1,7 +1,7 @@
 """Checks a dataset before a long training: one pass over epoch 0, and trial calls of its functions.
 
-The pass is a loader's, with `on_error`: what fails is noted with its step and its source, and the rest goes on. Then
-functions are called here, on a few elements, in ways that tell whether they keep to what a dataset counts on.
+A loader makes the pass, with `on_error`: failed elements are noted with step and source, and the rest goes on. Then
+this module calls the functions on a few elements, to find those that break the rules of a dataset.
 """
 
 import hashlib
@@ -18,7 +18,6 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
 from penstock.base._random import ElementRng, seeded_globals
-from penstock.base._tree import Tree
 from penstock.lower._analysis import analyse
 from penstock.lower._guards import OnError
 from penstock.memory._rows import Leaves, copied
@@ -40,51 +39,59 @@ SHOWN_COUNT: Final = 10
 """Number of findings of a kind that are printed."""
 _LETHAL: Final = ("WorkerError", "DeadlineError")
 EXECUTORS: Final = tuple(_registry.EXECUTORS)
+_TEXTS: Final = {
+    "nondeterministic": "Other results on the same element",
+    "reuses_memory": "Returns memory that it writes again; copy what you return",
+    "differences": "Differs between executors",
+    "uses_globals": "Draws from np.random or random, so that it is seeded for each element; use random_map()",
+    "keeps_input": "Keeps what it was given, so that it needs new memory each time",
+    "stays": "Cannot go to worker processes",
+}
+"""Fields of the result, and the text before each of their findings."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """What `Dataset.check` found. Print it; `result.ok`, which is its truth too, says whether all is well."""
+    """The findings of `Dataset.check`. Print it. `result.ok`, which is also its truth, is True if nothing is wrong."""
 
     elements: int
-    """How many elements were delivered, which are batches after `batch()`; those that failed are not among them."""
+    """The number of delivered elements, without failed ones. After `batch()` these are batches."""
     executor: str
-    """What ran the pass over all of them."""
+    """The executor of the pass over all of them."""
     compared: tuple[str, ...] = ()
-    """Executors that ran the first of them, too, and were compared."""
+    """Executors that ran the first elements, too, for comparison."""
     bad: tuple[Failure, ...] = ()
     """Elements that fail, each with `step`, `sources`, `exception`, `message` and `traceback`."""
     misfits: tuple[Failure, ...] = ()
-    """Elements that are not as `element_spec` says, alike."""
+    """Elements that do not match `element_spec`, with the same fields."""
     ended: str = ""
-    """Why the pass ended before its time: what a generator raised, say."""
+    """The reason why the pass ended early, such as an exception of a generator."""
     nondeterministic: tuple[str, ...] = ()
     """Functions, `from_source` objects and generators whose second result for the same element differs."""
     reuses_memory: tuple[str, ...] = ()
-    """Functions that return memory which they write again: on threads, two calls would write it at once."""
+    """Functions that return memory which they write again. On threads, two calls would write it at the same time."""
     differences: tuple[str, ...] = ()
-    """Executors that deliver something else."""
+    """Executors that deliver other elements."""
     uses_globals: tuple[str, ...] = ()
     """Functions that draw from the global `np.random` or `random`."""
     keeps_input: tuple[str, ...] = ()
-    """Functions that hold what they were given after they have returned, so that it needs new memory each time."""
+    """Functions that hold their input after they return, so that each call needs new memory."""
     stays: tuple[str, ...] = ()
-    """What cannot go to worker processes, with the variable that is to blame."""
+    """Objects that cannot go to worker processes, with the variable that prevents it."""
     remarks: tuple[str, ...] = field(default=(), repr=False)
-    """Checks that were left out, and why."""
+    """Checks that were left out, with the reasons."""
     are_batches: bool = field(default=False, repr=False)
-    """Whether the elements that were delivered are batches; those that fail are what goes into one."""
+    """Whether the delivered elements are batches. Failed ones are the elements of a batch."""
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong.
 
-        What cannot travel, draws from global generators or keeps its input is right, if slower, and leaves this True.
+        Functions that cannot travel, draw from global generators or keep their input are right, if slower.
         """
-        return not (
-            self.bad or self.misfits or self.ended or self.nondeterministic or self.reuses_memory or self.differences
-        )
+        found = self.bad, self.misfits, self.ended, self.nondeterministic, self.reuses_memory, self.differences
+        return not any(found)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -95,22 +102,12 @@ class CheckResult:
         if self.are_batches:
             count = f"{self.elements:,} batch{'' if self.elements == 1 else 'es'}"
         lines = [f"Checked {count} on {self.executor}{others if self.compared else ''}."]
-        lines += _section("that fail", [_told(each) for each in self.bad])
-        lines += _section("that are not as element_spec says", [_told(each) for each in self.misfits])
+        lines += _section("that fail", self.bad)
+        lines += _section("that are not as element_spec says", self.misfits)
         if self.ended:
             lines.append(f"The pass ended before its time: {self.ended}")
-        for text, found in [
-            ("Other results on the same element", self.nondeterministic),
-            ("Returns memory that it writes again; copy what you return", self.reuses_memory),
-            ("Differs between executors", self.differences),
-            (
-                "Draws from np.random or random, so that it is seeded for each element; use random_map()",
-                self.uses_globals,
-            ),
-            ("Keeps what it was given, so that it needs new memory each time", self.keeps_input),
-            ("Cannot go to worker processes", self.stays),
-        ]:
-            lines += [f"{text}: {each}" for each in found]
+        for field_name, text in _TEXTS.items():
+            lines += [f"{text}: {each}" for each in getattr(self, field_name)]
         lines += self.remarks
         return "\n".join(lines if not self.ok or len(lines) > 1 else [*lines, "Nothing was found."])
 
@@ -118,23 +115,20 @@ class CheckResult:
         return str(self)  # what a notebook shows at the end of a cell
 
 
-def _section(what: str, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield f"Elements {what}: {len(lines):,}"
-        yield from (f"  {line}" for line in lines[:SHOWN_COUNT])
-    if len(lines) > SHOWN_COUNT:
-        yield f"  and {len(lines) - SHOWN_COUNT:,} more."
-
-
-def _told(failure: Failure) -> str:
-    sources = ", ".join(text for _, _, text in failure.sources)
-    lines = failure.message.splitlines() or [""]
-    said = lines[0] if sources and sources in lines[0] else f"{sources or failure.index}: {lines[0]}"
-    return said if failure.step in said else f"{failure.step}: {said}"
+def _section(title: str, failures: Sequence[Failure]) -> Iterator[str]:
+    if failures:
+        yield f"Elements {title}: {len(failures):,}"
+    for each in failures[:SHOWN_COUNT]:
+        sources = ", ".join(text for _, _, text in each.sources)
+        line = (each.message.splitlines() or [""])[0]
+        text = line if sources and sources in line else f"{sources or each.index}: {line}"
+        yield f"  {text if each.step in text else f'{each.step}: {text}'}"
+    if len(failures) > SHOWN_COUNT:
+        yield f"  and {len(failures) - SHOWN_COUNT:,} more."
 
 
 def check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: float) -> CheckResult:
-    """See `Dataset.check`. What generators draw here from `np.random` and `random` leaves those as they were."""
+    """Implements `Dataset.check`. The states of `np.random` and `random` stay as they were."""
     with seeded_globals():
         return _check(node, limit, executors, timeout_s)
 
@@ -148,48 +142,38 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
     if node.length == math.inf:
         raise ArgumentError("check() goes through all elements, but this dataset is endless. Say how many: limit=1000.")
     first = _Pass(node, "auto", timeout_s)
-    remarks: list[str] = []
-    differences: list[str] = []
-    compared: list[str] = []
-    is_lethal = any(each.exception in _LETHAL for each in first.failures)
-    if is_lethal:
-        remarks.append("Worker processes died of elements, so that no function was called in this one.")
-    for executor in () if is_lethal else executors:
-        if executor == first.executor:
-            continue
-        part = sliced(node, "take", str(COMPARED_COUNT), 0, COMPARED_COUNT, None)
-        try:
-            other = _Pass(part, executor, timeout_s)
-        except (ArgumentError, TravelError) as error:
-            remarks.append(f"Not compared with {executor}: {error}")
-            continue
-        compared.append(executor)
-        differences += _difference(first, other)
-    functions = _Functions()
-    if not is_lethal:
-        functions.look_at(node, {each.sources for each in first.failures if each.sources})
-    misfits = [each for each in first.failures if each.exception == "SpecError"]
+    found: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "compared", "remarks")}
+    found["stays"] = [str(error) for error in stay_behind(node)]
+    if any(each.exception in _LETHAL for each in first.failures):
+        found["remarks"].append("Worker processes died of elements, so that no function was called in this one.")
+    else:
+        for executor in executors:
+            if executor == first.executor:
+                continue
+            part = sliced(node, "take", str(COMPARED_COUNT), 0, COMPARED_COUNT, None)
+            try:
+                found["differences"] += _difference(first, _Pass(part, executor, timeout_s))
+                found["compared"].append(executor)
+            except (ArgumentError, TravelError) as error:
+                found["remarks"].append(f"Not compared with {executor}: {error}")
+        _call_functions(node, {each.sources for each in first.failures if each.sources}, found)
     return CheckResult(
         elements=len(first.digests),
         executor=first.executor,
-        compared=tuple(compared),
         bad=tuple(each for each in first.failures if each.exception != "SpecError"),
-        misfits=tuple(misfits),
+        misfits=tuple(each for each in first.failures if each.exception == "SpecError"),
         ended=first.ended,
-        differences=tuple(differences),
-        **{name: tuple(steps) for name, steps in functions.found.items()},
-        stays=tuple(str(error) for error in stay_behind(node)),
-        remarks=tuple(remarks),
         are_batches=node.batch_size != 1,
+        **{name: tuple(dict.fromkeys(texts)) for name, texts in found.items()},
     )
 
 
 @final
 class _Pass:
-    """Epoch 0 on an executor: a digest of each element that is there, and what failed."""
+    """Epoch 0 on an executor: a digest of each delivered element, and the failures."""
 
     def __init__(self, node: Node, executor: str, timeout_s: float) -> None:
-        # By the first, no more is read than was asked for; where all of a batch fails, it gives up.
+        # The first policy reads no more elements than were asked for. It gives up where all of a batch fails.
         policies: list[OnError] = ["replace", "skip"] if node.access == "random" else ["skip", "replace"]
         for policy in policies:
             quarantine = Quarantine(None)
@@ -197,10 +181,15 @@ class _Pass:
             self.ended = ""
             self.executor = executor
             try:
-                self._run(_loader(node, executor, timeout_s, policy, quarantine))
+                options = LoaderOptions(executor=executor, timeout_s=timeout_s, on_error=policy)  # type: ignore[arg-type]
+                with Loader(node, options, same_epoch=True, quarantine=quarantine) as loader:
+                    self.executor = loader.report().executor
+                    for element in loader:
+                        leaves, structure = _tree.flatten(element)
+                        self.digests.append(_digest([repr(structure), *leaves]))
             except TravelError:
                 raise
-            except ArgumentError:  # this policy is not for this plan, or nothing is
+            except ArgumentError:  # this plan does not take this policy, or any
                 if policy == policies[-1]:
                     raise
                 continue
@@ -212,17 +201,6 @@ class _Pass:
             if not self.ended or policy == "skip":
                 return
 
-    def _run(self, loader: Loader) -> None:
-        with loader:
-            self.executor = loader.report().executor
-            for element in loader:
-                self.digests.append(_digest(element))
-
-
-def _loader(node: Node, executor: Any, timeout_s: float, on_error: OnError, quarantine: Quarantine) -> Loader:
-    options = LoaderOptions(executor=executor, timeout_s=timeout_s, on_error=on_error)
-    return Loader(node, options, same_epoch=True, quarantine=quarantine)
-
 
 def _difference(one: _Pass, other: _Pass) -> Iterator[str]:
     pairs = zip(one.digests[:COMPARED_COUNT], other.digests, strict=False)
@@ -233,82 +211,72 @@ def _difference(one: _Pass, other: _Pass) -> Iterator[str]:
         yield f"{one.executor} delivers {len(one.digests)} elements, {other.executor} {len(other.digests)}"
 
 
-def _digest(element: Tree) -> bytes:
-    leaves, structure = _tree.flatten(element)
-    found = hashlib.blake2b(repr(structure).encode(), digest_size=16)
+def _digest(leaves: Sequence[Any]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
     for leaf in leaves:
         array = np.asarray(leaf)
         found.update(f"{array.dtype}{array.shape}".encode())
-        found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+        if array.dtype.hasobject:
+            values = array.reshape(-1).tolist()
+            found.update(b"".join(_digest([v]) if isinstance(v, np.ndarray) else repr(v).encode() for v in values))
+        else:
+            found.update(array.tobytes())
     return found.digest()
 
 
-@final
-class _Functions:
-    """What functions do that are called on a few elements, each twice, and sources that are asked for some twice."""
+def _call_functions(plan: Node, failed: set[Any], found: dict[str, list[str]]) -> None:
+    """Calls each function of a plan twice on a few elements, and reads a few elements of each source twice.
 
-    def __init__(self) -> None:
-        names = ("nondeterministic", "reuses_memory", "uses_globals", "keeps_input")
-        self.found: dict[str, dict[str, None]] = {name: {} for name in names}
-        """The steps, by the name in `CheckResult`; as keys, so each stands once."""
-
-    def _add(self, name: str, step: str) -> None:
-        self.found[name][step] = None
-
-    def look_at(self, plan: Node, failed: set[Any]) -> None:
-        """Calls each function of a plan, and reads each source.
-
-        Args:
-            plan: The plan.
-            failed: Sources of elements that are passed over.
-        """
-        parts = {(source,) for sources in failed for source in sources}
-        for step in analyse(plan).user_steps:
-            try:
-                sources = OpenSources(step)
-            except Exception:  # which the pass has told
+    Args:
+        plan: The plan.
+        failed: Sources of elements to leave out.
+        found: The findings by the fields of `CheckResult`.
+    """
+    parts = {(source,) for sources in failed for source in sources}
+    for step in analyse(plan).user_steps:
+        try:
+            sources = OpenSources(step)
+        except Exception:  # the pass has reported it
+            continue
+        try:
+            if isinstance(step, Map):
+                _call_function(step, _elements(step.source, sources, failed), found)
                 continue
-            try:
-                if isinstance(step, Map):
-                    self._look_at_function(step, _elements(step.source, sources, failed))
-                else:
-                    self._look_at_source(step, sources, parts)
-            finally:
-                sources.close()
+            with seeded_globals() as globals_:  # not seeded again, because no executor seeds them for a source
+                first = {index: _digest(leaves) for index, leaves in _elements(step, sources, parts)}
+                again = ((index, _digest(leaves)) for index, leaves in _elements(step, sources, parts))
+                if any(first.get(index, digest) != digest for index, digest in again):
+                    drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
+                    found["nondeterministic"].append(located(step) + drawn * globals_.used())
+        finally:
+            sources.close()
 
-    def _look_at_source(self, step: Node, sources: OpenSources, failed: set[Any]) -> None:
-        with seeded_globals() as globals_:  # which are not seeded: no executor does so for these
-            first = dict(_elements(step, sources, failed))
-            again = _elements(step, sources, failed)
-            if any(not _same(first.get(index, leaves), leaves) for index, leaves in again):
-                drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
-                self._add("nondeterministic", located(step) + drawn * globals_.used())
 
-    def _look_at_function(self, step: Map, elements: Iterator[tuple[int, Leaves]]) -> None:
-        name = f"{step.label} at {step.where}"
-        before: tuple[list[Any], list[Any]] | None = None
-        for index, leaves in elements:
-            try:
-                first, drew, kept = _called(step, index, leaves)
-                value = [copied(leaf) for leaf in first]
-                again, drew_again, _ = _called(step, index, leaves)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException:  # which the pass has told
-                continue
-            if not _same(value, again):
-                self._add("nondeterministic", name)
-            if before is not None and not _same(*before):
-                self._add("reuses_memory", name)
-            if drew or drew_again:
-                self._add("uses_globals", name)
-            if kept:
-                self._add("keeps_input", name)
-            before = again, [copied(leaf) for leaf in again]
+def _call_function(step: Map, elements: Iterator[tuple[int, Leaves]], found: dict[str, list[str]]) -> None:
+    name = f"{step.label} at {step.where}"
+    before: tuple[list[Any], bytes] | None = None
+    for index, leaves in elements:
+        try:
+            first, drew, is_kept = _called(step, index, leaves)
+            digest = _digest(first)
+            again, drew_again, _ = _called(step, index, leaves)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # the pass has reported it
+            continue
+        findings = {
+            "nondeterministic": digest != _digest(again),
+            "reuses_memory": before is not None and _digest(before[0]) != before[1],
+            "uses_globals": drew or drew_again,
+            "keeps_input": is_kept,
+        }
+        for field_name, is_so in findings.items():
+            found[field_name] += [name] * is_so
+        before = again, _digest(again)
 
 
 def _elements(node: Node, sources: OpenSources, failed: set[Any]) -> Iterator[tuple[int, Leaves]]:
-    """Some elements of a step, as the next one gets them, by number; what cannot be read is passed over."""
+    """Yields some elements of a step by number, as the next step gets them. Leaves out those that fail."""
     reader = Reader(node, sources, isolation=seeded_globals)
     if node.access == "stream":
         reader.status.takes_any = True
@@ -332,7 +300,7 @@ def _called(step: Map, index: int, leaves: Leaves) -> tuple[list[Any], bool, boo
     """Calls a function as a loader does.
 
     Returns:
-        What it returned, whether it drew from global generators, and whether it holds what it was given.
+        Its result, whether it drew from global generators, and whether it still holds its input.
     """
     given = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     held = [weakref.ref(leaf) for leaf in given if isinstance(leaf, np.ndarray)]
@@ -347,14 +315,3 @@ def _called(step: Map, index: int, leaves: Leaves) -> tuple[list[Any], bool, boo
     returned = [np.may_share_memory(leaf, one) for leaf in found if isinstance(leaf, np.ndarray) for one in mine]
     del given, element, mine, result, rng
     return found, drew, not any(returned) and any(ref() is not None for ref in held)
-
-
-def _same(leaves: list[Any], others: list[Any]) -> bool:
-    return len(leaves) == len(others) and all(map(_same_leaf, leaves, others))
-
-
-def _same_leaf(leaf: Any, other: Any) -> bool:
-    one, two = np.asarray(leaf), np.asarray(other)
-    if one.dtype != two.dtype or one.shape != two.shape:
-        return False
-    return one.tolist() == two.tolist() if one.dtype.hasobject else one.tobytes() == two.tobytes()
