@@ -3,7 +3,6 @@
 import gc
 import itertools
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +16,7 @@ from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._errors import ElementError, LoaderError
 from penstock.base._tree import Tree
-from penstock.testing._assertions import assert_fits, assert_same, child_processes, copied
+from penstock.testing._assertions import assert_fits, assert_kept_batches_stay, assert_same, copied, leaves_no_worker
 
 Adapt = Callable[..., Any]
 ToNumpy = Callable[[Any], Tree]
@@ -241,20 +240,9 @@ class AdapterTests(OnAdapter):
     # Memory.
 
     def test_batches_that_are_kept_never_change(self, adapt: Adapt, to_numpy: ToNumpy) -> None:
-        dice = np.random.default_rng(0)
         adapter = adapt(_shuffled("nested"))
-        kept: list[tuple[Any, Tree]] = []
-        for batch in itertools.chain.from_iterable(self.epoch(adapter) for _ in range(8)):
-            if dice.random() < 0.4:
-                kept.append((batch, copied(to_numpy(batch))))
-            if kept and dice.random() < 0.3:
-                kept.pop(dice.integers(len(kept)))
-            del batch
-            for mine, copy in kept:
-                assert_same(to_numpy(mine), copy)
-        self.close(adapter)
-        for mine, copy in kept:
-            assert_same(to_numpy(mine), copy)
+        batches = itertools.chain.from_iterable(self.epoch(adapter) for _ in range(8))
+        assert_kept_batches_stay(batches, lambda: self.close(adapter), to_numpy)
 
     def test_all_batches_can_be_kept(self, adapt: Adapt, to_numpy: ToNumpy) -> None:
         batches = list(self.epoch(adapt(range_of(200).cast("int32").batch(2))))
@@ -289,14 +277,12 @@ class AdapterTests(OnAdapter):
     @pytest.mark.parametrize("executor", ["threads", "processes"])
     @pytest.mark.parametrize("taken", [0, 2, BATCH_COUNT])
     def test_close_ends_every_thread_and_process(self, make_adapter: Adapt, executor: str, taken: int) -> None:
-        threads, children = set(threading.enumerate()), child_processes()
-        adapter = make_adapter(_shuffled("tuple"), executor=executor, workers=1)
-        batches = self.epoch(adapter)
-        kept = [next(batches) for _ in range(taken)]
-        self.close(adapter)
-        self.close(adapter)
-        assert set(threading.enumerate()) <= threads
-        assert child_processes() <= children
+        with leaves_no_worker():
+            adapter = make_adapter(_shuffled("tuple"), executor=executor, workers=1)
+            batches = self.epoch(adapter)
+            kept = [next(batches) for _ in range(taken)]
+            self.close(adapter)
+            self.close(adapter)
         assert len(kept) == taken
         with pytest.raises(self.closed_error, match="This loader is closed"):
             next(self.epoch(adapter))

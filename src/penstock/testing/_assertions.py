@@ -1,8 +1,10 @@
 """Assertions about elements, specs, resumed runs, and leftover processes."""
 
+import contextlib
 import itertools
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +126,40 @@ def assert_resumes_exactly(
                     assert_same(element, whole[at][1])
                     at += 1
                     assert at == len(whole) or loader.get_state() == whole[at][0]
+
+
+def assert_kept_batches_stay(
+    batches: Iterable[Any], close: Callable[[], None], view: Callable[[Any], Tree] = lambda batch: batch
+) -> None:
+    """Asserts that batches that are kept, some for a while and some beyond `close`, never change.
+
+    Args:
+        batches: All batches, one after the other.
+        close: Closes what gives them.
+        view: Makes arrays of a kept batch.
+    """
+    dice = np.random.default_rng(0)
+    kept: list[tuple[Any, Tree]] = []
+    for batch in batches:
+        if dice.random() < 0.4:
+            kept.append((batch, copied(view(batch))))
+        if kept and dice.random() < 0.3:
+            kept.pop(dice.integers(len(kept)))
+        del batch
+        for mine, copy in kept:
+            assert_same(view(mine), copy)
+    close()
+    for mine, copy in kept:
+        assert_same(view(mine), copy)
+
+
+@contextlib.contextmanager
+def leaves_no_worker() -> Iterator[None]:
+    """Asserts that no thread and no process is left that was started in the block. Linux."""
+    threads, children = set(threading.enumerate()), child_processes()
+    yield
+    assert set(threading.enumerate()) <= threads
+    assert child_processes() <= children
 
 
 def child_processes() -> set[int]:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,9 +14,14 @@ from penstock._constructors import from_source, range as range_of
 from penstock._dataset import Dataset
 from penstock._loader import Loader
 from penstock.base._errors import DeadlineError, ElementError, LoaderError, WorkerError
-from penstock.base._tree import Tree
 from penstock.sources.arrays import ArraySource, RangeSource
-from penstock.testing._assertions import assert_resumes_exactly, assert_same, child_processes, copied
+from penstock.testing._assertions import (
+    assert_kept_batches_stay,
+    assert_resumes_exactly,
+    assert_same,
+    copied,
+    leaves_no_worker,
+)
 from penstock.testing._fakes import CountingSource, FailingSource, GatedSource, LethalFunction, LethalSource
 from penstock.testing._plans import PLANS
 
@@ -197,19 +201,9 @@ class ExecutorTests(OnExecutor):
                 assert_same(batch, want)
 
     def test_batches_that_are_kept_never_change(self, load: Load) -> None:
-        rng = np.random.default_rng(0)
-        kept: list[tuple[Tree, Tree]] = []
         loader = load(from_source(ArraySource(np.arange(900.0).reshape(100, 9))).shuffle(7).batch(5))
-        for batch in itertools.chain(*itertools.repeat(loader, 4)):
-            if rng.random() < 0.4:
-                kept.append((batch[1:, ::2], copied(batch[1:, ::2])))
-            if rng.random() < 0.3 and kept:
-                kept.pop(rng.integers(len(kept)))
-            for view, copy in kept:
-                assert_same(view, copy)
-        loader.close()
-        for view, copy in kept:
-            assert_same(view, copy)
+        views = (batch[1:, ::2] for _ in range(4) for batch in loader)
+        assert_kept_batches_stay(views, loader.close)
 
     def test_list_of_all_batches_is_right(self, load: Load) -> None:
         batches = list(load(range_of(200).batch(2)))
@@ -218,13 +212,11 @@ class ExecutorTests(OnExecutor):
     @pytest.mark.parametrize("taken", [0, 3, 10])
     def test_close_ends_every_thread_and_process(self, load: Load, let_go: Callable[[], None], taken: int) -> None:
         let_go()
-        before, children = set(threading.enumerate()), child_processes()
-        loader = load(range_of(40).shuffle(8).batch(4))
-        iterator = iter(loader)
-        batches = [next(iterator) for _ in range(taken)]
-        loader.close()
-        assert set(threading.enumerate()) <= before
-        assert child_processes() <= children
+        with leaves_no_worker():
+            loader = load(range_of(40).shuffle(8).batch(4))
+            iterator = iter(loader)
+            batches = [next(iterator) for _ in range(taken)]
+            loader.close()
         assert len(batches) == taken
         if taken < 10:
             with pytest.raises(LoaderError, match=r"^This loader is closed\. Make another one"):
@@ -296,16 +288,12 @@ class WorkerDeathTests(OnExecutor):
     @pytest.mark.parametrize("fault", ["kill", "hang", "stop"])
     def test_close_leaves_no_process(self, load: Load, let_go: Callable[[], None], workers: int, fault: Any) -> None:
         let_go()
-        threads, children = set(threading.enumerate()), child_processes()
-        loader = load(range_of(40).map(LethalFunction({8 * workers + 1: fault})).batch(4))
-        iterator = iter(loader)
-        first = next(iterator).tolist()
-        began_s = time.monotonic()
-        loader.close()
-        assert time.monotonic() - began_s < SLACK_S
-        assert first == [0, 1, 2, 3]
-        assert child_processes() <= children
-        assert set(threading.enumerate()) <= threads
+        with leaves_no_worker():
+            loader = load(range_of(40).map(LethalFunction({8 * workers + 1: fault})).batch(4))
+            assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+            began_s = time.monotonic()
+            loader.close()
+            assert time.monotonic() - began_s < SLACK_S
 
 
 def _assert_as_inline(loader: Loader, dataset: Dataset) -> None:
