@@ -12,7 +12,7 @@ RESIDENT_SHARE: Final = 0.25
 """A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
 LARGE_ROW_NBYTES: Final = 32 << 10
 """From this row size on, `pread` is as fast as a mapping, and no page shows as memory of the process."""
-GIVE_BACK_NBYTES: Final = 16 << 20
+GIVE_BACK_NBYTES: Final = 64 << 20
 """The mapping of a larger file with small rows gives its pages back whenever this number of bytes was copied."""
 
 _LIMIT_FILES: Final = {2: "memory.max", 1: "memory.limit_in_bytes"}
