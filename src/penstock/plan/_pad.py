@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from penstock import native
 from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
@@ -107,15 +108,18 @@ class Padding:
                     "with map(), or give a larger shape."
                 )
             place = np.empty((len(values), *size), leaf.dtype)
+            filling = None
             if any(have != size for have in found):
-                fill = self.value(number)
-                place[...] = np.zeros((), leaf.dtype) if fill is None else fill
-            for row, value in enumerate(values):
-                if len(size) == 1:  # the usual case: making a tuple of slices takes longer than the copy
-                    place[row, : len(value)] = value
-                else:
-                    corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
-                    place[corner] = value
+                filling = np.zeros((), leaf.dtype)
+                if (fill := self.value(number)) is not None:
+                    filling[...] = fill
+            if len(size) == 1 and place.size and all([value.dtype == leaf.dtype for value in values]):
+                native.copy([(native.Engine.ragged(values, padding=filling), np.arange(len(values)), place, None, None)])
+            else:
+                if filling is not None:
+                    place[...] = filling
+                for row, value in enumerate(values):
+                    place[row, *map(slice, value.shape)] = value
             stacked.append(place)
         return stacked
 

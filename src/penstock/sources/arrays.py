@@ -1,5 +1,6 @@
 """Arrays in memory as a source, and objects that are indexed like a list."""
 
+import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -195,22 +196,27 @@ class SequenceSource(Source):
         numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
         step = len(numbers) if hasattr(self._items, "__getitems__") else min(_AT_ONCE, chunk_count(spec))
         for start, stop in pieces(len(numbers), max(1, step)):
-            for array, column in zip(arrays, zip(*self._elements(numbers[start:stop], spec), strict=True), strict=True):
-                leaves: Sequence[Any] = column
-                if array.dtype.hasobject:
-                    # Copies, because the object may use its memory again.
-                    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
+            columns = self._columns(numbers[start:stop], spec)
+            for array, column, rank in zip(arrays, columns, spec.free_ranks, strict=True):
+                # Copies, because the object may use its memory again.
+                leaves = _copies(column, rank) if array.dtype.hasobject else column
                 for row, leaf in enumerate(leaves, start):
                     array[row] = leaf
 
-    def _elements(self, numbers: list[int], spec: Spec) -> list[Leaves]:
+    def _columns(self, numbers: list[int], spec: Spec) -> list[Sequence[Any]]:
+        """The leaves of elements: for each leaf a list."""
+        items = self._get(numbers)
+        if spec.is_lone and spec.free_ranks[0] >= 0:  # text, or arrays of any size; `conformed` takes ten times as long
+            dtype, rank = spec.leaves[0].dtype, spec.free_ranks[0]
+            if all([type(item) is np.ndarray and item.dtype == dtype and item.ndim == rank for item in items]):
+                return [items]
         elements = []
-        for index, item in zip(numbers, self._get(numbers), strict=True):
+        for index, item in zip(numbers, items, strict=True):
             try:
                 elements.append(conformed(spec, item))
             except MisfitError as found:
                 raise self._misfit(found, index) from None
-        return elements
+        return list(zip(*elements, strict=True))
 
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(
@@ -231,6 +237,15 @@ class SequenceSource(Source):
             raise ElementError(
                 f"{self} failed on elements {indices[:4]}{'...' if len(indices) > 4 else ''}: {words_of(error)}"
             ) from error
+
+
+def _copies(column: Sequence[Any], rank: int) -> Sequence[Any]:
+    """Copies of the arrays of a column; vectors in one piece of memory."""
+    if rank == 1 and all([type(leaf) is np.ndarray for leaf in column]):
+        whole = np.concatenate(column)
+        stops = list(itertools.accumulate(map(len, column)))
+        return [whole[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+    return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
 
 
 def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
