@@ -113,8 +113,10 @@ class Padding:
                 filling = np.zeros((), leaf.dtype)
                 if (fill := self.value(number)) is not None:
                     filling[...] = fill
-            if len(size) == 1 and place.size and all([value.dtype == leaf.dtype for value in values]):
-                native.copy([(native.Engine.ragged(values, padding=filling), np.arange(len(values)), place, None, None)])
+            if len(size) == 1 and place.size and all(value.dtype == leaf.dtype for value in values):
+                native.copy(
+                    [(native.Engine.ragged(values, padding=filling), np.arange(len(values)), place, None, None)]
+                )
             else:
                 if filling is not None:
                     place[...] = filling

@@ -21,7 +21,7 @@ from penstock.base._errors import (
 )
 from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, Leaves, chunk_count, pieces
+from penstock.memory._rows import Indices, chunk_count, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._source import Read, Source
 
@@ -208,7 +208,7 @@ class SequenceSource(Source):
         items = self._get(numbers)
         if spec.is_lone and spec.free_ranks[0] >= 0:  # text, or arrays of any size; `conformed` takes ten times as long
             dtype, rank = spec.leaves[0].dtype, spec.free_ranks[0]
-            if all([type(item) is np.ndarray and item.dtype == dtype and item.ndim == rank for item in items]):
+            if all(type(item) is np.ndarray and item.dtype == dtype and item.ndim == rank for item in items):
                 return [items]
         elements = []
         for index, item in zip(numbers, items, strict=True):
@@ -241,7 +241,7 @@ class SequenceSource(Source):
 
 def _copies(column: Sequence[Any], rank: int) -> Sequence[Any]:
     """Copies of the arrays of a column; vectors in one piece of memory."""
-    if rank == 1 and all([type(leaf) is np.ndarray for leaf in column]):
+    if rank == 1 and all(type(leaf) is np.ndarray for leaf in column):
         whole = np.concatenate(column)
         stops = list(itertools.accumulate(map(len, column)))
         return [whole[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
