@@ -121,7 +121,8 @@ class Padding:
                 if filling is not None:
                     place[...] = filling
                 for row, value in enumerate(values):
-                    place[row, *map(slice, value.shape)] = value
+                    corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
+                    place[corner] = value
             stacked.append(place)
         return stacked
 
