@@ -1,4 +1,4 @@
-"""`Dataset.check`: what is wrong with a dataset, found before it is trained on."""
+"""`Dataset.check`: faults of a dataset, found before the training."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def test_a_dataset_without_fault_is_ok() -> None:
     for dataset in (
         ps.range(100).shuffle(1).batch(8),
         ps.range(20).map(Said(lambda x: {"x": x, "text": "é" * int(x)}), element_spec=None).filter(Said(bool)),
-        ps.from_arrays(np.zeros((9, 4))).map(Said(lambda x: x[::-1])).batch(2),  # a view of what it was given
+        ps.from_arrays(np.zeros((9, 4))).map(Said(lambda x: x[::-1])).batch(2),  # a view of its argument
         ps.from_generator(range(9)).random_map(Said2()).shuffle(window=4).batch(2),
     ):
         result = dataset.check(executors=NEAR)
@@ -114,7 +114,7 @@ def test_a_generator_that_raises_ends_the_pass() -> None:
     assert result.ended in str(result)
 
 
-def test_a_dataset_of_which_every_element_fails_is_told() -> None:
+def test_a_dataset_whose_elements_all_fail_is_reported() -> None:
     def fails(x: Any) -> Any:
         raise ValueError("never")
 
@@ -134,7 +134,7 @@ def test_a_dataset_of_which_every_element_fails_is_told() -> None:
     ],
     ids=["reusing", "keeping", "clock", "globals"],
 )
-def test_what_a_function_should_not_do_is_noticed(function: Any, kind: str, is_ok: bool) -> None:
+def test_faults_of_functions_are_found(function: Any, kind: str, is_ok: bool) -> None:
     for dataset in (ps.from_arrays(np.eye(6, 2)), ps.from_generator([np.full(2, float(i)) for i in range(6)])):
         result = dataset.map(Said(function)).batch(2).check(executors=())
         KEPT.clear()
@@ -145,7 +145,7 @@ def test_what_a_function_should_not_do_is_noticed(function: Any, kind: str, is_o
         assert (result.ok, named in str(result)) == (is_ok, True)
 
 
-def test_an_object_that_answers_with_something_else_when_asked_again_is_told() -> None:
+def test_a_source_whose_second_read_differs_is_reported() -> None:
     class Drawn(list[float]):
         def __getitem__(self, index: Any) -> Any:
             return super().__getitem__(index) + (np.random.rand() if index == 3 else 0)
@@ -160,7 +160,7 @@ def test_an_object_that_answers_with_something_else_when_asked_again_is_told() -
 
 
 @pytest.mark.slow
-def test_streams_that_give_something_else_when_begun_again_are_told_and_what_they_draw_from() -> None:
+def test_streams_that_differ_on_restart_are_reported_with_their_generator() -> None:
     def drawn(*_: Any) -> Iterator[Any]:
         yield from np.random.rand(3)
 
@@ -190,7 +190,7 @@ def test_streams_that_give_something_else_when_begun_again_are_told_and_what_the
     assert np.random.rand(1996).tolist() == following
 
 
-def test_executors_that_deliver_something_else_are_told() -> None:
+def test_executors_that_deliver_other_elements_are_reported() -> None:
     def where(x: Any) -> Any:
         return x + (threading.current_thread() is threading.main_thread())
 
@@ -200,7 +200,7 @@ def test_executors_that_deliver_something_else_are_told() -> None:
     assert not result.ok
 
 
-def test_what_cannot_travel_is_named_and_no_fault() -> None:
+def test_objects_that_cannot_travel_are_named_but_are_no_fault() -> None:
     lock = threading.Lock()
 
     def locked(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`show`: which elements are looked at, as what, and the picture of them."""
+"""`show`: the elements that it reads, their form, and the picture."""
 
 import collections
 import sys
@@ -65,19 +65,19 @@ def test_a_fourth_channel_is_opacity_unless_it_would_hide_everything():
     np.testing.assert_array_equal(panel(np.dstack([COLOUR, np.zeros_like(GREY)])), COLOUR)
 
 
-def test_unusual_ranges_are_stretched_over_all_elements_and_said():
+def test_unusual_ranges_are_stretched_over_all_elements_with_a_note():
     grid = arranged([np.full((8, 8), 2.0), np.full((8, 8), -3.0), np.full((8, 8), 7.0)])
     assert [cell.panels[0][0, 0, 0] for cell in grid.cells] == [128, 0, 255]
     assert grid.notes == ["black is -3, white is 7"]
 
 
-def test_overshoot_of_a_cubic_resize_is_clipped_and_said():
+def test_overshoot_of_a_cubic_resize_is_clipped_with_a_note():
     grid = arranged([np.array([[-11.5, 128, 262.0]] * 9)[:, [0, 1, 2] * 3]])
     assert set(np.unique(grid.cells[0].panels[0])) == {0, 128, 255}
     assert grid.notes == ["clipped to 0 to 255: values are -11.5 to 262"]
 
 
-def test_what_a_camera_of_12_bits_gives_is_shown_on_its_own_scale():
+def test_images_of_12_bits_are_shown_on_their_own_scale():
     grid = arranged([(COLOUR.astype("uint16") * 16)])
     assert grid.notes == ["black is 0, white is 4095"]
 
@@ -166,7 +166,7 @@ def test_a_batch_of_three_grey_images_is_not_a_colour_image(size):
         (np.zeros(28), 1),
     ],
 )
-def test_batches_and_elements_are_told_apart_by_their_shapes(tree, count):
+def test_shapes_distinguish_batches_from_elements(tree, count):
     assert len(arranged(tree).cells) == count
 
 
@@ -195,7 +195,7 @@ def test_elements_of_a_list_may_differ_in_every_way():
     np.testing.assert_array_equal(grid.cells[2].panels[0][:, :30], COLOUR)
 
 
-def test_what_a_function_makes_of_a_batch_need_not_be_one():
+def test_a_function_of_a_batch_need_not_return_a_batch():
     ds = ps.from_arrays(np.stack([GREY] * 8)).batch(4).map(lambda batch: (batch.mean(0), batch.mean()))
     assert len(arranged(ds).cells) == 2
 
@@ -222,7 +222,7 @@ def test_names_go_to_the_label_and_not_to_other_integers():
 
 @pytest.mark.parametrize("labels", [[0, 1, 7], [0, -1, 1], [1, 2, 3]])
 def test_where_a_label_has_no_name_all_are_numbers_and_a_note_says_so(labels):
-    # Named as far as they go, labels from 1 on would have the names of others.
+    # Partly named, labels from 1 on would have the names of others.
     grid = arranged([(GREY, label) for label in labels], class_names=["cat", "dog", "eel"])
     assert [cell.caption for cell in grid.cells] == [str(label) for label in labels]
     assert "labels as numbers: 3 class names are for 0 to 2" in grid.notes
@@ -232,7 +232,7 @@ def test_names_are_not_missed_where_there_are_no_integers():
     assert arranged([GREY], class_names=["cat", "dog"]).notes == arranged([GREY]).notes
 
 
-# What is read.
+# Reads.
 
 
 class Counting(ps.Source):
@@ -275,7 +275,7 @@ def test_an_endless_stream_gives_its_first_elements_and_is_closed():
     assert (len(given), len(closed)) == (5, 1)
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_an_endless_stream_gives_its_first_elements_and_is_closed():
         ([[GREY, GREY[:5]]], r"cannot make an array of the leaf, a list: "),
     ],
 )
-def test_what_cannot_be_shown_is_refused_with_its_spec_and_the_cure(data, complaint):
+def test_data_that_cannot_be_drawn_are_refused_with_spec_and_remedy(data, complaint):
     with pytest.raises(ps.PenstockError, match=complaint):
         arranged(data)
 
@@ -308,13 +308,13 @@ def test_arguments_without_a_meaning_are_refused(arguments, options, complaint):
         ps.range(3).show(*arguments, **options)
 
 
-def test_without_matplotlib_the_cure_is_named(monkeypatch):
+def test_without_matplotlib_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"show\(\) draws with Matplotlib: pip install 'penstock\[show\]'"):
         ps.show(GREY)
 
 
-# What a source knows beside its elements.
+# Facts of a source beside its elements.
 
 
 class Named(Counting):
@@ -335,7 +335,7 @@ def test_names_and_files_of_the_source_are_known_after_any_step():
         assert (each.class_names, each.file_paths) == (["cat", "dog"], ["b", "a"])
 
 
-def test_names_and_files_that_nobody_has_or_several_have_are_missing():
+def test_missing_or_different_names_and_files_are_refused():
     named, other = ps.from_source(Named(["cat"], ["b"])), ps.from_source(Named(["dog"], ["b"]))
     unlabelled, plain = ps.from_source(Named(None, ["b"])), ps.from_source(Counting())
     assert unlabelled.class_names is None

@@ -1,4 +1,4 @@
-"""What `penstock bench` runs, what it says, and what it refuses."""
+"""`penstock bench`: its runs, its output, and the targets that it refuses."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def _here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command for a moment, inline: `run("a.npy")` returns what it says, as JSON."""
+    """Runs the command for a moment, inline: `run("a.npy")` returns its output, as JSON."""
 
     def run(target: str, *options: str, executor: str = "inline") -> dict:
         status = cli.main(["bench", target, "--json", "--seconds", "0.05", "--executor", executor, *options])
@@ -94,7 +94,7 @@ def test_dotted_names_are_found(run):
     assert run("data_of_mine:there.ds")["plan"][0] == "batch(5): 2 elements, (5,) int64, random"
 
 
-def test_what_is_said_to_people_has_the_sentence_the_table_and_other_numbers_of_workers(capsys, leaves_nothing_behind):
+def test_the_printed_result_has_sentence_table_and_other_numbers_of_workers(capsys, leaves_nothing_behind):
     assert (
         cli.main(["bench", "data_of_mine.py:ds", "--seconds", "0.05", "--executor", "threads", "--workers", "1"]) == 0
     )
@@ -174,7 +174,7 @@ def test_every_byte_is_read_and_counted():
         ("a.npz", "a.npz is unknown: an archive. a.npz begins with "),
     ],
 )
-def test_what_is_no_dataset_is_refused_with_the_place(target, complaint, capsys):
+def test_targets_without_a_dataset_are_refused_with_the_place(target, complaint, capsys):
     Path("broken.py").write_text("import penstock\nds = penstock.range(3\n")
     np.savez("a.npz", x=[1])
     assert cli.main(["bench", target]) == 1
@@ -201,7 +201,7 @@ def test_senseless_options_are_status_2(options, complaint, capsys):
     assert complaint in capsys.readouterr().err
 
 
-def test_an_element_that_fails_is_told_with_its_step(capsys):
+def test_a_failed_element_is_reported_with_its_step(capsys):
     Path("data_of_mine.py").write_text(
         "import penstock as ps\ndef fail(x): raise ValueError('no good')\nds = ps.range(64).map(fail).batch(8)\n"
     )
@@ -209,7 +209,7 @@ def test_an_element_that_fails_is_told_with_its_step(capsys):
     assert "map(fail) at data_of_mine.py:3 failed on element 0" in capsys.readouterr().err
 
 
-def test_a_picture_is_drawn_where_there_is_something_that_draws(run, monkeypatch, capsys):
+def test_a_picture_needs_matplotlib(run, monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr(ps.Report, "save", lambda report, path: drawn.append((report.batches > 0, path)))
     run("data_of_mine.py:there.ds", "--picture", "a.svg")

@@ -40,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_dataset_that_is_well_is_said_to_be(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_faultless_dataset_is_reported_as_such(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("rows.npy", np.arange(12).reshape(4, 3))
     assert main(["check", "rows.npy"]) == 0
     assert "4 elements" in capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_batches_are_called_batches(program: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_what_is_broken_is_listed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_elements_are_listed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{program}:broken"]) == 1
     said = capsys.readouterr().out
     assert "ZeroDivisionError" in said
@@ -73,7 +73,7 @@ def test_all_elements_are_kept(program: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_an_interrupt_says_that_what_is_made_is_kept(
+def test_an_interrupt_reports_that_finished_elements_are_kept(
     program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -87,6 +87,6 @@ def test_an_interrupt_says_that_what_is_made_is_kept(
 
 
 @pytest.mark.parametrize("command", [["check", "nowhere.npy"], ["materialize", "nowhere.npy", "kept"]])
-def test_what_is_not_there_is_said(command: list[str], program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_targets_are_named(command: list[str], program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 1
     assert "no file or folder nowhere.npy" in capsys.readouterr().err

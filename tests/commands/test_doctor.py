@@ -115,9 +115,7 @@ def test_this_machine_can_run_loaders(capsys, leaves_nothing_behind):
         ),
     ],
 )
-def test_memory_of_a_container_is_its_limit_less_what_is_used_but_for_the_page_cache(
-    version, files, tmp_path, monkeypatch
-):
+def test_memory_left_in_a_container_does_not_count_the_page_cache(version, files, tmp_path, monkeypatch):
     group = tmp_path / "cgroup" / ("memory" if version == 1 else "") / "box"
     group.mkdir(parents=True)
     for name, text in files.items():

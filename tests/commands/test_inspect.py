@@ -1,4 +1,4 @@
-"""What `penstock inspect` says of files and folders, and that the Python it prints opens them."""
+"""`penstock inspect`: its description of files and folders, and the Python that opens them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def _here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def inspect(capsys):
-    """Runs the command: `inspect("a.npy")` returns what it says, as JSON, and its exit status."""
+    """Runs the command: `inspect("a.npy")` returns its output, as JSON, and its exit status."""
 
     def run(path: str, *options: str) -> tuple[dict, int]:
         status = cli.main(["inspect", path, "--json", *options])
@@ -32,7 +32,7 @@ def inspect(capsys):
 
 
 def opened(found: dict) -> ps.Dataset:
-    """What the printed lines of Python make."""
+    """The dataset of the printed lines of Python."""
     names = {"ps": ps}
     exec(found["code"], names)
     return names["ds"]
@@ -121,7 +121,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_told_and_opened_by_the_python_that_is_printed(name, inspect):
+def test_each_format_is_recognised_and_the_printed_python_opens_it(name, inspect):
     write, what, length, spec = FORMATS[name]
     write(name)
     found, status = inspect(name)
@@ -134,7 +134,7 @@ def test_each_format_is_told_and_opened_by_the_python_that_is_printed(name, insp
     ds[0]
 
 
-def test_what_is_found_is_printed_for_people(capsys):
+def test_findings_are_printed_as_text(capsys):
     write_hdf5("a.h5")
     assert cli.main(["inspect", "a.h5", "--elements", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -241,7 +241,7 @@ def write_bytes(content: bytes):
         ("folder", os.mkdir, "a folder", "folder as a whole is no dataset of a known kind"),
     ],
 )
-def test_what_cannot_be_opened_is_told_with_a_cure(name, write, what, problem, inspect):
+def test_unreadable_data_are_reported_with_a_remedy(name, write, what, problem, inspect):
     write(name)
     found, status = inspect(name)
     assert status == 1
@@ -250,7 +250,7 @@ def test_what_cannot_be_opened_is_told_with_a_cure(name, write, what, problem, i
     assert "length" not in found
 
 
-def test_a_missing_library_is_told_with_its_cure(inspect, monkeypatch):
+def test_a_missing_library_is_reported_with_its_remedy(inspect, monkeypatch):
     write_hdf5("a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert inspect("a.h5")[0]["problem"] == "Reading it needs h5py: pip install 'penstock[hdf5]'."
@@ -264,7 +264,7 @@ def test_arrays_of_different_lengths_are_not_put_side_by_side(inspect):
     assert found["what"] == "3 NumPy arrays with as many rows"
 
 
-def test_an_element_that_cannot_be_read_is_told(inspect):
+def test_an_unreadable_element_is_reported(inspect):
     ps.write_tfrecord("a.tfrecord", [b"one", b"three"])
     content = bytearray(Path("a.tfrecord").read_bytes())
     content[-6] ^= 1
@@ -351,7 +351,7 @@ def test_values_are_summed_up(leaf, spec, values):
     assert _leaves(leaf) == [{"place": "", "spec": spec, "values": values}]
 
 
-def test_a_picture_is_drawn_where_there_is_something_that_draws(monkeypatch, capsys):
+def test_a_picture_needs_matplotlib(monkeypatch, capsys):
     np.save("a.npy", np.zeros((3, 4, 4)))
     drawn = []
     monkeypatch.setattr(ps, "show", lambda ds, path: drawn.append((len(ds), path)))

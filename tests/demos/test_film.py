@@ -1,4 +1,4 @@
-"""The film: made of real photographs, the same on every run, whole or not there at all."""
+"""The film: made of real photographs, the same on every run, and complete or missing."""
 
 import itertools
 import os
@@ -56,7 +56,7 @@ def test_film_shows_photographs_and_each_its_own_share(made):
         ("astronaut.png", data.astronaut()),
     ):
         part = shares[list(film.SHARES).index(name)]
-        # A camera that sees a part of a photograph sees its colours: on average, and how far they spread.
+        # A part of a photograph has its colours, by mean and spread.
         assert np.abs(part.mean((0, 2, 3)) - photograph.mean((0, 1)) / 255).max() < 0.15, name
         assert np.abs(part.std((0, 2, 3)) - photograph.std((0, 1)) / 255).max() < 0.15, name
 
@@ -84,7 +84,7 @@ def test_camera_moves_one_to_three_pixels_a_frame_and_stays_inside():
         speed = np.hypot(np.diff(shot.x), np.diff(shot.y))
         assert speed.min() > 1
         assert speed.max() < 3
-        # Slowly: nobody's stomach turns.
+        # The speed changes slowly, so that the film is pleasant to watch.
         assert np.abs(np.diff(np.diff(shot.x))).max(initial=0) < 0.1
         assert shot.x.min() >= 0
         assert int(shot.x.max()) + film.SIDE + 1 <= shot.width
@@ -121,7 +121,7 @@ def test_film_that_an_exception_ended_is_not_there(tmp_path):
 
 
 @needs_photographs
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+def test_files_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     left, living = tmp_path / f"film.npy.{dead.pid}.part", tmp_path / f"film.npy.{os.getppid()}.part"

@@ -1,4 +1,4 @@
-"""What the control groups around a process say, read from folders made like the kernel's."""
+"""Limits of control groups, read from folders that imitate the kernel's."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def give(kernel: Path, version: int, quotas: dict[str, str], here: str) -> None:
         pytest.param({"job": "200000", "job/step": "{no}"}, "/job/step", 2.0, id="a job's step: the group above it"),
         pytest.param({"job": "400000", "job/step": "100000"}, "/job/step", 1.0, id="the least"),
         pytest.param({"job": "{no}", "other": "100000"}, "/job", None, id="no limit, and another's"),
-        pytest.param({}, "/job", None, id="nobody counts"),
+        pytest.param({}, "/job", None, id="no counts"),
     ],
 )
 def test_the_quota_is_the_least_of_the_groups_around_this_process(

@@ -1,4 +1,4 @@
-"""Measuring costs little: of short calls and short units few are timed, and what is said of all holds."""
+"""Measuring is cheap: few short calls and units are timed, and the totals are right."""
 
 from array import array
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_long_putting_away_is_timed_each_time_for_it_varies_as_calls_do() -> Non
     assert times.turn(0)[1] > 1
 
 
-def test_putting_away_what_short_calls_gave_is_not_their_time() -> None:
+def test_storing_results_of_short_calls_is_not_their_time() -> None:
     times = new_times()
     times.begin()
     times.note_calls(0, 32, 32 * 4e-6, 2, 2 * 1e-6, 2 * 3e-6)

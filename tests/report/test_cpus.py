@@ -1,4 +1,4 @@
-"""Who had the CPUs: arithmetic on what the kernel counts, and what it counts here."""
+"""Use of the CPUs, computed from the kernel's counts."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def moment(at_s: float, own_s: float, idle_s: float | None, **tasks: tuple[float
     return CpuMoment(at_s, own_s, idle_s, named)
 
 
-def test_what_was_used_and_what_nobody_used_is_what_there_was() -> None:
+def test_used_and_idle_cpus_are_the_available_ones() -> None:
     before = moment(10.0, 1.0, 100.0, p7=(2.0, 0.5))
     after = moment(12.0, 1.5, 101.0, p7=(3.5, 1.1))
     assert between(before, after) == CpuUse(pytest.approx((0.5 + 1.5 + 1.0) / 2), pytest.approx(0.6 / 1.5))
@@ -46,7 +46,7 @@ def test_a_worker_that_came_in_between_counts_from_its_start_and_one_that_went_n
         pytest.param(moment(12.0, 1.5, 101.0, p7=(2.0, 0.5)), id="they did nothing"),
     ],
 )
-def test_nothing_is_said_of_what_was_not_measured(after: CpuMoment) -> None:
+def test_unmeasured_cpus_are_unknown(after: CpuMoment) -> None:
     assert between(moment(10.0, 1.0, 100.0, p7=(2.0, 0.5)), after) == CpuUse()
 
 
@@ -73,7 +73,7 @@ def test_this_kernel_tells() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_a_loader_measures_what_its_consumer_takes(executor: str) -> None:
+def test_a_loader_measures_the_cpu_time_of_its_consumer(executor: str) -> None:
     def consume(seconds: float) -> None:
         ends_s = time.thread_time() + seconds
         while time.thread_time() < ends_s:
@@ -83,7 +83,7 @@ def test_a_loader_measures_what_its_consumer_takes(executor: str) -> None:
         for _ in loader:
             consume(0.01)
         said = loader.report()
-        consume(0.3)  # after the epoch: nobody's
+        consume(0.3)  # after the epoch, so it is not counted
         again = loader.report()
     assert said.cpu_s == pytest.approx(0.39, rel=0.3)
     assert said.cpus is not None

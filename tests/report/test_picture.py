@@ -1,4 +1,4 @@
-"""The picture of a report: which boxes with which texts, where, and what is drawn of them."""
+"""The picture of a report: its boxes, their texts and their places."""
 
 import itertools
 import re
@@ -28,7 +28,7 @@ LANE = Lane("batch(16)", 2, False, 10, 1.0, 0.5, STEPS, "processes")
 
 
 def report(plan: PlanStep | None = BATCH, *lanes: Lane, wait_s: float = 0.75, use_s: float = 0.25) -> ps.Report:
-    """Of eleven batches."""
+    """A report of eleven batches."""
     return ps.Report(
         batches=11,
         elements_per_batch=16,
@@ -57,14 +57,14 @@ def texts(said: ps.Report) -> list[list[str]]:
 
 
 def order(said: ps.Report) -> list[str]:
-    """The first line of each box. A box stands after those whose arrows end at it."""
+    """The titles of all boxes, inputs first."""
     return [title for title, *_ in texts(said)]
 
 
-# What it says.
+# Texts.
 
 
-def test_each_step_has_a_box_with_what_was_measured() -> None:
+def test_each_step_has_a_box_with_its_measurements() -> None:
     said = report()
     assert texts(said) == [
         ["from_npy(a.npy)", "160 elements, 160 KiB in all", "1.2 ms an element, 20% of the work"],
@@ -83,7 +83,7 @@ def test_each_step_has_a_box_with_what_was_measured() -> None:
     assert [box.is_limit for box in boxes] == [False, True, False, False, False]
 
 
-def test_bytes_that_are_not_known_are_not_said() -> None:
+def test_unknown_bytes_are_left_out() -> None:
     ragged = replace(LANE, steps=(replace(STEPS[0], element_nbytes=None),))
     found = texts(report(replace(BATCH, element_nbytes=None), ragged))
     assert found[0] == ["from_npy(a.npy)", "160 elements, 1 KiB each"]  # not measured: what the plan knows
@@ -105,7 +105,7 @@ def test_one_box_is_the_limit_and_says_so(lane: Lane, use_s: float, box: str) ->
     assert [each.texts[0] for each in said._boxes().walk() if each.is_limit] == [box]
 
 
-def test_what_workers_did_with_their_time_is_computed_by_the_batch() -> None:
+def test_shares_of_workers_time_are_computed_from_the_time_of_a_batch() -> None:
     shares = LANE.shares(0.1)
     assert shares is not None
     assert (shares.computing, shares.waiting, shares.idle) == pytest.approx((0.25, 0.25, 0.5))
@@ -137,7 +137,7 @@ def test_sizes_have_few_digits(nbytes: int, text: str) -> None:
     assert size_text(nbytes).replace(",", "") == text
 
 
-# Of plans that were run.
+# Plans that ran.
 
 
 def plus(x: Any) -> Any:
@@ -255,7 +255,7 @@ def test_steps_of_which_a_user_knows_nothing_are_not_shown(on_error: str) -> Non
 
 
 @leaves_nothing
-def test_a_place_that_reads_what_workers_make_is_not_the_limit_while_it_waits_for_them() -> None:
+def test_a_stream_that_waits_for_workers_is_not_the_limit() -> None:
     def slowly(x: Any) -> Any:
         time.sleep(0.002)
         return x
@@ -267,12 +267,12 @@ def test_a_place_that_reads_what_workers_make_is_not_the_limit_while_it_waits_fo
     assert said.slowest[1] is not None
     assert said.slowest[1].step == "map(slowly)"
     feed = next(lane for lane in said.lanes if lane.is_serial)
-    assert feed.wall_s < 0.3 * said.slowest[0].wall_s, "half of it is what two workers took, and what it waited"
+    assert feed.wall_s < 0.3 * said.slowest[0].wall_s, "the feed is charged with the work of workers, or with its wait"
     assert said.what_if(workers=4).elements_per_s > 1.3 * said.elements_per_s
 
 
 @leaves_nothing
-def test_the_table_says_bytes_and_what_workers_did() -> None:
+def test_the_table_has_bytes_and_shares_of_workers_time() -> None:
     table = str(run("short")).splitlines()
     found = re.match(r"  range\(120\) +(\d+) elements +(\S+ \S+) +\S+ \S+ each ", table[1])
     assert found is not None
@@ -281,7 +281,7 @@ def test_the_table_says_bytes_and_what_workers_did() -> None:
     assert table[4].endswith("% idle")
 
 
-# What is written.
+# Files.
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a", "png", "a.png.gz"])
@@ -292,7 +292,7 @@ def test_other_formats_are_refused(name: str) -> None:
         report().save(name)
 
 
-def test_without_matplotlib_the_cure_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"save\(\) draws with Matplotlib: pip install 'penstock\[show\]'"):
         report().save(tmp_path / "a.png")

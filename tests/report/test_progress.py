@@ -30,7 +30,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Makes stderr a terminal; `terminal()` closes it and returns all that was shown there."""
+    """Makes stderr a terminal. `terminal()` closes it and returns its text."""
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
     shown = bytearray()
@@ -39,7 +39,7 @@ def terminal(monkeypatch):
         try:
             while chunk := os.read(leader, 4096):
                 shown.extend(chunk)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # on Linux, because the other end is closed
             pass
 
     reader = threading.Thread(target=read)
@@ -88,7 +88,7 @@ def test_the_part_of_a_known_number_is_shown(terminal, clock):
     ]
 
 
-def test_what_takes_less_than_half_a_second_shows_nothing(terminal, clock):
+def test_work_of_less_than_half_a_second_shows_nothing(terminal, clock):
     with Progress("Listing") as progress:
         clock.now_s += 0.4
         progress.advance(1000)

@@ -1,4 +1,4 @@
-"""What a report says: the limit, what would help, and the times of the steps."""
+"""Reports: the limit, the remedy, and the times of the steps."""
 
 import logging
 import math
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
 
 def lane(wall_ms: float, cpu_ms: float, *, workers: int = 2, is_serial: bool = False, step_ms: float = 0.0) -> Lane:
-    """Ten batches of which each took so long."""
+    """Ten batches, with the times of each."""
     steps = (StepTime("map(decode)", 1, 160, step_ms / 100),) if step_ms else ()
     return Lane("batch(16)", workers, is_serial, 10, wall_ms / 100, cpu_ms / 100, steps)
 
 
 def report(*lanes: Lane, use_ms: float, wait_ms: float, workers: int = 2, cpu_count: int = 8) -> ps.Report:
-    """Of eleven batches, so that ten were between the first and the last."""
+    """A report of eleven batches. Ten of them count in its times."""
     return ps.Report(
         batches=11,
         elements_per_batch=16,
@@ -45,12 +45,12 @@ def report(*lanes: Lane, use_ms: float, wait_ms: float, workers: int = 2, cpu_co
     )
 
 
-def test_it_is_shown_as_it_is_printed() -> None:
+def test_its_repr_is_its_text() -> None:
     said = report(lane(100, 100), use_ms=22, wait_ms=28)
     assert repr(said) == str(said) != ""
 
 
-# What it computes.
+# Computation.
 
 
 def test_workers_share_the_work_until_the_consumer_is_the_limit() -> None:
@@ -66,19 +66,19 @@ def test_workers_share_the_work_until_the_consumer_is_the_limit() -> None:
     assert str(said.what_if(workers=4)) == "with 4 workers: 640 elements/s, waiting 12% of the time"
 
 
-def test_more_workers_than_cpus_do_not_help_what_computes() -> None:
+def test_more_workers_than_cpus_do_not_help_computing() -> None:
     said = report(lane(100, 100, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(320)
     assert said.limit.endswith("on 2 workers; more workers would not help, because all 2 CPUs are busy")
 
 
-def test_more_workers_than_cpus_help_what_waits() -> None:
+def test_more_workers_than_cpus_help_waiting() -> None:
     said = report(lane(100, 10, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))
 
 
 def test_a_consumer_that_takes_the_cpus_leaves_none_for_more_workers() -> None:
-    # A batch is 50 ms of two workers, who wait for a CPU half of that, and 50 ms of a training on all its threads.
+    # Two workers take 50 ms for a batch and wait for a CPU half of that. The training takes 50 ms on all its threads.
     busy = replace(lane(100, 50, step_ms=99), delay_s=0.5)
     said = replace(report(busy, use_ms=30, wait_ms=20, cpu_count=2), cpu_s=0.5)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(said.elements_per_s)
@@ -100,8 +100,8 @@ def test_waiting_for_a_cpu_is_not_waiting_for_a_disk() -> None:
     assert found[1] == pytest.approx(16 / (0.060 / 4 + 0.020))  # what was lost in between stays lost
 
 
-def test_cpus_that_are_idle_are_not_said_to_be_busy() -> None:
-    # Two workers share 10 ms of work on a batch that takes 18 ms: what is between them and the consumer is not theirs.
+def test_idle_cpus_are_not_reported_as_busy() -> None:
+    # Two workers share 10 ms of work on a batch that takes 18 ms. The time between them and the consumer is not theirs.
     said = report(lane(10, 9), use_ms=1, wait_ms=17, cpu_count=2)
     assert said.limit.endswith(
         "on 2 workers; more workers would not help, because most of the time goes into work that is done one at a "
@@ -109,13 +109,13 @@ def test_cpus_that_are_idle_are_not_said_to_be_busy() -> None:
     )
 
 
-def test_inline_it_is_said_how_many_workers_there_would_be() -> None:
+def test_an_inline_report_names_a_number_of_workers() -> None:
     said = report(lane(99, 99, step_ms=98, workers=1), use_ms=1, wait_ms=99, workers=0, cpu_count=2)
     assert said.limit.endswith("inline; 2 workers would give 323 elements/s")
 
 
 def test_workers_share_the_cpus_with_other_programs() -> None:
-    # Two workers get 1 of 2 CPUs, and could run twice as long as they do: so two threads of others could, too.
+    # Two workers get 1 of 2 CPUs, and could run twice as long. So could two threads of others.
     busy = replace(lane(200, 100, step_ms=199), delay_s=1.0)
     said = replace(report(busy, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
     rates = [said.what_if(workers=n).elements_per_s / said.elements_per_s for n in (1, 2, 6)]
@@ -127,8 +127,8 @@ def test_workers_share_the_cpus_with_other_programs() -> None:
     assert said.what_if(workers=11).elements_per_s == pytest.approx(271, rel=0.01)
 
 
-def test_what_waits_is_helped_by_more_workers_as_far_as_other_programs_leave_cpus() -> None:
-    # Each of two workers waits 90 of 100 ms: many of them would take more than the one CPU that is left.
+def test_more_workers_help_waiting_as_far_as_other_programs_leave_cpus() -> None:
+    # Each of two workers waits 90 of 100 ms. Many of them would take more than the one free CPU.
     slow = replace(lane(200, 20, step_ms=199), delay_s=0.0)
     said = replace(report(slow, use_ms=1, wait_ms=99, cpu_count=2), cpus=1.0)
     found = re.search(r"; (\d+) more workers would give (\d+) elements/s, while other programs have 1.0", said.limit)
@@ -145,7 +145,7 @@ def test_other_programs_that_take_little_are_not_spoken_of(cpus: float | None) -
     assert said.limit.endswith("because all 2 CPUs are busy")
 
 
-def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
+def test_the_report_recommends_the_smallest_sufficient_number_of_workers() -> None:
     said = report(lane(100, 30, step_ms=99), use_ms=1, wait_ms=49, cpu_count=2)
     # n workers on two CPUs need 15 ms and 70 / n. Advice stops at eight workers a CPU.
     assert said.what_if(workers=16).elements_per_s == pytest.approx(16 / (0.015 + 0.070 / 16))
@@ -154,7 +154,7 @@ def test_of_many_numbers_of_workers_the_least_that_does_is_said() -> None:
     assert min(count for count, rate in rates.items() if rate >= 0.95 * max(rates.values())) == 13
 
 
-def test_a_run_with_too_many_workers_says_what_fewer_would_do() -> None:
+def test_too_many_workers_give_the_speed_of_fewer() -> None:
     # Eight workers on two CPUs: each batch took 100 ms by the clock and 25 ms of a CPU.
     said = report(lane(100, 25, workers=8, step_ms=99), use_ms=5, wait_ms=7.5, workers=8, cpu_count=2)
     assert said.what_if(workers=2).elements_per_s == pytest.approx(said.what_if(workers=8).elements_per_s)
@@ -171,21 +171,21 @@ def test_a_consumer_that_hardly_waits_is_the_limit() -> None:
     assert report(lane(100, 100), use_ms=99, wait_ms=1).limit == "your program is the limit, 99.0 ms a batch"
 
 
-def test_what_is_not_in_a_step_goes_into_batches() -> None:
+def test_time_outside_of_steps_goes_into_batches() -> None:
     said = report(lane(100, 100, step_ms=20), use_ms=10, wait_ms=40)
     assert said.limit.startswith("putting elements into batches is the limit, 5.0 ms an element on 2 workers")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
-def test_parts_that_begin_later_are_told_too(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_begin_later_are_reported(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
     dataset = ps.range(50).filter(lambda x: x % 2).batch(5)
     with caplog.at_level(logging.INFO, "penstock"), dataset.loader(executor) as loader:
         assert [len(list(loader)) for _ in range(2)] == [5, 5]
     assert [record.getMessage()[:18] for record in caplog.records] == ["Epoch 0: 5 batches", "Epoch 1: 5 batches"]
 
 
-def test_an_epoch_is_told_without_those_before() -> None:
+def test_an_epoch_is_reported_without_earlier_ones() -> None:
     before, now = (
         lane(10, 10, step_ms=8),
         replace(lane(100, 50), batches=40, steps=(StepTime("map(decode)", 1, 200, 0.9),)),
@@ -196,7 +196,7 @@ def test_an_epoch_is_told_without_those_before() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
-def test_what_if_refuses_what_is_no_number_of_workers(workers: Any) -> None:
+def test_what_if_refuses_wrong_numbers_of_workers(workers: Any) -> None:
     with pytest.raises(ps.ArgumentError, match="a number from 1 on is needed"):
         report(lane(1, 1), use_ms=1, wait_ms=1).what_if(workers=workers)
 
@@ -243,18 +243,18 @@ def test_workers_of_one_pool_are_busy_together() -> None:
 
 
 def test_one_long_element_is_work_though_the_workers_are_idle_meanwhile() -> None:
-    # Of eight workers one was at it, and what the others had made could not be handed out before.
+    # One of eight workers had it. The results of the others could not be handed out before.
     said = report(lane(80, 1, workers=8, step_ms=79), use_ms=10, wait_ms=90, workers=8)
     assert said.limit.startswith("map(decode) is the limit, ")
 
 
-def test_one_long_step_of_the_consumer_is_said() -> None:
+def test_one_long_step_of_the_consumer_is_reported() -> None:
     said = replace(report(lane(2, 2), use_ms=360, wait_ms=0), longest_use_s=3.0)
     assert "; your program is the limit, 360.0 ms a batch; 3.0 of 3.6 s were one step of your program;" in said.sentence
     assert "one step" not in replace(said, longest_use_s=1.1).sentence  # less than a third
     few = replace(said, batches=3, elapsed_s=3.6, longest_use_s=1.9)
     assert "one step" not in few.sentence  # one of two
-    assert "one step" not in replace(said, elapsed_s=0.004, longest_use_s=0.003).sentence  # that is nothing
+    assert "one step" not in replace(said, elapsed_s=0.004, longest_use_s=0.003).sentence  # too short to matter
 
 
 def test_the_steps_of_a_group_of_workers_stand_below_it() -> None:
@@ -272,7 +272,7 @@ def test_the_steps_of_a_group_of_workers_stand_below_it() -> None:
     assert "first batch after" not in said.sentence
 
 
-# What is measured.
+# Measurement.
 
 
 class Sleeping(ps.Source):
@@ -313,7 +313,7 @@ KINDS = {
 def test_the_sentence_names_the_limit(kind: str, executor: Any, workers: int) -> None:
     text, source_s, map_s, consumer_s, (least, most) = KINDS[kind]
     if kind == "consumer" and executor == "inline":
-        pytest.skip("an inline loader always waits: it is the consumer who works")
+        pytest.skip("an inline loader always waits, because the consumer does its work")
     dataset = ps.from_source(Sleeping(source_s)).map(slowly(map_s)).batch(8)
     with dataset.loader(executor, workers=workers) as loader:
         for _ in loader:
@@ -337,7 +337,7 @@ def test_workers_that_another_loader_asked_for_are_counted_where_they_share_the_
 
 
 def held(step_ms: float, *, may_hold_gil: bool = True) -> ps.Report:
-    """Of threads whose slowest step takes most of a batch, in a plan that runs Python of the user's."""
+    """A report of threads whose slowest step takes most of a batch, in a plan with a function of the user."""
     step = StepTime("step", 1, 160, step_ms / 100, may_hold_gil=may_hold_gil)
     on_threads = Lane("batch(16)", 2, False, 10, step_ms / 90, step_ms / 150, (step,))
     return replace(report(on_threads, use_ms=0.1, wait_ms=step_ms), executor="threads", may_hold_gil=True)
@@ -387,7 +387,7 @@ def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
         (100, 2.0, 1, "; more threads help if it releases the GIL"),
     ],
 )
-def test_what_threads_take_of_the_cpus_tells_whether_they_wait_for_the_gil(
+def test_cpu_use_of_threads_shows_whether_they_wait_for_the_gil(
     cpu_ms: float, cpus: float | None, workers: int, text: str
 ) -> None:
     # Each of ten batches takes 100 ms, and each of the workers computes for so long meanwhile.
@@ -398,7 +398,7 @@ def test_what_threads_take_of_the_cpus_tells_whether_they_wait_for_the_gil(
     assert text in said.limit
 
 
-def test_nobody_knows_whether_threads_help_where_an_object_of_the_user_is_the_limit() -> None:
+def test_threads_may_help_if_the_users_object_is_the_limit() -> None:
     class Items:
         def __len__(self) -> int:
             return 160
@@ -450,7 +450,7 @@ def test_a_slow_generator_is_named(has_step_above: bool) -> None:
         assert "lines), read in one place, is the limit, " in loader.report().limit
 
 
-def test_after_one_batch_nothing_is_said_of_the_limit() -> None:
+def test_the_limit_is_unknown_after_one_batch() -> None:
     with ps.range(16).batch(8).loader("inline") as loader:
         next(iter(loader))
         said = loader.report()
@@ -464,7 +464,7 @@ def test_the_rate_of_a_later_epoch_counts_its_first_batch_whose_time_is_counted(
     assert first.elements_per_s == later.elements_per_s == pytest.approx(10 * 16 / 0.5)
 
 
-def test_each_epoch_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_epoch_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
     with ps.range(40).map(slowly(0)).batch(8).loader("threads", workers=2) as loader:
         for _ in range(2):
@@ -475,7 +475,7 @@ def test_each_epoch_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert [row.split()[0].partition("(")[0] for row in table[1:4]] == ["range", "map", "into"]
 
 
-def test_nothing_is_told_to_nobody() -> None:
+def test_a_run_without_a_log_has_a_report() -> None:
     with ps.range(40).batch(8).loader("inline") as loader:
         list(loader)
         said = loader.report()
@@ -514,7 +514,7 @@ COUNTED: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-def test_elements_are_counted_or_batches_are_said(kind: str) -> None:
+def test_elements_are_counted_or_else_batches(kind: str) -> None:
     dataset, size, unit = COUNTED[kind]
     with dataset.loader("inline") as loader:
         count = sum(1 for _ in loader)
@@ -540,7 +540,7 @@ def test_a_shard_counts_its_own_elements() -> None:
     assert row.split()[:4] == ["into", "batches", "20", "elements"]
 
 
-def test_what_is_read_in_one_place_counts_what_it_gave() -> None:
+def test_a_serial_stream_counts_its_elements() -> None:
     third = ps.from_generator(numbers).filter(lambda x: x % 4 == 0).padded_batch(5)
     with third.loader("inline") as loader:
         assert sum(1 for _ in loader) == 4
@@ -548,7 +548,7 @@ def test_what_is_read_in_one_place_counts_what_it_gave() -> None:
     assert next((lane.label.partition("(")[0], lane.given) for lane in lanes if lane.is_serial) == ("filter", 20)
 
 
-def test_a_stream_whose_units_ask_for_more_counts_what_there_was() -> None:
+def test_a_stream_counts_the_elements_of_a_short_batch() -> None:
     with ps.from_generator(numbers).batch(25).loader("inline") as loader:
         assert [len(batch) for batch in loader] == [25, 25, 25, 5]
         (lane,) = loader.report().lanes
@@ -575,7 +575,7 @@ def test_a_source_that_is_read_twice_has_its_elements_with_each_step() -> None:
     assert [step.elements for step in steps] == [80, 80]
 
 
-def test_the_first_batch_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_batch_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
     with ps.range(40).batch(8).loader("inline") as loader:
         for _ in range(3):

@@ -64,7 +64,7 @@ def test_the_present_number_has_the_measured_speed(model: Model) -> None:
 
 
 def report(lane: Lane, *, workers: int = 2, cpu_count: int = 8, **fields: object) -> ps.Report:
-    """Of eleven batches that took 100 ms each, nearly all of it waiting."""
+    """A report of eleven batches that took 100 ms each, nearly all of it waiting."""
     return ps.Report(
         batches=11,
         elements_per_batch=16,

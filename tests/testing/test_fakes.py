@@ -1,4 +1,4 @@
-"""The fakes in several processes; what they do in one, every other test relies on."""
+"""The fakes in several processes. Every other test covers their work in one."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A suite is worth what it finds: each source here is wrong in one way, and one test of the suite says so."""
+"""The suite of sources finds faults: each source here has one, and one test of the suite reports it."""
 
 import inspect
 import os
@@ -234,7 +234,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "name", "says"), WRONG, ids=lambda each: getattr(each, "__name__", None))
-def test_suite_finds_what_is_wrong(kind, name, says):
+def test_suite_finds_each_fault(kind, name, says):
     source = kind()
     test = getattr(SourceTests(), f"test_{name}")
     given = {"handle": source, "elements": RAGGED if kind in (ReusesAnArray, HasAnotherDtype) else ROWS}
@@ -247,7 +247,7 @@ def test_suite_finds_what_is_wrong(kind, name, says):
 
 
 class TestRight(SourceTests):
-    """What is wrong above is all that is wrong with it."""
+    """A source without these faults passes."""
 
     @pytest.fixture
     def source(self):
@@ -258,7 +258,7 @@ class TestRight(SourceTests):
         return ROWS
 
 
-def test_ragged_leaves_are_compared_by_what_they_hold():
+def test_ragged_leaves_are_compared_by_their_values():
     assert_same({"x": RAGGED}, {"x": RAGGED.copy()})
     other = RAGGED.copy()
     other[3] = other[3] + 1
