@@ -161,6 +161,18 @@ class FilesSource(Source):
     files: tuple[File, ...]
 
     @property
+    def bounds(self) -> Integers:
+        """The first element of each part of the data, and the number of all elements; see `bounds_of`."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def describe(self, index: int) -> str:
+        number, record = placed(self.bounds, index)
+        return f"{self.files[number].name} record {record}"
+
+    @property
     def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
         return any(not file.is_local for file in self.files)
 

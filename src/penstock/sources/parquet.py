@@ -146,11 +146,12 @@ class TableSource(FilesSource):
         made.__dict__.update(self.__dict__, room=max(0, nbytes - int(self.groups.work_nbytes.max())))
         return made
 
-    def __len__(self) -> int:
-        return int(self.groups.bounds[-1])
+    @property
+    def bounds(self) -> Integers:
+        return self.groups.bounds
 
     def describe(self, index: int) -> str:
-        return self.describe_row(*placed(self.groups.bounds, index))
+        return self.describe_row(*placed(self.bounds, index))
 
     def describe_row(self, group: int, row: int) -> str:
         """Names the file, the row group and the row in it."""
@@ -279,19 +280,18 @@ class OpenTableSource:
             self._warn_of_waste()
         file, number = source.files[place], int(self._groups.numbers[group])
         spec: Mapping[str, ArraySpec] = source.element_spec
-        with _told(file):
-            footer = None if file.is_local else self._footer(place)
-            try:
-                if source.kind == "parquet":
-                    columns = _read_group(file, number, spec, footer)
-                else:
-                    columns = _read_batch(file, number, spec, footer, is_mapped=self._groups.is_mapped)
-            except NullError as error:
-                raise SourceError(
-                    f"{source.describe_row(group, error.row)} has no value in column {error.column!r}: it is null, and "
-                    "arrays have no such thing. Fill it where the file is written, or leave the column out with "
-                    "columns=[...]."
-                ) from None
+        footer = None if file.is_local else self._footer(place)
+        try:
+            if source.kind == "parquet":
+                columns = _read_group(file, number, spec, footer)
+            else:
+                columns = _read_batch(file, number, spec, footer, is_mapped=self._groups.is_mapped)
+        except NullError as error:
+            raise SourceError(
+                f"{source.describe_row(group, error.row)} has no value in column {error.column!r}: it is null, and "
+                "arrays have no such thing. Fill it where the file is written, or leave the column out with "
+                "columns=[...]."
+            ) from None
         nbytes = int(self._groups.nbytes[group])
         if source.kind == "parquet":  # text may be larger than its file said
             nbytes = max(nbytes, sum(column.nbytes for column in columns))
@@ -347,13 +347,13 @@ def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> Tabl
 
 
 def _schema(kind: Kind, file: File) -> Any:
-    with _told(file), _opened(kind, file) as reader:
+    with _opened(kind, file) as reader:
         return reader.schema_arrow if kind == "parquet" else reader.schema
 
 
 def _group_sizes(file: File, spec: Mapping[str, ArraySpec]) -> list[tuple[int, int]]:
     """Returns the rows of each row group, and their bytes."""
-    with _told(file), _opened("parquet", file) as reader:
+    with _opened("parquet", file) as reader:
         groups = map(reader.metadata.row_group, range(reader.num_row_groups))
         return [(group.num_rows, sum(_column_sizes(group, spec).values())) for group in groups]
 
@@ -380,7 +380,7 @@ def _values_nbytes(column: Any, spec: ArraySpec) -> int:
 
 def _batch_sizes(file: File, columns: tuple[str, ...], row_nbytes: float) -> list[tuple[int, int]]:
     """Returns the rows of each record batch, and their bytes."""
-    with _told(file), _opened("arrow", file, columns[:1]) as reader:
+    with _opened("arrow", file, columns[:1]) as reader:
         counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
     pa.default_memory_pool().release_unused()
     return [(count, int(count * row_nbytes)) for count in counts]
@@ -399,7 +399,7 @@ def _first_batch(file: File, spec: Mapping[str, ArraySpec]) -> tuple[bool, float
 
 def _allocated_nbytes(file: File, columns: tuple[str, ...], copied: Mapping[str, ArraySpec]) -> tuple[int, int]:
     """Returns the rows of the first record batch, and the memory to read it and to copy columns of it."""
-    with _measuring, _told(file), _opened("arrow", file, columns, pool=_measured) as reader:
+    with _measuring, _opened("arrow", file, columns, pool=_measured) as reader:
         if not reader.num_record_batches:
             return 0, 0
         before = _measured.bytes_allocated()
@@ -461,28 +461,28 @@ def _read_batch(
 def _opened(
     kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Footer | None = None, pool: Any = None
 ) -> Iterator[Any]:
-    opened = file.open() if footer is None else footer.file  # refuses a changed file
-    if kind == "parquet":
-        data = file.url if file.is_local else file.stream(opened=opened)
-        metadata = None if footer is None else footer.metadata
-        # A local file is read page by page; a server gets one request for everything.
-        buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES} if file.is_local else {"pre_buffer": True}
-        with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
-            yield reader
-        return
-    # Mapped: an uncompressed batch is not copied, and only the pages of the requested rows are loaded.
-    with pa.memory_map(file.url) if file.is_local else file.stream(opened=opened) as data:
-        options = pa.ipc.IpcReadOptions(use_threads=False)  # workers already use all cores
-        if columns:
-            names = pa.ipc.open_file(data).schema.names
-            options.included_fields = [names.index(name) for name in columns]
-        yield pa.ipc.open_file(data, options=options, memory_pool=pool)
+    """Opens a file with pyarrow.
 
-
-@contextmanager
-def _told(file: File) -> Iterator[None]:
+    Raises:
+        SourceError: The file has changed, or pyarrow cannot read it. Also for errors of the body.
+    """
     try:
-        yield
+        opened = file.open() if footer is None else footer.file  # refuses a changed file
+        if kind == "parquet":
+            data = file.url if file.is_local else file.stream(opened=opened)
+            metadata = None if footer is None else footer.metadata
+            # A local file is read page by page; a server gets one request for everything.
+            buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES} if file.is_local else {"pre_buffer": True}
+            with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
+                yield reader
+            return
+        # Mapped: an uncompressed batch is not copied, and only the pages of the requested rows are loaded.
+        with pa.memory_map(file.url) if file.is_local else file.stream(opened=opened) as data:
+            options = pa.ipc.IpcReadOptions(use_threads=False)  # workers already use all cores
+            if columns:
+                names = pa.ipc.open_file(data).schema.names
+                options.included_fields = [names.index(name) for name in columns]
+            yield pa.ipc.open_file(data, options=options, memory_pool=pool)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, (SourceError, SpecError)):
             raise

@@ -5,6 +5,7 @@ dot is the name of a field. The places of the members are found once, from their
 `_recordindex`): 16 bytes a member and its key.
 """
 
+import itertools
 import os
 import re
 import tarfile
@@ -90,8 +91,9 @@ class TarSource(FilesSource):
         fields = arrays["fields"].tolist()
         return _Shard(arrays["keys"], arrays["key_ends"], fields, arrays["offsets"], arrays["sizes"])
 
-    def __len__(self) -> int:
-        return int(self.index.bounds[-1])
+    @property
+    def bounds(self) -> Integers:
+        return self.index.bounds
 
     def describe(self, index: int) -> str:
         number, sample = placed(self.index.bounds, index)
@@ -219,13 +221,8 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
 
 def _first_fields(files: Sequence[File]) -> list[str]:
     for file in files:
-        first, fields = None, []
-        for key, field, _, _ in _members(file):
-            if key != (first := key if first is None else first):
-                break
-            fields.append(field)
-        if fields:
-            return fields
+        for _, members in itertools.groupby(_members(file), key=lambda member: member[0]):
+            return [field for _, field, _, _ in members]
     raise SourceError(f"There are no samples in {files[0].url}{' and the others' * (len(files) > 1)}.")
 
 

@@ -118,12 +118,9 @@ class TFRecordSource(FilesSource):
         arrays = _recordindex.kept(content, "tfrecord", self.cache_dir, lambda: {"offsets": offsets_of(content, file)})
         return content, arrays["offsets"]
 
-    def __len__(self) -> int:
-        return int(self.index.bounds[-1])
-
-    def describe(self, index: int) -> str:
-        number, record = placed(self.index.bounds, index)
-        return f"{self.files[number].name} record {record}"
+    @property
+    def bounds(self) -> Integers:
+        return self.index.bounds
 
     def open(self) -> "OpenTFRecordSource":
         return OpenTFRecordSource(self)
