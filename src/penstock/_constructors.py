@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,22 +29,27 @@ MOST_WEIGHT: Final = 1e300
 """Weights of `mix` are below it, so that the sum of many is finite."""
 
 
-def from_npy(path_or_tree: Tree) -> Dataset:
+def from_npy(path_or_tree: Tree, *, mapped: bool | None = None) -> Dataset:
     """Makes a dataset of the rows of a `.npy` file, or of several side by side.
 
     Reads headers only. C and Fortran order, every dtype of fixed size, also structured ones, format versions 1 to 3.
-    Rows go from the page cache straight into the batch. The file is never mapped. So a file that is shortened
-    meanwhile is an error and no crash, and resident memory does not grow.
+    Rows go from the page cache straight into the batch. A file that is shortened or replaced meanwhile is an error that
+    names the row.
 
     An element is one row: `(3, 50, 50)` for a file of `(20000, 3, 50, 50)`, same dtype.
 
     Random access: yes. Rows of a Fortran-ordered file are scattered over the whole file, and slow to read.
-    Memory: none.
+    Memory: none of its own. The pages of a mapped file show as resident memory of the process; the kernel drops them
+    when something else needs the memory.
 
     Args:
         path_or_tree: A path, or a tree of paths: `{"x": "x.npy", "y": "y.npy"}`.
+        mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
+            which is faster for rows below 32 KiB. None maps it for such rows if a plan only moves data, and gives the
+            pages of a file larger than a quarter of the memory back from time to time.
 
     Raises:
+        ArgumentTypeError: A leaf is no path, or `mapped` is no bool.
         SourceError: It is no `.npy` file, truncated, or holds Python objects (which are never unpickled).
         ArgumentError: Files have different numbers of rows; all are listed.
 
@@ -52,6 +58,8 @@ def from_npy(path_or_tree: Tree) -> Dataset:
         >>> penstock.from_npy("frames.npy")
         from_npy(frames.npy): 20 elements, (3, 50, 50) float64, random
     """
+    if mapped is not None and not isinstance(mapped, bool):
+        raise ArgumentTypeError(f"from_npy(mapped=) takes True, False or None, got {mapped!r}.")
     leaves, structure = _tree.flatten(path_or_tree)
     nodes: list[Node] = []
     for leaf, place in _pairs(leaves, structure):
@@ -60,7 +68,7 @@ def from_npy(path_or_tree: Tree) -> Dataset:
             if isinstance(leaf, list) and leaf and all(isinstance(each, (str, os.PathLike)) for each in leaf):
                 cure = f" {npy.SEVERAL_FILES}"
             raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}{cure}")
-        nodes.append(SourceNode(files.FileSource(npy.describe(leaf)), "from_npy"))
+        nodes.append(SourceNode(files.FileSource(replace(npy.describe(leaf), mapped=mapped)), "from_npy"))
     return _side_by_side("from_npy", nodes, structure)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import penstock as ps
 from penstock import native
 from penstock.base._errors import SourceError
 from penstock.native import _numpy
@@ -354,3 +355,24 @@ print(resident_kib() - before)
     done = fresh_python(script, pickle.dumps(handle).hex())
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2048
+
+
+@pytest.mark.skipif(native.implementation() != "native" or not Path("/proc/self/maps").exists(), reason="who maps")
+@pytest.mark.parametrize(
+    ("mapped", "row_nbytes", "is_mapped"),
+    [(None, 800, True), (None, 40_000, False), (True, 40_000, True), (False, 800, False)],
+)
+def test_a_file_is_mapped_as_was_said(tmp_path: Path, mapped: bool | None, row_nbytes: int, is_mapped: bool) -> None:
+    path = tmp_path / "rows.npy"
+    rows = np.random.default_rng(0).integers(0, 255, (40, row_nbytes), np.uint8)
+    np.save(path, rows)
+    with ps.from_npy(path, mapped=mapped).batch(8).loader("threads") as loader:
+        batches = iter(loader)
+        assert np.array_equal(next(batches), rows[:8])
+        assert (str(path) in Path("/proc/self/maps").read_text()) is is_mapped
+        assert np.array_equal(np.concatenate(list(batches)), rows[8:])
+
+
+def test_mapped_is_a_bool() -> None:
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_npy\(mapped=\) takes True, False or None, got 'auto'"):
+        ps.from_npy("x.npy", mapped="auto")  # type: ignore[arg-type]

@@ -130,7 +130,7 @@ class FileRows:
 
 
 def file_source(file: StridedFile, element: int, *, may_map: bool, name: object = None) -> native.Source:
-    """Opens an array in a file for the copy engine: with `pread`, or with what is fastest if it may be mapped.
+    """Opens an array in a file for the copy engine, as the user said, or in the fastest way.
 
     Raises:
         SourceError: The file is gone, or shorter than its array. Names the element.
@@ -142,7 +142,9 @@ def file_source(file: StridedFile, element: int, *, may_map: bool, name: object 
             raise file.is_shorter(element, size)
         name = file.path if name is None else name
         places = file.offset, file.shape[0], file.row_nbytes, file.strides[0]
-        mapped, give_back_nbytes = mapping_options(file.row_nbytes, inner is None, size) if may_map else (False, 0)
+        mapped, give_back_nbytes = bool(file.mapped), 0
+        if file.mapped is None and may_map:
+            mapped, give_back_nbytes = mapping_options(file.row_nbytes, inner is None, size)
         return native.Engine.file(
             file.path, *places, mapped=mapped, give_back_nbytes=give_back_nbytes, inner=inner, name=name
         )

@@ -17,7 +17,7 @@ import re
 import stat
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, final
@@ -59,6 +59,8 @@ class StridedFile:
     """Size of the file in bytes when it was described."""
     outer: tuple[int, ...] = ()
     """The axes that were joined to the axis of rows; empty if none were."""
+    mapped: bool | None = field(default=None, compare=False)
+    """Whether rows are copied from a mapping; None for the faster of what fits."""
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
