@@ -435,7 +435,7 @@ if __name__ == "__main__":
     source = CountingSource(RangeSource(6))
     dataset = MapDataset(ps.from_source(source).map(lambda x: x * 3).cache())
     loader = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context=start_method)
-    for epoch in range(3):
+    for epoch in range(3 if start_method == "fork" else 1):  # each worker that is spawned imports torch
         assert torch.cat(list(loader)).tolist() == [0, 3, 6, 9, 12, 15]
     assert sum(source.reads.values()) == 7, source.reads  # element 0 also for its spec
     print("the same")

@@ -18,8 +18,8 @@ class TestThreads(ExecutorTests):
 
 
 @pytest.mark.slow
-class TestOtherNumbersOfThreads(TestThreads):
-    worker_counts = (1, 7)
+class TestMoreThreads(TestThreads):
+    worker_counts = (7,)
 
 
 class TestProcesses(ExecutorTests):
@@ -45,10 +45,10 @@ class TestOverAPipe(ExecutorTests):
 
 
 @pytest.mark.slow
-class TestOtherNumbersOfProcesses(TestProcesses):
-    worker_counts = (1, 3)
+class TestOneProcess(TestProcesses):
+    worker_counts = (1,)
 
 
 @pytest.mark.faults
 class TestDeathsOfProcesses(WorkerDeathTests):
-    pass
+    worker_counts = (2,)

@@ -35,7 +35,7 @@ CASES = [
     _case("generator.py", "27 batches of long takes came in each of 2 epochs; resumed in the middle, the same."),
     _case("image_folder.py", "240 images to train came, 60 are kept apart; a bad file is named."),
     _case("tfrecord.py", "800 records of 4 files came, in an order over all of them."),
-    # On one backend: tests/adapters and the demo's tests run on each.
+    # On one backend: tests/adapters run on each.
     _case("next_frame.py", "Mean square error on the test", pytest.mark.framework),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.framework),
     _case(

@@ -15,8 +15,8 @@ from tests.faults.programs import Program
 
 pytestmark = [pytest.mark.keras, pytest.mark.faults, pytest.mark.slow]
 
-# A hundred on the three backends together: what is tried is mostly ours, and the same for each.
-COUNT = 60 if os.environ.get("KERAS_BACKEND") == "tensorflow" else 20
+# What is tried is mostly ours, and the same for each backend.
+COUNT = 16 if os.environ.get("KERAS_BACKEND") == "tensorflow" else 6
 
 FITS = """
 import faulthandler, gc, os, random, signal, sys, threading, time

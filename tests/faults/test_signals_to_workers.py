@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("leaves_nothing_behind
 
 COUNT = 1600
 SIZE = 8
-KILL_COUNT = 30
+KILL_COUNT = 12
 
 
 class Traced:

@@ -39,7 +39,23 @@ GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "50000"}
 """Freed frames of 60 kB return to the system at once; another test leaves them to the C library."""
 INLINE = ("shuffled frames", "shard of mapped batches", "padded_batch", "generator and map")
 """Plans with a smaller projection on the inline executor; for the others the formula is the same."""
-ROWS = [(name, executor) for name in PLANS for executor in ("threads", "processes")]
+PROCESSES = (
+    "shuffled frames",
+    "map of elements",
+    "unbatch and batch",
+    "random_map, replacing",
+    "cache in memory",
+    "cache on disk",
+    "padded_batch of a stream",
+    "generator",
+    "generator and a window",
+    "images",
+    "a row group",
+    "row groups",
+    "a large array",
+)
+"""Plans with another projection on worker processes, or with other parts of one."""
+ROWS = [(name, "threads") for name in PLANS] + [(name, "processes") for name in PROCESSES]
 ROWS += [(name, "inline") for name in INLINE]
 
 

@@ -41,7 +41,7 @@ def test_a_loader_delivers_the_epochs_of_the_model(workers: int, plan: Plan) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(max_steps=8), workers=st.integers(1, 5))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_a_loader_delivers_the_epochs_of_the_model_of_long_plans(plan: Plan, workers: int) -> None:
     _assert_delivers(plan, workers)
 
@@ -60,7 +60,7 @@ def test_a_run_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("five_workers_stay")
 @given(plan=plans(), prefetch=st.integers(1, 5))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_a_run_of_a_long_plan_resumes_exactly_at_every_position(plan: Plan, prefetch: int) -> None:
     assert_resumes_exactly(plan.dataset, executors=[*RUNS, ("processes", 5)], prefetch=prefetch)
 
@@ -96,7 +96,7 @@ TWO_DEATHS = st.dictionaries(st.integers(0, 29), st.lists(FAULTS, min_size=1, ma
     cut=st.integers(0, 4),
     then=st.sampled_from([("inline", 1), ("threads", 2), ("processes", 1), ("processes", 5)]),
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_no_table_of_deaths_changes_a_run(
     case: tuple[dict[int, Any], int], at_source: bool, workers: int, cut: int, then: tuple[Any, int]
 ) -> None:

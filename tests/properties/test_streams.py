@@ -16,7 +16,7 @@ from tests.properties.streams import deal, streams
 RUNS = [("inline", 1), ("threads", 1), ("threads", 3), ("processes", 2)]
 """Executors and numbers of workers that must all say the same."""
 EXAMPLES = {"inline": 10, "threads": 6, "processes": 3}
-MORE_EXAMPLES = {"inline": 50, "threads": 30, "processes": 9}
+MORE_EXAMPLES = {"inline": 25, "threads": 15, "processes": 6}
 EACH_RUN = [pytest.param(run, marks=pytest.mark.slow if run[0] == "processes" else ()) for run in RUNS]
 NEAR = st.sampled_from([run for run in RUNS if run[0] != "processes"])
 INT64 = ps.ArraySpec((), "int64")
