@@ -79,7 +79,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
     Args:
         loader: Where batches come from; its next epoch begins now.
         begin: Begins to move a batch. Its result must keep the batch alive until the move is done.
-        finish: Waits until that is done and returns the batch where it belongs.
+        finish: Waits until that is done and returns the batch where it belongs. By default `begin` did it all.
         ahead_count: How many batches are being moved while the user works on one.
     """
 
@@ -87,7 +87,7 @@ class Epoch(Iterator[Tree], Generic[Moving]):
         self,
         loader: Loader,
         begin: Callable[[Tree], Moving],
-        finish: Callable[[Moving], Tree],
+        finish: Callable[[Moving], Tree] = lambda batch: batch,
         ahead_count: int = 0,
     ) -> None:
         self._batches = iter(loader)

@@ -103,7 +103,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         _require_no_collation(sys._getframe(1), self.loader._node)
         _require_not_dealt_out(sys._getframe(1), self.loader._options.shard)
         if self._device.type != "cuda":
-            return Epoch(self.loader, self._to_device, _as_it_is)
+            return Epoch(self.loader, self._to_device)
         return Epoch(self.loader, self._copy, self._copied, ahead_count=1)
 
     def _tensors(self, batch: Tree) -> list[Any]:
@@ -307,10 +307,6 @@ def _can_pin(device: Any) -> bool:
 
 
 # Leaves and tensors.
-
-
-def _as_it_is(batch: Tree) -> Tree:
-    return batch
 
 
 def _as_tensor(leaf: Any) -> Any:

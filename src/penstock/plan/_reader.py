@@ -140,22 +140,6 @@ class Reader:
     begins. A stream has a reader for each use, because each use reads it at its own position.
     """
 
-    __slots__ = (
-        "_as_ours",
-        "_memo",
-        "_node",
-        "_sources",
-        "consumed",
-        "inputs",
-        "isolation",
-        "number",
-        "origin",
-        "source",
-        "stage",
-        "status",
-        "window",
-    )
-
     def __init__(
         self,
         node: Node,

@@ -112,9 +112,12 @@ class Generate(Node):
         except BaseException as error:  # of the user's function, of which this reads the first element
             if is_untouched(error):
                 raise
-            raise ElementError(
-                f"{self.label} at {self.where} failed at element 0 of epoch 0: {words_of(error)}"
-            ) from error
+            raise self._failure(error, 0, 0) from error
+
+    def _failure(self, error: BaseException, index: int, epoch: int) -> ElementError:
+        return ElementError(
+            f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"
+        )
 
     def settings(self) -> dict[str, Any]:
         """The name, and the length if the user gave it: the length of an epoch may differ between runs."""
@@ -139,9 +142,7 @@ class Generate(Node):
                 except BaseException as error:
                     if is_untouched(error):
                         raise
-                    raise ElementError(
-                        f"{self.label} at {self.where} failed at element {index} of epoch {epoch}: {words_of(error)}"
-                    ) from error
+                    raise self._failure(error, index, epoch) from error
                 try:
                     leaves = conformed(self.spec, value)
                 except MisfitError as found:

@@ -35,11 +35,9 @@ class Windows(Node):
     @property
     def label(self) -> str:
         """As the user wrote it, without defaults."""
-        text = "".join(f", {name}={value}" for name, value in self._changed().items())
-        return f"windows({self.size}{text}{', groups=...' if self.groups else ''})"
-
-    def _changed(self) -> dict[str, int]:
-        return {name: value for name, value in (("shift", self.shift), ("stride", self.stride)) if value != 1}
+        given = {"shift": self.shift, "stride": self.stride}
+        changed = [f"{name}={value}" for name, value in given.items() if value != 1]
+        return f"windows({', '.join([str(self.size), *changed, *(['groups=...'] if self.groups else [])])})"
 
     def settings(self) -> dict[str, Any]:
         """The arguments, and the number of groups."""
