@@ -79,14 +79,12 @@ class CopyPlan:
             epoch, np.arange(first, first + count, dtype=np.int64), _Rows.of(len(self.spec.leaves), count), found
         )
         batches: list[list[Copy]] = [[] for _ in range(count)]
-        sizes = [self._part_count(epoch, index) for index in range(first, first + count)]
+        sizes = [0] * count  # the rows of each batch, by which shards share it; 0 where it is delivered whole
+        if self._shard[1] > 1:
+            sizes = [self._node.part_count(epoch, index) or 0 for index in range(first, first + count)]
         for array, rows, out in found.wanted:
             self._share_out(array, rows, out, batches, sizes)
         return batches
-
-    def _part_count(self, epoch: int, index: int) -> int:
-        """The rows of a batch, by which shards share it; 0 where it is delivered whole."""
-        return 0 if self._shard[1] == 1 else self._node.part_count(epoch, index) or 0
 
     def number(self, array: Any, window: "tuple[int, int] | None") -> int:
         """The number of an array, or of the windows over one."""
