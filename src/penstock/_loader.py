@@ -30,7 +30,7 @@ from penstock.plan._text import difference, identity, length_text, length_words,
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
-from penstock.report._memory import Peak, page_cache_nbytes
+from penstock.report._memory import Peak, mapped_nbytes, page_cache_nbytes
 from penstock.report._report import Report
 from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
@@ -374,6 +374,7 @@ class Loader(NoArray):
             peak_nbytes=self._peak.nbytes,
             overhead_nbytes=self._overhead_nbytes,
             page_cache_nbytes=page_cache_nbytes(),
+            mapped_nbytes=mapped_nbytes(),
         )
 
     def _elements_per_batch(self) -> int:

@@ -62,17 +62,25 @@ def worker_pids() -> list[int]:
     return sorted(found)
 
 
+def mapped_nbytes() -> int:
+    """Returns the resident pages of files and libraries that this process maps. 0 where unknown."""
+    return _resident("self").get("RssFile", 0)
+
+
 def _private_and_shared(process: str) -> tuple[int, int] | None:
-    """Returns resident bytes of a process. None where they are unknown."""
+    """Returns resident bytes of a process. None where they are unknown, and for a zombie."""
+    found = _resident(process)
+    return (found["RssAnon"], found["RssShmem"]) if found else None
+
+
+def _resident(process: str) -> dict[str, int]:
+    """Returns the kinds of resident bytes of a process by the kernel's names."""
     try:
         text = (PROC / process / "status").read_text()
     except OSError:
-        return None
-    lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
-    if not lines:  # a zombie
-        return None
-    private, shared = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
-    return private, shared
+        return {}
+    lines = [line.split() for line in text.splitlines() if line.startswith("Rss")]
+    return {name.rstrip(":"): int(count) * 1024 for name, count, _ in lines}
 
 
 def _memory_files_nbytes() -> int:

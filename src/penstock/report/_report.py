@@ -114,6 +114,8 @@ class Report:
     """The most that worker processes take besides what is projected."""
     page_cache_nbytes: int = 0
     """Pages of files that the kernel keeps while no program needs the memory."""
+    mapped_nbytes: int = 0
+    """Those of files and libraries that show as memory of this process. In no other number here."""
 
     @property
     def repeats(self) -> int:
@@ -386,7 +388,8 @@ class Report:
             yield (
                 f"  memory: grew by {mib(self.peak_nbytes)} since this loader was made, from "
                 f"{mib(self.reserved_nbytes)}; projected: {mib(self.projected_nbytes)}{overhead}. Not ours: "
-                f"{mib(self.page_cache_nbytes)} of files in this machine's page cache, which it frees when needed"
+                f"{mib(self.page_cache_nbytes)} of files in this machine's page cache, which it frees when needed; "
+                f"{mib(self.mapped_nbytes)} of it, libraries included, are mapped by this process"
             )
 
     def _table(self) -> Iterator[str]:
