@@ -250,9 +250,9 @@ def test_names_of_other_libraries_say_what_to_write_here() -> None:
 
 
 def test_names_of_other_libraries_in_the_package_say_what_to_write_here() -> None:
-    with pytest.raises(AttributeError, match=r"^module 'penstock' has no attribute 'DataLoader': ds\.batch\(32\)\."):
+    with pytest.raises(AttributeError, match=r"^penstock has no 'DataLoader': ds\.batch\(32\)\."):
         ps.DataLoader  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(AttributeError, match=r"^module 'penstock' has no attribute 'nonsense'$"):
+    with pytest.raises(AttributeError, match=r"^penstock has no 'nonsense'\.$"):
         ps.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
