@@ -111,8 +111,10 @@ class CopyPlan:
         if (owners[1:] < owners[:-1]).any():
             order = np.argsort(owners, kind="stable")
             owners, places, rows = owners[order], places[order], rows[order]
-        bounds = np.searchsorted(owners, np.arange(len(batches) + 1)).tolist()
-        for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        # Only batches that have such rows: a small dataset that repeats comes here for each of its many rounds.
+        changes = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+        for begin, end in itertools.pairwise([0, *changes.tolist(), len(owners)] if len(owners) else []):
+            number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
             if size := sizes[number]:
                 index, count = self._shard
@@ -187,14 +189,17 @@ class _Reader:
         plan: What collects the arrays.
         node: The node.
         window: `(size, stride)` if its elements are windows over the node's, each named by its first element.
+        in_parts: Whether a step above it takes elements apart, so that windows are read row by row.
     """
 
-    def __init__(self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None") -> None:
+    def __init__(
+        self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None", *, in_parts: bool = False
+    ) -> None:
         self._node = node
         self.numbers: list[int] = []
         _require_moves(node)
         inner = window
-        if isinstance(node, Windows) and window is None and _keeps_neighbours(node.source):
+        if isinstance(node, Windows) and window is None and not in_parts and _keeps_neighbours(node.source):
             inner = (node.size, node.stride)
         if isinstance(node, SourceNode):
             arrays = node.data.arrays()
@@ -204,7 +209,8 @@ class _Reader:
         elif isinstance(node, Cast):
             _require_one_cast(node)
         self._over_windows = inner is not window
-        self.inputs = [_Reader(plan, each, inner) for each in node.inputs]
+        in_parts = in_parts or isinstance(node, Unbatch)
+        self.inputs = [_Reader(plan, each, inner, in_parts=in_parts) for each in node.inputs]
 
     def fill(self, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
         if self._over_windows:
