@@ -192,9 +192,7 @@ class _Reader:
         in_parts: Whether a step above it takes elements apart, so that windows are read row by row.
     """
 
-    def __init__(
-        self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None", *, in_parts: bool = False
-    ) -> None:
+    def __init__(self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None", *, in_parts: bool = False) -> None:
         self._node = node
         self.numbers: list[int] = []
         _require_moves(node)

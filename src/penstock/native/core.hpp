@@ -173,7 +173,7 @@ enum class Waited { DONE, TIMEOUT, UNKNOWN };
 
 class Engine {
   public:
-    explicit Engine(int thread_count) : thread_count_(thread_count) {}
+    explicit Engine(int thread_count);
     // Starts the threads. Returns false and sets errno if the system has none.
     bool start();
     // Takes the job. Returns false if the engine is closed or the number is not greater than the one before.
@@ -222,7 +222,7 @@ class Engine {
     void thread_ends();
     void spin();
 
-    const int thread_count_;
+    const int thread_count_, main_count_;
     std::mutex mutex_;
     std::condition_variable work_, done_, advice_, ended_;
     std::deque<Job *> jobs_;    // submitted and not handed back, by number
@@ -231,7 +231,7 @@ class Engine {
     std::vector<pthread_t> threads_;
     int alive_ = 0, idle_ = 0, waiting_ = 0;
     bool is_closing_ = false, has_advisers_ = false;
-    int64_t last_number_ = INT64_MIN;
+    int64_t last_number_ = INT64_MIN, waited_number_ = INT64_MIN;
     std::atomic<int64_t> ended_count_{0}; // jobs that ended; read without the mutex
     Stats stats_{};
 };

@@ -827,7 +827,8 @@ PyObject *permute_now(PyObject *, PyObject *args) {
     }
     const uint64_t most = UINT64_C(1) << 31;
     bool is_one = tweaks.count() == 1;
-    bool is_inside = std::all_of(values.data(), values.data() + values.count(), [n](uint64_t each) { return each < n; });
+    bool is_inside =
+        std::all_of(values.data(), values.data() + values.count(), [n](uint64_t each) { return each < n; });
     if (a == 0 || b == 0 || a > most || b > most || n > a * b || !is_inside ||
         (!is_one && tweaks.count() != values.count())) {
         PyErr_SetString(PyExc_ValueError, "these are no values of a permutation");
