@@ -10,18 +10,20 @@ The way of a plan into a loader:
    worker reads the steps below in order (`FeedProgram`), and all workers run the steps above (`ParallelProgram`). If
    there is nothing to do above, one worker writes elements straight into batches (`SerialProgram`, `_streams.py`).
 4. A program cuts each batch into units: rows `[start, stop)` of batch `index` of epoch `epoch`. `_program.py` has the
-   unit and the protocol of programs. `_copies.py` describes units without Python functions as copies, which the threads
-   of the copy engine execute.
+   unit and the protocol of programs. An executor runs units (`run/executors/`), and a scheduler without threads decides
+   which (`run/_scheduler.py`).
 
-An executor runs units (`run/executors/`), and a scheduler without threads decides which (`run/_scheduler.py`).
+A plan on threads that only moves bytes has no units and no executor. The consumer computes which rows go where, for
+many batches at once (`_copies.py`), and submits whole batches to the threads of the copy engine
+(`run/_copy_delivery.py`, `native/`). No other Python thread runs.
 
 The result of a unit is a pure function of the program and the integers in the unit. Failures are handled by that alone:
 
 - A worker process dies, or makes no progress for `timeout_s` and is killed. The parent knows which unit the worker
-  held. It notes the cause and the elements in the report, starts a new worker, and has the unit done again. The batch
-  is the same to the bit.
-- The third worker in a row dies of a unit, or the second stands still on it. The loader raises a `WorkerError` or a
-  `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down to the one element
+  held. It notes the cause and the elements in the report and the log, starts a new worker, and queues the unit first.
+  The batch waits for it, and is the same to the bit.
+- The third worker in a row dies of the same unit, or the second in a row makes no progress on it. The loader raises a
+  `WorkerError` or a `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down to the one element
   that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`).
 - A thread cannot be killed. Past `timeout_s` the loader raises a `DeadlineError` at once.
 """

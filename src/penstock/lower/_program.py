@@ -3,8 +3,8 @@
 A program is a plan that is ready to run. A unit is rows `[start, stop)` of one batch. Its result is a pure function of
 the program and the integers in the unit. So a unit can run in any worker, in any order, and again after a failure.
 
-There are three programs: `BatchProgram` (`_batches.py`) for plans with random access and for steps above a stream,
-`FeedProgram` and `SerialProgram` (`_streams.py`) for streams that one worker reads in order.
+There are three: `ParallelProgram` for plans with random access and for steps above a stream, `FeedProgram` and
+`SerialProgram` for streams that one worker reads in order. `BatchProgram` is the base of those that fill batches.
 """
 
 from abc import ABC, abstractmethod

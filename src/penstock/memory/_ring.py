@@ -1,7 +1,8 @@
 """The ring: a few slots that are filled, handed out as leases, and come back when their last view is gone.
 
-Which thread writes what. A slot belongs to one of three at any time: to the queue `free`, to the workers that fill it,
-or to a lease. It goes from a lease to `free` in a finalizer, on any thread.
+Which thread writes what. A slot belongs to one of three at any time: to the queue `free`, to the delivery that has it
+filled and hands it out, or to a lease. It goes from a lease to `free` in a finalizer, on any thread, and from a batch
+that failed or was given up to `free` by the delivery.
 
 Guarantees.
 - A batch that the user holds never changes. Its slot comes back when the last view of it is gone, also views that other

@@ -54,7 +54,7 @@ class Traits(NamedTuple):
     """How a run treats a step."""
 
     is_parallel: bool = False
-    """Over a stream, workers run this step side by side: it needs positions only, and neighbouring elements."""
+    """Over a stream, several workers run this step at once: it needs positions, and at most neighbouring elements."""
     is_cpu_bound: bool = False
     """Elements take computation: a function or decoding."""
     may_hold_gil: bool = False
@@ -223,7 +223,9 @@ class OneToOne(Node):
 class Reorder(Node):
     """A step that gives elements of its inputs unchanged, in another order or number.
 
-    A concrete class defines `demand`; reading follows from it.
+    A concrete class is a `@dataclass(frozen=True, eq=False)` and defines `demand`; reading follows from it. It also
+    defines `length` if that is not the input's, `clear_after` if elements move or repeat, and `sequence` if it takes
+    streams.
     """
 
     @cached_property

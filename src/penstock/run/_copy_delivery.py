@@ -53,7 +53,7 @@ class CopyDelivery(DeliveryBase):
     """Fills the slots of a ring by a copy engine, and delivers batches in order.
 
     Args:
-        program: What the batches are of.
+        program: Tells the number and the size of batches.
         copies: The copies that fill them.
         slot_count: Slots in the ring.
         spare_count: Slots that a hand-out must leave unleased.
