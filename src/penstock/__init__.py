@@ -22,11 +22,11 @@ A map of the package. Imports run downwards:
     base/           trees, specs, errors, random numbers, arguments
 
 A new source is a `Source` (plan/_source.py: `element_spec`, `__len__`, and `read_into` or `open`) in a file in
-sources/, and a function in _constructors.py or _records.py. A new verb is a node in plan/, or an existing one, and a method in
-_dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside it, and an entry of the
-registry. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that makes what its framework iterates,
-in a file in adapters/, and a method in _dataset.py.
-`penstock.testing` has a suite of tests for each. CONTRIBUTING.md lists them, and what to read first.
+sources/, and a function in _constructors.py or _records.py. A new verb is a node in plan/, or an existing one, and a
+method in _dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside it, and an entry of
+the registry. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that makes what its framework
+iterates, in a file in adapters/, and a method in _dataset.py. `penstock.testing` has a suite of tests for each.
+CONTRIBUTING.md lists them, and what to read first.
 """
 
 import sys as _sys

@@ -23,7 +23,7 @@ The result of a unit is a pure function of the program and the integers in the u
   held. It notes the cause and the elements in the report and the log, starts a new worker, and queues the unit first.
   The batch waits for it, and is the same to the bit.
 - The third worker in a row dies of the same unit, or the second in a row makes no progress on it. The loader raises a
-  `WorkerError` or a `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down to the one element
-  that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`).
+  `WorkerError` or a `DeadlineError` that names the elements. With `on_error="replace"` or `"skip"` the unit is cut down
+  to the one element that kills workers, which is then set aside like any element that fails (`run/pool/_crashes.py`).
 - A thread cannot be killed. Past `timeout_s` the loader raises a `DeadlineError` at once.
 """

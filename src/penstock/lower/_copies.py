@@ -1,8 +1,8 @@
 """A plan that only moves bytes, as copies: which rows of which arrays go where, for many batches at once.
 
 The steps of a plan say which elements they need by arithmetic on indices (`Node.fill`). Here that arithmetic runs once
-for a block of batches, over rows that have numbers and no memory. The result is a list of index arrays for each batch. The
-copy engine executes them without Python (`native/`).
+for a block of batches, over rows that have numbers and no memory. The result is a list of index arrays for each batch.
+The copy engine executes them without Python (`native/`).
 
 A plan is not of this kind if a step computes, or if a source has no array or file behind it. `CopyPlan.of` then returns
 None, and workers run the plan unit by unit.
