@@ -31,7 +31,7 @@ rounds, beside which other programs ran now and then:
 `threads` is 4.92 (4.83 to 5.0) times `torch`, where 4 was wanted; in the other run 5.9 (4.3 to 8.2), with `torch`
 disturbed. Before small images had a margin it was 3.34 (3.26 to 3.75). Of the 78 us that an
 image of 64x64 takes inline, 39 are OpenCV's and most of the rest is Python, so threads take turns where side by side
-would be slower (design/0006). On images this small, `executor="processes"` is what helps most.
+would be slower. On images this small, `executor="processes"` is what helps most.
 
 Not shown: larger images, where the share of Python is smaller, and a consumer that computes meanwhile.
 """

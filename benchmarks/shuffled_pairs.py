@@ -48,8 +48,7 @@ buffers that its cache holds, and reads them on the same core. Ours are copied b
 another core has read, and what the second core gains is lost again to caches that empty one another (the same
 read takes 1.4 times as much processor time beside another) and to waiting for the GIL. Cold, 1.64 times the
 best of them (1.51 to 1.70; wanted 3) and 0.50 of a sequential read (0.46 to 0.52; wanted 0.9): why
-announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 to 2.1 is not settled
-(design/0006).
+announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 to 2.1 is not settled.
 
 On 2026-11-22, three rounds in a slow hour: penstock 39,671 (39,018 to 40,323), floor 76,606 (72,254 to 79,359),
 `bare_threads` 59,797 (58,859 to 77,246), tf_data 16,555 (15,761 to 16,854). So bare threads reach 0.83 of the

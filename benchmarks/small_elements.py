@@ -30,7 +30,7 @@ are of three rounds some hours before:
 
 Rows: 1.97 (1.72 to 2.06) times the best of the others, a DataLoader that gets whole batches of indices, 8.6 times
 tf.data and 0.44 (0.40 to 0.50) of the loop. A batch takes 84 us, and 37 in the loop. It was 0.80 of the DataLoader
-before hands could change (design/0006). The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to
+before hands could change. The function: 1.37 (1.11 to 1.55) times the best of the others, 0.77 (0.71 to
 0.78) of the loop.
 
 Not shown: that a consumer is busy too (`small_steps`); tables that do not fit into memory (`rows`).

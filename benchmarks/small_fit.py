@@ -27,7 +27,7 @@ Result of two rounds, us a step and their spread:
 TensorFlow: 1.35 (1.32 to 1.39) times as fast as `arrays` and 1.31 times the best of the others. JAX: 0.92 (0.90 to
 0.94) of `arrays`, 0.90 (0.88 to 0.92) of the best. torch: 0.97 (0.90 to 1.04) and 0.93 (0.88 to 0.97), that of a
 DataLoader which gets whole batches of numbers. Before the consumer filled several batches in one go, and tried it for
-short steps too, JAX and torch took a fifth to a quarter longer than `arrays` (design/0006).
+short steps too, JAX and torch took a fifth to a quarter longer than `arrays`.
 
 Not shown: what does not fit in memory (`keras_fit`); functions of the user's; a GPU.
 """

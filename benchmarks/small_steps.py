@@ -7,8 +7,8 @@ step's own speed is left when the batches come from each library?
 Method: `python benchmarks/small_steps.py`. Fresh processes in turn; endless epochs, of which the first second is not
 counted, then 3 s. `torch_*` trains in PyTorch (SGD, one thread), `jax_*` in JAX (one jitted step, awaited). `one` is
 the same batch again and again: the limit. `loop` is NumPy: a permutation, and `table[indices]`, made a tensor.
-`penstock` chooses how to run by itself; `penstock_threads` is what it chose before batches could change hands
-(design/0006). `dataloader` gets the indices of a batch at a time (`BatchSampler` as the sampler), without workers;
+`penstock` chooses how to run by itself; `penstock_threads` says threads, which it would choose too.
+`dataloader` gets the indices of a batch at a time (`BatchSampler` as the sampler), without workers;
 `dataloader_rows` a row at a time, which is what most people write. `tf` is tf.data with `shuffle(100_000)`, `batch` and
 `prefetch`, whose batches become tensors or arrays without a copy where that is possible.
 

@@ -12,7 +12,7 @@ one batch. A copy is a tuple `(source, rows, destination, destination_rows, conv
 - `destination_rows`: the rows to write, int64, shape `(n,)`; None for 0, 1, 2, ...
 - `conversion`: what `conversion(source_dtype, destination_dtype)` returned; None to copy bytes.
 
-See design/0006-limits-of-python-threads.md for the reasons.
+See design/0021-copy-engine.md for the reasons.
 """
 
 import atexit

@@ -5,7 +5,7 @@ order, Fortran order, and any slice, step or transpose of a memmap are one case.
 to workers in place of the data.
 
 A file in memory, on tmpfs or without a name, accepts seals, and a file on a disk does not. A file that is sealed
-against shrinking can be read through a mapping without the risk of SIGBUS (`design/0006-limits-of-python-threads.md`).
+against shrinking can be read through a mapping without the risk of SIGBUS.
 """
 
 import ast
