@@ -135,6 +135,39 @@ if os.environ["LIMITED_BY"].startswith("/sys/fs/cgroup/memory/"):
     assert result["total"] == -(2 * 4999 + 86 * 32)
 
 
+MAPPED = (
+    MEASURE
+    + """
+rows = np.load(sys.argv[1], mmap_mode="r")
+count, total = rows.shape[0], 0
+with ps.from_npy(sys.argv[1]).shuffle(seed=1).batch(256).loader("threads") as loader:
+    for epoch in range(2):
+        for batch in loader:
+            total += int(batch[:, 0].astype(np.int64).sum())
+            sample()
+    with open("/proc/self/maps") as maps:
+        is_mapped = maps.read().count(sys.argv[1]) > 1
+print(json.dumps({"peak": peak, "ring": loader.projected_nbytes, "total": total, "mapped": is_mapped}))
+"""
+)
+
+
+@pytest.mark.parametrize("limit_share", [0.5, 8])
+def test_small_rows_of_a_mapped_file_fit_into_less_memory_than_the_file(
+    fresh_python: Run, tmp_path: Path, limit_share: float
+) -> None:
+    path, count = tmp_path / "rows.npy", 100_000
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(count, 512))
+    array[:, 0] = np.arange(count)
+    array.flush()
+    drop_from_page_cache(path)
+    with memory_limit(int(path.stat().st_size * limit_share)) as environment:
+        result = measured(fresh_python(ENTER + MAPPED, str(path), env=environment))
+    assert result["total"] == 2 * sum(range(count))
+    assert result["peak"] <= result["ring"] + 48 * MIB
+    assert result["mapped"]
+
+
 @pytest.mark.parametrize("executor", ["threads", "inline"])
 def test_memory_is_flat_over_200_epochs(fresh_python: Run, executor: str) -> None:
     done = fresh_python(
