@@ -640,3 +640,18 @@ def test_a_check_keeps_no_epoch_without_elements_that_fail(tmp_path: Path) -> No
     assert not kept.map(same, element_spec=number).check(executors=()).ok
     with pytest.raises(ps.ElementError, match="1 is broken"):
         list(kept)
+
+
+def _not_zero(x: Any) -> Any:
+    if int(x) % 3 == 0:
+        raise ValueError(f"{x} is a multiple of three")
+    return x
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_specs_of_functions_over_functions_are_found_where_the_first_element_fails(
+    executor: Any, tmp_path: Path
+) -> None:
+    dataset = ps.range(6).map(_not_zero).map(_not_zero).batch(3)
+    with dataset.loader(executor, on_error="replace", quarantine=tmp_path / "bad.jsonl") as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 1, 2], [4, 4, 5]]

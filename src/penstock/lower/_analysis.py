@@ -33,7 +33,7 @@ class Analysis:
     reader_counts: Mapping[int, int]
     """The number of readers that one worker has of a node, by the node's id; see `Reader`."""
     functions: tuple[Map, ...]
-    """The steps `map` and `random_map`, and those that ask a function for verdicts."""
+    """The steps `map` and `random_map`, and those that ask a function for verdicts. Each stands before its inputs."""
     user_steps: tuple[Node, ...]
     """The steps that hold an object of the user: a function or a source."""
     generators: tuple[Generate, ...]
@@ -123,7 +123,7 @@ class Analysis:
 def analyse(plan: Node) -> Analysis:
     """Walks a plan once."""
     steps = tuple(walk(plan))
-    functions = tuple(each for each in steps if isinstance(each, Map))
+    functions = tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
     traits = [each.traits for each in steps]
     return Analysis(
         plan=plan,

@@ -250,7 +250,7 @@ def choose(analysis: Analysis, executor: str, workers: int | Literal["auto"], ti
 def _on_threads(
     analysis: Analysis, executor: str, workers: int | Literal["auto"], count: int, timeout_s: float, note: str
 ) -> ExecutorSpec:
-    for each in analysis.functions:
+    for each in reversed(analysis.functions):
         with contextlib.suppress(Exception):  # an element that fails here fails again in its place
             each.learn(takes_any=bool(analysis.guards))  # also with a declared spec, which says nothing of generators
     drawing = next((each for each in analysis.functions if each.memo.learned.uses_globals), None)

@@ -242,7 +242,7 @@ class SequenceSource(Source):
 def _copies(column: Sequence[Any], rank: int) -> Sequence[Any]:
     """Copies of the arrays of a column; vectors in one piece of memory."""
     if rank == 1 and all(type(leaf) is np.ndarray for leaf in column):
-        whole = np.concatenate(column)
+        whole = np.concatenate(column, dtype=column[0].dtype)  # else it has the byte order of the machine
         stops = list(itertools.accumulate(map(len, column)))
         return [whole[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
     return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
