@@ -343,7 +343,7 @@ def test_memory_is_flat_over_many_epochs(executor: str) -> None:
             list(loader)
         tracemalloc.start()
         try:
-            grown = [_grown(loader, epoch_count=10) for _ in range(3)]
+            grown = [_grown(loader, epoch_count=10) for _ in range(6)]
         finally:
             tracemalloc.stop()
     # A message of a worker under way takes 64 KiB, and Python keeps some freed objects; a leak is there every time.
