@@ -5,7 +5,7 @@ of 84 bytes to pairs of frames of 60 kB. What part of the speed of a plain loop 
 time, and how even are the gaps between batches?
 
 Method: `python benchmarks/rows.py`. Each case has a process of its own. The floor and penstock take turns of 0.1 s in
-it, 40 times. The consumer copies every byte of a batch into its own array. `part` is the median over the turns of
+it, 20 times. The consumer copies every byte of a batch into its own array. `part` is the median over the turns of
 penstock's speed over the floor's. `CPU, part` is the processor time of all threads for a batch over that of the floor;
 `memcpy, part` over that of copying as many bytes once, twice for the consumer included. `gap` is the 99th percentile of
 the time between batches over its median, for penstock and for the floor.
@@ -31,7 +31,7 @@ from _harness import Array, Numbers, Options, Target, bench_dir, run, value
 
 _SIZES = {"pairs of 60 kB": (60_000, 32, 6_000), "8 kB": (8192, 256, 40_000), "2 kB": (2048, 256, 150_000)}
 _SIZES |= {"784 B": (784, 256, 300_000), "84 B": (84, 256, 1_000_000)}
-_TURNS, _TURN_S = 40, 0.1
+_TURNS, _TURN_S = 20, 0.1
 
 Batches = Iterator[tuple[Array, ...]]
 
