@@ -50,31 +50,22 @@ read takes 1.4 times as much processor time beside another) and to waiting for t
 best of them (1.51 to 1.70; wanted 3) and 0.50 of a sequential read (0.46 to 0.52; wanted 0.9): why
 announced reads of 120 kB reach 0.7 to 1.0 GB/s where a sequential read has 1.4 to 2.1 is not settled.
 
-On 2026-11-22, three rounds in a slow hour: penstock 39,671 (39,018 to 40,323), floor 76,606 (72,254 to 79,359),
-`bare_threads` 59,797 (58,859 to 77,246), tf_data 16,555 (15,761 to 16,854). So bare threads reach 0.83 of the
-floor (0.74 to 1.01), and penstock 0.67 of these (0.66 to 0.67), 0.53 of the floor (0.49 to 0.56).
-In the evening, four rounds: 0.54 of the floor (0.50 to 0.62), 0.69 of the bare threads (0.62 to 0.71), which have 0.82
-of it (0.73 to 0.86), and 2.62 times the best of tf_data and torch_0_getitems (2.30 to 3.13).
-On 2026-11-23, four rounds of these: penstock 61,023 (52,030 to 69,887), spdl 22,532 (17,094 to 25,333),
-torch_0_getitems 21,404 (19,694 to 22,858), tf_data 18,714 (16,773 to 29,098): 2.52 times the best
-of them (2.28 to 3.00).
-At noon, four rounds: penstock 78,540 (64,161 to 85,123), floor 121,129 (113,818 to 124,870), bare_threads
-103,072 (97,256 to 118,287), spdl 23,991 (21,392 to 26,176), torch_0_getitems 22,228 (19,302 to 23,955), tf_data 19,077
-(17,440 to 23,074), grain_threads 17,265 (15,659 to 26,051): 3.01 times the best of torch, tf.data and Grain (2.95 to
-3.49), 0.66 of the floor (0.54 to 0.69), 0.73 of the bare threads (0.66 to 0.78), which have 0.87 of it (0.83 to 0.95).
-Cold, three rounds: penstock 14,548 (4,727 to 15,868), tf_data 11,938 (9,296 to 15,531), torch_0_getitems 9,246 (8,385
-to 9,516), sequential 38,971 (32,418 to 39,531): 1.33 times the best of them (0.30 to 1.57), 0.37 of a sequential read
-(0.12 to 0.49), in an hour when the disk gave 2.2 GB/s from front to back. Why one of the rounds was three times
-slower is not known. Four rounds of two more: 17,869 (16,270 to 19,512), tf_data 12,306 (7,838 to 14,549), 1.45 (1.34
-to 2.08).
+On 2026-11-23, with the copy engine, two cores of an Intel Xeon at 2.8 GHz, warm, five rounds: penstock 37,400 (36,800
+to 48,600), floor 48,600 (38,600 to 50,800), spdl 16,000 (14,600 to 18,500), torch_0_getitems 15,600 (10,900 to
+17,500), tf_data 10,200 (7,800 to 15,700), grain_threads 8,900 (8,600 to 12,500). That is 0.92 of the floor (0.74 to
+0.97), and 2.34 times the best of the others (2.02 to 2.81; wanted 3.5). Here the floor has one pair of buffers, which
+stays in the cache of its core. With four buffers and a consumer that copies (`rows.py`) penstock has 1.27 of it.
 
-Private and shared memory over bare imports in a single round of 2026-11-22, beside other programs: penstock 24.5 MiB,
-floor 3.8, torch_0_getitems 7.9, tf_data 108 and grain_threads 39 (165 and 11 on 2026-11-20: both read ahead as far as
-they come). Resident pages of the file: 1 MiB with penstock, 1,144 to 1,149 with all that map it.
+Cold, on 2026-11-23 before the copy engine, three rounds: penstock 14,548 (4,727 to 15,868), tf_data 11,938 (9,296 to
+15,531), sequential 38,971 (32,418 to 39,531), in an hour when the disk gave 2.2 GB/s from front to back. Why one of
+the rounds was three times slower is not known.
 
-Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page
-cache, where each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the
-host may have cached what the guest dropped).
+Private and shared memory over bare imports: penstock 24 MiB, floor 3.8, torch_0_getitems 8.2, spdl 28, tf_data 96 to
+171, grain_threads 11 to 18. Resident pages of the file: 1 MiB with penstock, 1,145 to 1,150 with all that map it.
+
+Not shown: a decode or an augmentation, which costs every contender the same; a file larger than the page cache, where
+each row of an epoch may be read twice; a disk with other latencies (in a virtual machine the host may have cached what
+the guest dropped).
 """
 
 import gc
