@@ -60,6 +60,9 @@ Cold, on 2026-11-23 before the copy engine, three rounds: penstock 14,548 (4,727
 15,531), sequential 38,971 (32,418 to 39,531), in an hour when the disk gave 2.2 GB/s from front to back. Why one of
 the rounds was three times slower is not known.
 
+With the engine, on the Xeon, two rounds: 13,400 (12,500 to 14,300), sequential 23,900 (21,300 to 26,400): 0.57 of it
+(0.48 to 0.67; wanted 0.9).
+
 Private and shared memory over bare imports: penstock 24 MiB, floor 3.8, torch_0_getitems 8.2, spdl 28, tf_data 96 to
 171, grain_threads 11 to 18. Resident pages of the file: 1 MiB with penstock, 1,145 to 1,150 with all that map it.
 

@@ -28,16 +28,12 @@ Result, medians of four rounds and their spread, steps/s (tf.data of one round a
 PyTorch: 1.07 (0.99 to 1.15) times the best of the others, a DataLoader that gets whole batches of indices; 2.8 times it
 without that; 0.62 (0.58 to 0.64) of the step alone and 0.76 (0.68 to 0.77) of the loop; 1.62 (1.34 to 1.63) times
 penstock on threads. JAX: 0.68 (0.56 to 0.77) of the step alone, 0.81 (0.72 to 0.94) of the loop, 1.29 (1.07 to 1.45)
-times penstock on threads. Two runs an hour before, with more Python a batch and the machine less steady, gave 0.95
-(0.81 to 1.33) and 0.96 (0.77 to 1.13) of the DataLoader's. Trials of who fills batches are in these numbers.
+times penstock on threads.
 
-On 2026-11-23, on another such machine, since the consumer fills four batches in one go: PyTorch, five rounds, 0.94
-(0.80 to 1.14) times the DataLoader by batches (2,016 and 2,141 steps/s), three rounds before it 0.87 (0.74 to 1.06);
-0.62 (0.54 to 0.78) of the step alone, 0.70 (0.61 to 0.77) of the loop, 1.37 (1.14 to 1.46) times penstock on threads.
-JAX 0.59 (0.45 to 0.71) of the step alone, 0.74 (0.59 to 0.83) of the loop, 1.14 (0.94 to 1.47) times threads, 1.55
-(1.46 to 1.77) times tf.data. So on such steps the DataLoader that gets whole batches of indices is level with us or
-ahead. In one process, half seconds in turn, a step took 1.05 to 1.10 (PyTorch) and 1.04 to 1.07 (JAX) times as long
-with one batch a go.
+On 2026-11-23, with the copy engine, two cores of an Intel Xeon at 2.8 GHz, five rounds: PyTorch 0.71 (0.60 to 1.01) of
+the step alone (wanted 0.80), 0.82 (0.71 to 1.37) of the loop, 0.98 (0.89 to 1.33) of the DataLoader by batches; steps/s
+1,270, 1,849, 1,547 and 1,261. JAX 0.77 (0.70 to 0.88) of the step alone (wanted 0.75). A batch takes the consumer's
+thread 35 us alone; between steps, whose data have replaced Python's in the caches, about 140 more than the loop.
 
 Not shown: a device that computes while the program goes on; Keras, whose own Python takes longer a step.
 """

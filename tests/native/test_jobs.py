@@ -204,7 +204,7 @@ def test_engines_close_at_any_moment(implementation, tmp_path):
     rng = np.random.default_rng(0)
     gc.collect()  # descriptors of earlier tests
     descriptors = len(os.listdir("/proc/self/fd"))
-    for moment in range(300 if implementation == "native" else 50):
+    for moment in range(1000 if implementation == "native" else 50):
         engine = ENGINES[implementation](int(rng.integers(1, 4)))
         sources = [engine.memory(array), engine.file(path, 0, 100, 2000, mapped=bool(moment % 2))]
         outs = np.zeros((4, 2, 100, 2000), np.uint8)
