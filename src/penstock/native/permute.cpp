@@ -1,4 +1,4 @@
-// The keyed permutation of `base/_random.py`, whose NumPy code is its definition.
+// The keyed permutation behind the orders of `base/_random.py`. `permute_now` in `_numpy.py` is its definition.
 #include "core.hpp"
 
 #include <algorithm>

@@ -2,11 +2,9 @@
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
-from penstock.report._cgroups import control_groups
+from penstock.report._cgroups import memory_limits
 
 RESIDENT_SHARE: Final = 0.25
 """A file whose size is at most this part of the memory that the process may use stays mapped with all its pages."""
@@ -14,8 +12,6 @@ LARGE_ROW_NBYTES: Final = 32 << 10
 """From this row size on, `pread` is as fast as a mapping, and no page shows as memory of the process."""
 GIVE_BACK_NBYTES: Final = 64 << 20
 """The mapping of a larger file with small rows gives its pages back whenever this number of bytes was copied."""
-
-_LIMIT_FILES: Final = {2: "memory.max", 1: "memory.limit_in_bytes"}
 
 
 def mapping_options(row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> tuple[bool, int]:
@@ -37,10 +33,5 @@ def mapping_options(row_nbytes: int, is_contiguous: bool, file_nbytes: int) -> t
 @functools.cache
 def usable_nbytes() -> int:
     """Returns the memory that this process may use: the machine's, or less in a container or a service."""
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()])
-
-
-def _group_limits() -> Iterator[int]:
-    for version, folder in control_groups("memory"):
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            yield int((folder / _LIMIT_FILES[version]).read_text())
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *(limit for limit, _ in memory_limits())])

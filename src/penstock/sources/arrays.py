@@ -243,8 +243,8 @@ def _copies(column: Sequence[Any], rank: int) -> Sequence[Any]:
     """Copies of the arrays of a column; vectors in one piece of memory."""
     if rank == 1 and all(type(leaf) is np.ndarray for leaf in column):
         whole = np.concatenate(column, dtype=column[0].dtype)  # else it has the byte order of the machine
-        stops = list(itertools.accumulate(map(len, column)))
-        return [whole[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+        bounds = itertools.accumulate(map(len, column), initial=0)
+        return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
     return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in column]
 
 
