@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import penstock as ps
 from penstock.lower._copies import CopyPlan
 from penstock.memory._rows import Rows
 from penstock.testing import assert_same
-from penstock.testing.strategies import Plan, plans
+from penstock.testing.strategies import MOVES, Plan, plans
 
 
-def executed(plan: CopyPlan, batch: list, index: int, count: int | None, shard: tuple[int, int] = (0, 1)) -> Rows:
+def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple[int, int]) -> Rows:
     """A batch, made by NumPy."""
     spec = plan.spec if shard[1] == 1 else plan.spec.divided(shard[1])
     box = Rows.allocate(spec, 1)
@@ -25,8 +25,8 @@ def executed(plan: CopyPlan, batch: list, index: int, count: int | None, shard: 
         if places is None:
             places = np.arange(first, first + len(rows))
         out[places] = array[rows].astype(out.dtype)
-    if count is not None:
-        box.set_extents(count)
+    for extent, size in zip((each for each in box.extents if each is not None), extents, strict=True):
+        extent[0] = size
     return box
 
 
@@ -41,16 +41,14 @@ def check(dataset: ps.Dataset, shard: tuple[int, int] = (0, 1), epoch: int = 0, 
             loader.set_state({**loader.get_state(), "epoch": epoch})
         expected = [element for element, _ in zip(loader, range(length), strict=False)]
     for first in range(0, length, block):
-        batches = plan.block(epoch, first, min(block, length - first))
-        for index, batch in enumerate(batches, first):
-            count = node.part_count(epoch, index)
-            box = executed(plan, batch, index, count and count // shard[1], shard)
+        batches, extents = plan.block(epoch, first, min(block, length - first))
+        for index, (batch, used) in enumerate(zip(batches, extents, strict=True), first):
+            box = executed(plan, batch, used, shard)
             assert_same(node.spec.structure.unflatten(box.leaf_values(0)), expected[index])
     return True
 
 
-@given(plans(), st.integers(1, 5))
-@settings(deadline=None)
+@given(plans(verbs=MOVES), st.integers(1, 5))
 def test_copies_of_any_plan_make_its_elements(plan: Plan, block: int) -> None:
     if len(plan):
         check(plan.dataset, block=block)
@@ -78,6 +76,12 @@ STEPS = {
     "windows taken apart": lambda ds: ds.windows(3).shuffle(2).unbatch().batch(5),
     "concatenate": lambda ds: ps.concatenate([ds, ds]).shuffle(1, window=9).batch(8),
     "elements": lambda ds: ds,
+    "a short batch anywhere": lambda ds: ds.batch(16).shuffle(seed=5),
+    "several short batches": lambda ds: ps.concatenate(
+        [ds.batch(16), ds[:7].batch(16), ds.windows(3).unbatch().batch(16)]
+    ),
+    "short batches of two sizes": lambda ds: ps.zip((ds[:22].batch(8), ds[:8].batch(3))),
+    "batches of two sizes taken apart": lambda ds: ps.interleave([ds[:16].batch(8).unbatch(), ds]).batch(5),
 }
 
 
@@ -92,12 +96,20 @@ def test_plans_that_move_bytes_are_copies(film, steps, epoch):
 def test_a_shard_has_its_rows_alone(film, shard):
     assert check(ps.zip((film, film)).shuffle(seed=1).batch(8, drop_remainder=True), shard)
     assert check(film.windows(4).shuffle(seed=1).batch(8, drop_remainder=True), shard)
+    assert check(film[:52].batch(8).shuffle(seed=1), shard)
+    assert check(film.windows(4).shuffle(seed=1), shard)
+
+
+def test_rows_of_a_source_are_not_shared_out(film):
+    """An array that is read whole cannot be cut by copies; workers cut it."""
+    assert CopyPlan.of(film._node, (0, 2)) is None
+    assert CopyPlan.of(film.batch(8).unbatch()._node, (0, 2)) is None
 
 
 def test_windows_are_named_by_their_first_row(film):
     plan = CopyPlan.of(film.windows(16).shuffle(1).batch(4)._node, (0, 1))
     assert plan is not None
-    assert [len(copy[2]) for copy in plan.block(0, 0, 1)[0]] == [4]
+    assert [len(copy[2]) for copy in plan.block(0, 0, 1)[0][0]] == [4]
 
 
 @pytest.mark.parametrize(

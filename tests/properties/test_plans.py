@@ -1,11 +1,16 @@
 """Any plan: by index, in order, on any executor, with any number of workers, cut anywhere. One meaning."""
 
+import contextlib
+
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, reject, settings, strategies as st
 
+from penstock import ArgumentError
+from penstock.base import _tree
+from penstock.base._tree import Tree
 from penstock.testing import assert_fits, assert_resumes_exactly, assert_same
-from penstock.testing.strategies import Plan, plans
+from penstock.testing.strategies import MOVES, Plan, plans
 
 
 @given(plans())
@@ -61,6 +66,27 @@ def test_a_loader_delivers_the_epochs_of_the_model(executor: str, workers: int, 
         for epoch in range(2):
             for batch, want in zip(loader, plan.elements(epoch), strict=True):
                 assert_same(batch, want)
+
+
+@given(plan=plans(verbs=MOVES), workers=st.integers(1, 3), count=st.integers(1, 3))
+def test_shards_of_copied_batches_are_the_rows_of_the_model(plan: Plan, workers: int, count: int) -> None:
+    with contextlib.ExitStack() as stack:
+        loaders = []
+        for index in range(count):
+            try:
+                loader = plan.dataset.loader(executor="threads", workers=workers, prefetch=2, shard=(index, count))
+            except ArgumentError:  # batches that so many shards cannot share evenly
+                assert count > 1
+                reject()
+            loaders.append(stack.enter_context(loader))
+        for epoch in range(2):
+            for *parts, want in zip(*loaders, plan.elements(epoch), strict=True):
+                assert_same(parts[0] if count == 1 else _joined(parts), want)
+
+
+def _joined(parts: list[Tree]) -> Tree:
+    leaves, structures = zip(*(_tree.flatten(part) for part in parts), strict=True)
+    return structures[0].unflatten([np.concatenate(pieces) for pieces in zip(*leaves, strict=True)])
 
 
 @given(plan=plans(), prefetch=st.integers(1, 5))

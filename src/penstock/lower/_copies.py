@@ -9,7 +9,6 @@ None, and workers run the plan unit by unit.
 """
 
 import itertools
-from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -59,8 +58,7 @@ class CopyPlan:
         self._shard = shard
         self._numbers: dict[tuple[int, Any], int] = {}
         self._kept: list[Any] = []
-        self._node = node
-        self._root = _Reader(self, node, None)
+        self._root = _Reader(self, node, None, depth=int(shard[1] > 1))
 
     @classmethod
     def of(cls, node: Node, shard: tuple[int, int]) -> "CopyPlan | None":
@@ -72,19 +70,39 @@ class CopyPlan:
         except _NotCopiesError:
             return None
 
-    def block(self, epoch: int, first: int, count: int) -> list[list[Copy]]:
-        """Computes the copies of batches `[first, first + count)` of an epoch."""
+    def block(self, epoch: int, first: int, count: int) -> "tuple[list[list[Copy]], list[tuple[int, ...]]]":
+        """Computes the copies of batches `[first, first + count)` of an epoch.
+
+        Returns:
+            The copies of each batch, and the number of rows in use of each of its leaves that vary.
+        """
         found = _Gather()
         self._root.fill(
             epoch, np.arange(first, first + count, dtype=np.int64), _Rows.of(len(self.spec.leaves), count), found
         )
+        used = self._used(found.wanted, count)
         batches: list[list[Copy]] = [[] for _ in range(count)]
-        sizes = [0] * count  # the rows of each batch, by which shards share it; 0 where it is delivered whole
-        if self._shard[1] > 1:
-            sizes = [self._node.part_count(epoch, index) or 0 for index in range(first, first + count)]
         for array, rows, out in found.wanted:
-            self._share_out(array, rows, out, batches, sizes)
-        return batches
+            self._share_out(array, rows, out, batches, used)
+        index, shards = self._shard
+        varying = [number for number, leaf in enumerate(self.spec.leaves) if leaf.varies]
+        mine = (index + 1) * used[:, varying] // shards - index * used[:, varying] // shards
+        return batches, list(map(tuple, mine.tolist()))
+
+    def _used(self, wanted: "list[tuple[int, Indices, _Rows]]", count: int) -> "np.ndarray[Any, Any]":
+        """Counts the rows of each leaf of each batch, as far as that is asked for: shape `(count, leaves)`.
+
+        A short batch may be anywhere: batches can be shuffled or concatenated.
+        """
+        used = np.zeros((count, len(self.spec.leaves)), np.int64)
+        for _, _, out in wanted:
+            (leaf,) = out.numbers
+            if self._shard[1] > 1 or self.spec.leaves[leaf].varies:
+                # A place of an element's row 0 counts one: the row may be made of many rows of this kind.
+                places = out.positions()
+                first = places[places % out.part == 0] if out.part > 1 else places
+                used[:, leaf] += np.bincount(first // out.each, minlength=count)
+        return used
 
     def number(self, array: Any, window: "tuple[int, int] | None") -> int:
         """The number of an array, or of the windows over one."""
@@ -96,7 +114,7 @@ class CopyPlan:
         return self._numbers[key]
 
     def _share_out(
-        self, array: int, rows: Indices, out: "_Rows", batches: list[list[Copy]], sizes: Sequence[int]
+        self, array: int, rows: Indices, out: "_Rows", batches: list[list[Copy]], used: "np.ndarray[Any, Any]"
     ) -> None:
         """Cuts rows of a block at the borders between batches, and keeps those of this shard."""
         each, (leaf,) = out.each, out.numbers
@@ -116,11 +134,9 @@ class CopyPlan:
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(owners)] if len(owners) else []):
             number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
-            if size := sizes[number]:
+            if self._shard[1] > 1:
                 index, count = self._shard
-                # A row of the batch is made of as many rows of this kind.
-                per_row = each // (self.spec.leaves[0].max_shape or (1,))[0]
-                first, last = (part * size // count * per_row for part in (index, index + 1))
+                first, last = (part * int(used[number, leaf]) // count * out.part for part in (index, index + 1))
                 kept = (mine >= first) & (mine < last)
                 mine, theirs = mine[kept] - first, theirs[kept]
             if len(mine):
@@ -134,25 +150,27 @@ class _Rows:
     Args:
         leaves: The leaves that are written.
         each: Rows in a batch.
+        part: Rows in a part of a batch along its first axis; 0 as long as batches are written whole.
         rows: Which rows of the block, counted over all of its batches.
     """
 
     extents = ()
 
-    def __init__(self, leaves: tuple[int, ...], each: int, rows: "Indices | slice") -> None:
+    def __init__(self, leaves: tuple[int, ...], each: int, part: int, rows: "Indices | slice") -> None:
         self.numbers = leaves
         self.each = each
+        self.part = part
         self.rows = rows
 
     @classmethod
     def of(cls, leaf_count: int, count: int) -> "_Rows":
-        return cls(tuple(range(leaf_count)), 1, slice(0, count))
+        return cls(tuple(range(leaf_count)), 1, 0, slice(0, count))
 
     def take(self, rows: "Indices | slice") -> "_Rows":
-        return _Rows(self.numbers, self.each, compose(self.rows, rows))
+        return _Rows(self.numbers, self.each, self.part, compose(self.rows, rows))
 
     def leaves(self, start: int, stop: int) -> "_Rows":
-        return _Rows(self.numbers[start:stop], self.each, self.rows)
+        return _Rows(self.numbers[start:stop], self.each, self.part, self.rows)
 
     def unstacked(self, size: int, inner: Indices | None = None) -> "_Rows":
         if inner is not None:
@@ -161,7 +179,7 @@ class _Rows:
             rows = slice(self.rows.start * size, self.rows.stop * size)
         else:
             rows = (self.positions()[:, None] * size + np.arange(size)).ravel()
-        return _Rows(self.numbers, self.each * size, rows)
+        return _Rows(self.numbers, self.each * size, self.part * size or 1, rows)
 
     def positions(self) -> Indices:
         if isinstance(self.rows, slice):
@@ -189,15 +207,17 @@ class _Reader:
         plan: What collects the arrays.
         node: The node.
         window: `(size, stride)` if its elements are windows over the node's, each named by its first element.
-        in_parts: Whether a step above it takes elements apart, so that windows are read row by row.
+        depth: How many axes of its elements are taken apart above it. Windows that are taken apart are read row by row.
     """
 
-    def __init__(self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None", *, in_parts: bool = False) -> None:
+    def __init__(self, plan: CopyPlan, node: Node, window: "tuple[int, int] | None", *, depth: int) -> None:
         self._node = node
         self.numbers: list[int] = []
         _require_moves(node)
+        if depth and isinstance(node, (SourceNode, Unbatch)):
+            raise _NotCopiesError  # their elements have no parts that can be read alone
         inner = window
-        if isinstance(node, Windows) and window is None and not in_parts and _keeps_neighbours(node.source):
+        if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             inner = (node.size, node.stride)
         if isinstance(node, SourceNode):
             arrays = node.data.arrays()
@@ -207,8 +227,11 @@ class _Reader:
         elif isinstance(node, Cast):
             _require_one_cast(node)
         self._over_windows = inner is not window
-        in_parts = in_parts or isinstance(node, Unbatch)
-        self.inputs = [_Reader(plan, each, inner, in_parts=in_parts) for each in node.inputs]
+        if isinstance(node, Unbatch):
+            depth += 1
+        elif isinstance(node, (Batch, Windows)):
+            depth = max(0, depth - 1)
+        self.inputs = [_Reader(plan, each, inner, depth=depth) for each in node.inputs]
 
     def fill(self, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
         if self._over_windows:
@@ -229,8 +252,6 @@ def _require_moves(node: Node) -> None:
     """Refuses a step that does more than arithmetic on indices."""
     if not isinstance(node, (SourceNode, Reorder, Zip, Batch, Windows, Unbatch, Cast)):
         raise _NotCopiesError
-    if isinstance(node, Unbatch) and node.inputs == (node.source,) and node.source.part_count(0, 0) is None:
-        raise _NotCopiesError  # its parts cannot be read alone
     if isinstance(node, Reorder) and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
         raise _NotCopiesError
 

@@ -68,10 +68,10 @@ class CopyDelivery(DeliveryBase):
         self._copies = copies
         self._pending: deque[tuple[Position, int, int]] = deque()
         """Position, slot and job of the batches that were submitted, in order."""
-        self._ahead: deque[tuple[Position, int, list[Copy]]] = deque()
-        """Position, row count and copies of the batches that follow."""
-        self._row_counts = [-1] * slot_count
-        """The row count that each slot holds; -1 before the first batch."""
+        self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy]]] = deque()
+        """Position, extents and copies of the batches that follow."""
+        self._extents: list[tuple[int, ...] | None] = [None] * slot_count
+        """The extents that each slot holds; None before the first batch."""
         self._job = 0
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
@@ -144,15 +144,17 @@ class CopyDelivery(DeliveryBase):
                     self._compute(self._program.next_position(*self._pending[-1][0]))
                 except PenstockError:
                     return  # the batches before it come first; `_start` raises the error in its place
-            position, row_count, copies = self._ahead.popleft()
+            position, extents, copies = self._ahead.popleft()
             slot = free.pop()
             parts = []
             for array, leaf, rows, places, first in copies:
                 view, code = views.get((slot, array, leaf)) or self._view(slot, array, leaf)
                 parts.append((self._sources[array], rows, view[first:] if first else view, places, code))
-            if row_count != self._row_counts[slot]:
-                self.ring.rows(slot).set_extents(row_count)
-                self._row_counts[slot] = row_count
+            if extents != self._extents[slot]:
+                varying = (extent for extent in self.ring.rows(slot).extents if extent is not None)
+                for extent, size in zip(varying, extents, strict=True):
+                    extent[0] = size
+                self._extents[slot] = extents
             self._job += 1
             self._engine.submit(self._job, parts)
             self._pending.append((position, slot, self._job))
@@ -170,9 +172,7 @@ class CopyDelivery(DeliveryBase):
         count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
         if program.batch_count is not None:
             count = min(count, program.batch_count - index)
-        batches = self._copies.block(epoch, index, count)
-        full, last = self._row_count(position), self._row_count((epoch, index + count - 1))
-        counts = [full] * (count - 1) + [last]  # the last batch of an epoch alone may be shorter
+        batches, extents = self._copies.block(epoch, index, count)
         positions = [(epoch, index + number) for number in range(count)]
         for number, array in enumerate(self._copies.arrays if self._has_files else ()):
             if isinstance(array, StridedFile):
@@ -183,7 +183,7 @@ class CopyDelivery(DeliveryBase):
                     except PenstockError as error:
                         raise _in_batch(error, position) from None
                     self._engine.advise(self._sources[number], np.concatenate(rows_of))
-        self._ahead = deque(zip(positions, counts, batches, strict=True))
+        self._ahead = deque(zip(positions, extents, batches, strict=True))
 
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
@@ -192,10 +192,6 @@ class CopyDelivery(DeliveryBase):
         code = None if source.dtype == view.dtype else conversion(source.dtype, view.dtype)
         self._views[slot, array, leaf] = view, code
         return view, code
-
-    def _row_count(self, position: Position) -> int:
-        first, last = self._program.shard_rows(self._program.row_count(*position) or 0)
-        return last - first
 
     # Errors.
 

@@ -15,7 +15,7 @@ This shows that the order depends on nothing else.
 import functools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -422,6 +422,11 @@ COMMON: list[Verb] = [
     _interleave, _cache,
 ]  # fmt: skip
 VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes]
+MOVES: list[Verb] = [
+    _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
+    _batches_of_two_sizes,
+]  # fmt: skip
+"""Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 
 
 def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
@@ -433,9 +438,9 @@ def _grown(draw: st.DrawFn, plan: Plan, verb: Verb) -> Plan:
 
 
 @st.composite
-def plans(draw: st.DrawFn, max_steps: int = 5) -> Plan:
+def plans(draw: st.DrawFn, max_steps: int = 5, verbs: Sequence[Verb] = tuple(VERBS)) -> Plan:
     """Random plans of up to `max_steps` steps on small data, with their model. None is empty."""
     plan: Plan = draw(st.sampled_from([_range, _arrays]))(draw)
-    for verb in draw(st.lists(st.sampled_from(VERBS), max_size=max_steps)):
+    for verb in draw(st.lists(st.sampled_from(verbs), max_size=max_steps)):
         plan = _grown(draw, plan, verb)
     return plan
