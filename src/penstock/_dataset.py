@@ -39,6 +39,7 @@ from penstock.plan._reader import Reader
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds
+from penstock.run._shard import Shard, shard_of, warn_of_missing_shard
 
 if TYPE_CHECKING:
     from penstock.adapters.jax import JaxAdapter
@@ -869,7 +870,7 @@ class Dataset(NoArray):
         memory_limit: int | None = None,
         timeout_s: float = 300.0,
         on_error: Literal["raise", "skip", "replace"] = "raise",
-        shard: tuple[int, int] = (0, 1),
+        shard: Shard = None,
         max_errors: int | float | None = None,
         quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl",
     ) -> Loader:
@@ -898,7 +899,11 @@ class Dataset(NoArray):
                 shape, number and order of the others stay. (After a `filter` the element is left out.) `"skip"`
                 leaves the element out: later elements fill the batch, the length is unknown, and the loader is a
                 stream. An error of a generator ends it; see the page "Go on when an element is broken".
-            shard: `(index, count)`: deliver only this share of the rows of every batch.
+            shard: The share of the rows of every batch that is delivered: `(index, count)`. `"auto"` finds rank and
+                world size: in Ray Train, `torch.distributed` or JAX, where these are initialized; else in `RANK` and
+                `WORLD_SIZE`, or the variables of `srun`; else it is `(0, 1)`. A `DeviceMesh` of torch, such as
+                `mesh["dp"]`, is the place of this rank in it. None is `(0, 1)`, with a warning in the log if there are
+                other ranks.
             max_errors: Number of elements that may fail, or a fraction (a float) of those of an epoch. One more is an
                 error. An element that fails in every epoch counts once. For streams whose order changes, each epoch
                 counts alone. None for any number.
@@ -917,10 +922,13 @@ class Dataset(NoArray):
             ...     [batch.tolist() for batch in loader]
             [[0, 1, 2, 3], [4, 5]]
         """
+        if shard is None:
+            warn_of_missing_shard("loader")
+        share = shard_of(shard)
         return Loader(
             self._node,
             LoaderOptions(
-                executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine
+                executor, workers, prefetch, memory_limit, timeout_s, on_error, share, max_errors, quarantine
             ),
         )
 
@@ -978,7 +986,7 @@ class Dataset(NoArray):
         with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
             from penstock.adapters.keras import KerasAdapter
 
-        options = LoaderOptions(**loader_options)
+        options = _options("to_keras", loader_options, training=training)
         return KerasAdapter(Loader(self._node, options, same_epoch=not training), class_weight=class_weight)
 
     def to_torch(
@@ -1012,7 +1020,7 @@ class Dataset(NoArray):
         with needs("to_torch", "torch"):
             from penstock.adapters.torch import TorchAdapter
 
-        options = LoaderOptions(**loader_options)
+        options = _options("to_torch", loader_options, training=training)
         loader = Loader(self._node, options, same_epoch=not training)
         return TorchAdapter(loader, pin_memory=pin_memory, device=device)
 
@@ -1060,12 +1068,12 @@ class Dataset(NoArray):
 
         return adapt(
             self._node,
-            LoaderOptions(**loader_options),
+            _options("to_jax", loader_options, training=training and sharding is None),
             device=device,
             sharding=sharding,
             prefetch_to_device=prefetch_to_device,
             training=training,
-            has_shard="shard" in loader_options,
+            has_shard=loader_options.get("shard") not in (None, "auto"),
         )
 
     def to_tf(self, *, training: bool = True, **loader_options: Any) -> Any:
@@ -1088,7 +1096,8 @@ class Dataset(NoArray):
         with needs("to_tf", "tensorflow"):
             from penstock.adapters.tf import to_dataset
 
-        return to_dataset(Loader(self._node, LoaderOptions(**loader_options), same_epoch=not training))
+        options = _options("to_tf", loader_options, training=training)
+        return to_dataset(Loader(self._node, options, same_epoch=not training))
 
     def _require_random(self, what: str, cure: str) -> None:
         """Refuses what needs elements by their index, where a stream gives one after the other."""
@@ -1126,6 +1135,13 @@ def _ranges(node: Node, parts: Sequence[float], ends: list[int]) -> tuple[Datase
                     end,
                 )
     return tuple(results)
+
+
+def _options(call: str, options: dict[str, Any], *, training: bool) -> LoaderOptions:
+    """The options of an adapter's loader; a missing share of the rows is noticed."""
+    if training and options.get("shard") is None:
+        warn_of_missing_shard(call)
+    return LoaderOptions(**options | {"shard": shard_of(options.get("shard"))})
 
 
 def caller() -> str:

@@ -151,7 +151,7 @@ class Loader(NoArray):
                 options.workers,
                 options.prefetch,
                 options.timeout_s,
-                options.shard,
+                (options.shard[0], options.shard[1]),
                 same_epoch=self._same_epoch,
                 quarantine=self._quarantine,
             ),

@@ -12,6 +12,7 @@ from penstock.lower._guards import OnError
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import identity, length_words
 from penstock.run._quarantine import Quarantine
+from penstock.run._shard import shard_of
 from penstock.run.executors._registry import EXECUTORS, executor_names
 
 
@@ -73,13 +74,12 @@ class LoaderOptions:
                 "'replace' (put another one of the batch in their place)."
             )
         self._check_max_errors()
-        shard = [as_int(part) for part in self.shard] if isinstance(self.shard, tuple) else []
-        numbers = tuple(number for number in shard if number is not None)
-        if not len(shard) == len(numbers) == 2:
-            raise ArgumentTypeError(f"shard={self.shard!r} is not a pair of integers (index, count).")
-        if not 0 <= numbers[0] < numbers[1]:
-            raise ArgumentError(f"shard={numbers} is (index, count), and needs 0 <= index < count.")
-        self._set("shard", numbers)
+        self._set("shard", shard_of(self.shard))
+        if self.on_error == "skip" and self.shard[1] > 1:
+            raise ArgumentError(
+                f"on_error='skip' leaves out what fails, and {self.shard[1]} ranks may fail differently: each would "
+                "get other batches, and another number of them. Use on_error='replace' in all ranks, which keeps both."
+            )
 
     def _set(self, name: str, value: object) -> None:
         """Replaces a NumPy number by a Python number."""
