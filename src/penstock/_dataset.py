@@ -30,6 +30,7 @@ from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
+from penstock.plan._cautions import begins_again, caution_cut, caution_data_loader, was_read
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, as_range, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
@@ -164,6 +165,8 @@ class Dataset(NoArray):
         return draw_elements(self, path, count=count, class_names=class_names)
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name == "__getitems__" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.data."):
+            caution_data_loader(self._node)
         refuse_attribute(self, name, "A dataset")
 
     def __repr__(self) -> str:
@@ -210,17 +213,19 @@ class Dataset(NoArray):
         return self._element(number)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Iterates over epoch 0, each element in memory of its own."""
+        """Iterates over epoch 0, each element in memory of its own. The log says so where it is done as in training."""
+        begins_again(self._node)
         if self._node.access == "stream":
             reader = reader_of(self._node)
             for leaves in reader.sequence(0):  # without elements, the spec is not needed
                 yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
-            return
-        length, index = self._node.length, 0
-        assert length is not None
-        while index < length:
-            yield self._element(index)
-            index += 1
+        else:
+            length, index = self._node.length, 0
+            assert length is not None
+            while index < length:
+                yield self._element(index)
+                index += 1
+        was_read(self._node)
 
     def _element(self, index: int) -> Tree:
         # A reader serves one call at a time: two threads, or a function that looks into the dataset that runs
@@ -484,6 +489,8 @@ class Dataset(NoArray):
             raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
         if node.start >= POSITION_LIMIT:
             raise ArgumentError(f"[{text}] is not possible here: positions go up to 2**62 - 1.")
+        if node.start and verb != "shard":
+            caution_cut(self._node, node.label)
         return Dataset(node)
 
     def split(

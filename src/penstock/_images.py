@@ -195,6 +195,10 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         # Keras's order, which is this generator's.
         np.random.RandomState(key).shuffle(order)
     training, validation = _parts(verb, order, validation_split)
+    if subset in ("training", "validation"):
+        place = os.path.realpath(root), tuple(folders), len(files)
+        words = f"shuffle=True, seed={key}" if shuffle else "shuffle=False"
+        _require_apart(verb, place, subset == "training", (words, float(validation_split or 0)))
 
     def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
         source = ImageSource(files.take(part), decoding, None if kept is None else kept.take(part), names)
@@ -451,6 +455,35 @@ def _parts(
             "larger part, or leave validation_split out."
         )
     return order[:-count], order[-count:]
+
+
+_unpaired: Final[dict[tuple[Any, ...], tuple[set[tuple[str, float]], set[tuple[str, float]]]]] = {}
+"""For each list of files: how parts for validation, and for training, were cut off, while the other was not."""
+
+
+def _require_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tuple[str, float]) -> None:
+    """Refuses the second part of files that were put in another order for the first: parts would have some in common.
+
+    Raises:
+        ArgumentError: Says both orders, and what to write.
+    """
+    parts = _unpaired.setdefault(place, (set(), set()))
+    others = parts[not is_training]
+    sign = 1 if is_training else -1
+    fits = next((each for each in others if each[0] == cut[0] and sign * each[1] <= sign * cut[1]), None)
+    if fits is not None:
+        others.remove(fits)
+    elif others:
+        names = "validation", "training"
+        then = ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others))
+        raise ArgumentError(
+            f"{verb}(subset={names[is_training]!r}, {cut[0]}, validation_split={cut[1]:g}) and the call before, with "
+            f"subset={names[not is_training]!r}, {then}, would have files of {place[0]} in common. Take both parts "
+            "from one call, train, val = image_dataset_from_directory(..., subset='both'), whose second part is not "
+            "shuffled; or give both calls the same shuffle, seed and validation_split."
+        )
+    else:
+        parts[is_training].add(cut)
 
 
 def _tell(text: str) -> None:

@@ -25,6 +25,7 @@ from penstock.lower._program import Position
 from penstock.lower._rewrite import prune_cached, with_cache_limit
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
+from penstock.plan._cautions import caution_batches
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import difference, identity, length_text, length_words, uncounted
 from penstock.report._counters import Counters
@@ -88,6 +89,7 @@ class Loader(NoArray):
         quarantine: Quarantine | None = None,
     ) -> None:
         _require_elements(node)
+        caution_batches(node)
         self._peak = Peak()
         self._written = node
         self._has_random_access = node.access == "random"

@@ -322,6 +322,24 @@ def test_a_rest_then_whole_number_is_an_ordinary_number_but_for_that_question():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
+@pytest.mark.parametrize(("verb", "cure"), [("evaluate", ""), ("predict", "; for the order of the data, leave out")])
+def test_measuring_on_an_adapter_for_training_is_one_line_in_the_log(verb, cure, caplog):
+    model = compiled_model()
+    ds, flipped = numbered(), numbered(8).random_map(lambda batch, rng: batch)
+    model.fit(ds.to_keras(), validation_data=flipped.to_keras(training=False), verbose=0)
+    plain = ps.from_arrays((np.zeros((8, 2), "float32"), np.zeros((8, 1), "float32"))).batch(4)
+    getattr(model, verb)(plain.to_keras(), verbose=0)
+    assert not caplog.records
+    adapter = flipped.to_keras()
+    for _ in range(2):
+        getattr(model, verb)(adapter, verbose=0)
+    (record,) = caplog.records
+    text = f"{verb}() reads another epoch in each call, for this adapter was made for training: shuffle(seed=1) and "
+    assert record.getMessage().startswith(text)
+    assert f"Write to_keras(training=False), which is epoch 0 in every call{cure}" in record.getMessage()
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
 def test_layers_with_a_seed_in_a_function_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     import keras
 

@@ -1,6 +1,7 @@
 """What is particular to torch; the contract of all adapters is tested in `tests/contract/test_adapters.py`."""
 
 import contextlib
+import logging
 import pickle
 import re
 from types import SimpleNamespace
@@ -275,6 +276,25 @@ def _without_cuda():
 
 
 # DataLoader.
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_data_loader_over_a_dataset_with_random_steps_is_one_line_in_the_log(num_workers, tmp_path):
+    from torch.utils.data import DataLoader
+
+    plain, random = ps.range(8), ps.range(8).random_map(lambda x, rng: x + rng.integers(9))
+    handler = logging.FileHandler(tmp_path / "log")  # forked workers write to it, too
+    logging.getLogger("penstock").addHandler(handler)
+    for dataset in (plain, random):
+        loader = DataLoader(
+            dataset, 4, num_workers=num_workers, multiprocessing_context="fork" if num_workers else None
+        )
+        assert len(list(loader)) == 2
+    logging.getLogger("penstock").removeHandler(handler)
+    handler.close()
+    told = (tmp_path / "log").read_text()
+    assert told.count("reads epoch 0 in each epoch: random_map(<lambda>) does the same in all of them. Write ds") == 1
+    assert "in place of the DataLoader: each iteration is the next epoch." in told
 
 
 def test_a_data_loader_in_this_process_delivers_the_batches_as_they_are():

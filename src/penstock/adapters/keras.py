@@ -40,6 +40,8 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree, flatten, flatten_like
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import remainders
+from penstock.plan._cautions import caution, random_steps
+from penstock.plan._node import Node
 
 UNKNOWN_SIZE: Final = 64
 """The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
@@ -447,7 +449,9 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
         if not frame.f_globals.get("__name__", "").startswith("keras."):
             continue  # a function of the user's may be called `fit`, too, and go through the data as often as it likes
         verb = frame.f_code.co_name
-        measures = measures or verb in ("evaluate", "predict")
+        if verb in ("evaluate", "predict") and not measures:
+            measures = True
+            _caution_random(adapter.loader._written, verb)
         if verb == "fit" and frame.f_locals.get("x") is adapter:
             if measures or frame.f_locals.get("validation_data") is adapter:
                 raise ArgumentError(
@@ -455,6 +459,19 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
                     "training. Make another one of the dataset to measure on: dataset.to_keras(training=False)."
                 )
             return
+
+
+def _caution_random(plan: Node, verb: str) -> None:
+    """Cautions about a measurement by epochs for training, each of which is another."""
+    if steps := random_steps(plan):
+        caution(
+            plan,
+            "%s() reads another epoch in each call, for this adapter was made for training: %s does something else in "
+            "each. Write to_keras(training=False), which is epoch 0 in every call%s.",
+            verb,
+            steps,
+            "; for the order of the data, leave out shuffle()" if plan.randomness.reorders else "",
+        )
 
 
 def _require_divisible(sizes: Collection[int]) -> None:

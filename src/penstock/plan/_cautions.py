@@ -1,0 +1,109 @@
+"""Plans that run, and most likely not as intended. Each is one line in the log, once a plan: it may be intended."""
+
+import logging
+import sys
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from penstock.plan._batch import Batch
+from penstock.plan._filter import FlatMap
+from penstock.plan._index import Shuffle
+from penstock.plan._node import Node, walk
+from penstock.plan._pad import PaddedBatch
+
+_log = logging.getLogger("penstock")
+_told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
+_read_to_end: Final[WeakSet[Node]] = WeakSet()
+
+
+def caution(node: Node, text: str, *values: Any) -> None:
+    """Logs a warning about a plan, once.
+
+    Args:
+        node: The last step of the plan.
+        text: The message, with a `%s` for each value.
+        values: The values.
+    """
+    told = _told.setdefault(node, set())
+    if text not in told:
+        told.add(text)
+        _log.warning(text, *values)
+
+
+def random_steps(node: Node) -> str:
+    """Names the steps that give each epoch something of its own: `random_map(flip) and shuffle(seed=1)`; or nothing."""
+    labels = []
+    for each in walk(node):
+        below = [one.randomness for one in each.inputs]
+        deeper = each.randomness.depth > max((one.depth for one in below), default=0)
+        if deeper or (each.randomness.reorders and not any(one.reorders for one in below)):
+            labels.append(each.label)
+    return " and ".join(dict.fromkeys(reversed(labels)))
+
+
+def begins_again(node: Node) -> None:
+    """Cautions about a dataset that is iterated to its end, and then once more, as a training loop does."""
+    if node in _read_to_end and (steps := random_steps(node)):
+        caution(
+            node,
+            "A dataset that is iterated again gives epoch 0 again: %s did the same as before. For an epoch of its own "
+            "in each iteration, make a loader once, loader = ds.loader(), and write: for batch in loader.",
+            steps,
+        )
+
+
+def was_read(node: Node) -> None:
+    """Notes that a dataset was iterated to its end."""
+    _read_to_end.add(node)
+
+
+def caution_data_loader(node: Node) -> None:
+    """Cautions about a torch `DataLoader` over a dataset: it asks for elements by index, of epoch 0."""
+    info = sys.modules["torch.utils.data"].get_worker_info()
+    if (info is None or info.id == 0) and (steps := random_steps(node)):
+        caution(
+            node,
+            "A DataLoader over a dataset reads epoch 0 in each epoch: %s does the same in all of them. Write "
+            "ds.batch(32).to_torch() in place of the DataLoader: each iteration is the next epoch.",
+            steps,
+        )
+
+
+def caution_cut(node: Node, written: str) -> None:
+    """Cautions about a part that leaves out the first elements of an order that each epoch makes anew."""
+    if node.randomness.reorders:
+        caution(
+            node,
+            "%s after %s leaves out other elements in each epoch, for each has an order of its own. Parts that are "
+            "made so have elements in common. Write split() before the shuffle, or shuffle(reshuffle=False).",
+            written,
+            random_steps(node),
+        )
+
+
+def caution_batches(node: Node) -> None:
+    """Cautions about a plan that shuffles whole batches, whose elements stay together in all epochs."""
+    shuffle = None
+    for each in _chain(node):
+        if isinstance(each, (Batch, PaddedBatch)):
+            if shuffle is None or each.size == 1 or any(isinstance(below, Shuffle) for below in walk(each)):
+                return
+            caution(
+                node,
+                "%s after %s puts batches in order, not elements: those of a batch stay together in all epochs. Write "
+                "shuffle() before batch().",
+                shuffle.label,
+                each.label,
+            )
+            return
+        if isinstance(each, Shuffle):
+            shuffle = shuffle or each
+
+
+def _chain(node: Node) -> list[Node]:
+    """The steps from the last one back, by first inputs, as far as elements are not taken apart."""
+    chain = [node]
+    while node.inputs and not isinstance(node, FlatMap) and node.verb != "unbatch":
+        node = node.inputs[0]
+        chain.append(node)
+    return chain

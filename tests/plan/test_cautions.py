@@ -1,0 +1,140 @@
+"""Plans that run, and most likely not as intended, are one line in the log; plans that look alike log nothing."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.texts import assert_refused
+
+
+def noisy(x: Any, rng: np.random.Generator) -> Any:
+    return x + rng.integers(9)
+
+
+def passes(ds: ps.Dataset, count: int) -> None:
+    for _ in range(count):
+        for _ in ds:
+            pass
+
+
+def parts(ds: ps.Dataset) -> tuple[ps.Dataset, ...]:
+    return ds.take(80), ds.skip(80)
+
+
+SHUFFLED = ps.range(99).shuffle(seed=1)
+TOLD: dict[str, tuple[Callable[[], Any], str]] = {
+    "epochs of a shuffle": (
+        lambda: passes(ps.range(9).shuffle(seed=1).batch(2), 3),
+        (
+            "gives epoch 0 again: shuffle(seed=1) did the same as before. For an epoch of its own in each iteration, "
+            "make a loader once, loader = ds.loader(), and write: for batch in loader."
+        ),
+    ),
+    "epochs of an augmentation": (
+        lambda: passes(ps.range(9).shuffle(seed=1).random_map(noisy).batch(2), 2),
+        "gives epoch 0 again: shuffle(seed=1) and random_map(noisy) did the same as before.",
+    ),
+    "epochs of a stream": (lambda: passes(ps.from_generator(range, 9).shuffle(window=3), 2), "gives epoch 0 again"),
+    "take and skip": (
+        lambda: parts(ps.range(99).shuffle(seed=1)),
+        (
+            "skip(80) after shuffle(seed=1) leaves out other elements in each epoch, for each has an order of its "
+            "own. Parts that are made so have elements in common. Write split() before the shuffle, or"
+        ),
+    ),
+    "slices": (lambda: (SHUFFLED[:80], SHUFFLED[80:]), "slice(80:) after shuffle(seed=1) leaves out other elements"),
+    "the last batches": (lambda: ps.range(99).shuffle().batch(3)[-5:], "leaves out other elements in each epoch"),
+    "batches in another order": (
+        lambda: ps.range(99).batch(10).map(np.negative).shuffle(seed=1).loader("threads").close(),
+        (
+            "shuffle(seed=1) after batch(10) puts batches in order, not elements: those of a batch stay together in "
+            "all epochs. Write shuffle() before batch()."
+        ),
+    ),
+}
+NOT_TOLD: dict[str, Callable[[], Any]] = {
+    "an evaluation": lambda: passes(ps.range(9).map(np.negative).batch(2), 3),
+    "one order for all epochs": lambda: passes(ps.range(9).shuffle(seed=1, reshuffle=False).batch(2), 3),
+    "one pass": lambda: passes(ps.range(9).shuffle(seed=1), 1),
+    "looks": lambda: [next(iter(SHUFFLED)) for _ in range(9)],
+    "a look after a pass": lambda: [SHUFFLED.take(9)[0], list(SHUFFLED.take(9)), SHUFFLED[3]],
+    "epochs of a loader": lambda: [list(loader) for loader in [SHUFFLED.loader("inline")] for _ in range(3)],
+    "epochs by repeat": lambda: passes(ps.range(9).shuffle(seed=1).repeat(3), 1),
+    "another seed in each epoch": lambda: [passes(ps.range(9).shuffle(seed=epoch), 1) for epoch in range(3)],
+    "shorter epochs": lambda: SHUFFLED.batch(3).take(5),
+    "shards": lambda: (SHUFFLED.shard(0, 2), SHUFFLED.shard(1, 2)),
+    "parts of one order": lambda: parts(ps.range(99).shuffle(seed=1, reshuffle=False)),
+    "parts without an order": lambda: parts(ps.range(99).random_map(noisy)),
+    "shuffles of both": lambda: SHUFFLED.batch(3).shuffle(seed=2).loader("inline"),
+    "a batch that is an element": lambda: ps.range(99).batch(3).shuffle(seed=2).batch(4).loader("inline"),
+    "batches taken apart": lambda: ps.range(99).batch(3).unbatch().shuffle(seed=2).loader("inline"),
+    "batches of one": lambda: ps.range(99).batch(1).shuffle(seed=2).loader("inline"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_plan_that_is_most_likely_a_mistake_is_one_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture):
+    call, words = TOLD[name]
+    call()
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("penstock", logging.WARNING)
+    assert words in record.getMessage()
+
+
+@pytest.mark.parametrize("name", NOT_TOLD)
+def test_a_plan_that_looks_alike_logs_nothing(name: str, caplog: pytest.LogCaptureFixture):
+    NOT_TOLD[name]()
+    assert not caplog.records
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Callable[..., Any]:
+    for number in range(20):
+        path = tmp_path / ("cats", "dogs")[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), np.zeros((4, 4, 3), "uint8"))
+
+    def part(subset: str, split: float = 0.2, **options: Any) -> Any:
+        return ps.image_dataset_from_directory(
+            tmp_path, validation_split=split, subset=subset, verbose=False, **options
+        )
+
+    return part
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"seed": 1}, {"shuffle": False}),
+        ({"shuffle": False}, {"seed": 1}),
+        ({"seed": 1}, {"seed": 2}),
+        ({"seed": 1}, {"seed": 1, "split": 0.4}),
+    ],
+)
+def test_parts_of_two_calls_that_have_files_in_common_are_refused(
+    pets: Callable[..., Any], first: dict[str, Any], second: dict[str, Any]
+):
+    training = pets("training", **first)
+    text = r".*subset='validation', shuffle=.* and the call before, with subset='training', .*, would have files of "
+    text += r"\S+ in common\. Take both parts from one call, train, val = .*subset='both'.*; or give both calls the .*"
+    assert_refused(lambda: pets("validation", **second), ValueError, text)
+    assert not set(pets("validation", **first).file_paths) & set(training.file_paths)
+
+
+def test_parts_of_two_calls_that_have_no_file_in_common_are_not_refused(pets: Callable[..., Any]):
+    for seed in (1, 2):  # one experiment after the other
+        assert not set(pets("training", seed=seed).file_paths) & set(pets("validation", seed=seed).file_paths)
+    pets("training", seed=3)
+    pets("training", seed=4)  # the cell is run again
+    pets("validation", seed=4)
+
+
+def test_a_smaller_part_of_the_files_that_were_left_out_is_not_refused(pets: Callable[..., Any]):
+    pets("training", seed=5, split=0.4)
+    pets("validation", seed=5, split=0.1)
