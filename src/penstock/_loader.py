@@ -33,6 +33,7 @@ from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
 from penstock.report._memory import Peak, mapped_nbytes, page_cache_nbytes
 from penstock.report._report import Report
+from penstock.run._agreement import require_agreement
 from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._lanes import steps_of
@@ -124,6 +125,8 @@ class Loader(NoArray):
         """The position after the batches that were handed out."""
         self._consumed: dict[Position, int] = {}
         self._resumes = True
+        self._is_compared = False
+        """Whether the ranks agree on what they deliver from here on."""
         self._worked_at: Position | None = None  # for `get_state`, set by an adapter whose user reads ahead
         self._iterator_count = 0
         self._warned_empty = False
@@ -168,6 +171,7 @@ class Loader(NoArray):
     def _begin(self) -> "_Epoch":
         self._settle()
         self._at = self._start()
+        self._compare_ranks()
         self._worked_at = None
         self._iterator_count += 1
         self._counters.paused()
@@ -177,6 +181,15 @@ class Loader(NoArray):
         listened = _log.isEnabledFor(logging.INFO)
         self._mark = (self._counters.copy(), self._lanes(), self._cpus and self._cpus_now()) if listened else None
         return _Epoch(self, self._iterator_count)
+
+    def _compare_ranks(self) -> None:
+        if self._is_compared:
+            return
+        epoch, position = self._at
+        shard, length = self._options.shard, self._program.batch_count
+        facts = {"plan": self._identity, "epoch": epoch, "position": position, "length": length, "world size": shard[1]}
+        require_agreement(shard, facts)
+        self._is_compared = True
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -236,7 +249,7 @@ class Loader(NoArray):
         self._consumed.clear()
         if consumed >= 0:
             self._note_consumed(at, consumed)
-        self._at, self._resumes = at, True
+        self._at, self._resumes, self._is_compared = at, True, False
         self._worked_at = None
 
     def _checked(self, state: dict[str, Any]) -> tuple[int, int]:

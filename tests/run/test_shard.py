@@ -1,11 +1,13 @@
 """Which share of each batch a process takes, and what says so."""
 
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -53,7 +55,7 @@ def ray_of(rank: int, size: int) -> Any:
 
 
 def mesh_of(shape: tuple[int, ...], coordinate: tuple[int, ...] | None) -> Any:
-    return SimpleNamespace(shape=shape, get_coordinate=lambda: coordinate)
+    return SimpleNamespace(shape=shape, get_coordinate=lambda: coordinate, mesh=np.arange(math.prod(shape)))
 
 
 def test_one_process_has_everything() -> None:

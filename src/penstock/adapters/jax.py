@@ -26,6 +26,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._batch import remainders
 from penstock.plan._node import Node
+from penstock.run._shard import FoundShard
 
 Share = tuple[int, int]
 """Which part of the rows of every batch, of how many: what `loader(shard=)` takes."""
@@ -152,7 +153,7 @@ def adapt(
                 f"shard={options.shard} does not fit the sharding, by which the devices of this process hold part "
                 f"{share[0]} of {share[1]} of the rows. Leave shard= out: it follows from the sharding."
             )
-        options = replace(options, shard=share)
+        options = replace(options, shard=FoundShard(share))
     loader = Loader(node, options, same_epoch=not training)
     if share is None:
         spec = Spec.of(loader.element_spec)

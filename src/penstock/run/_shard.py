@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, Protocol, final
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError
@@ -28,6 +28,9 @@ _KINDS: Final = "Use (index, count), 'auto', or a dimension of a DeviceMesh, as 
 class Mesh(Protocol):
     """A `DeviceMesh` of torch, or one dimension of it."""
 
+    mesh: Any
+    """The ranks, as a tensor."""
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of ranks along each dimension."""
@@ -37,7 +40,7 @@ class Mesh(Protocol):
 
 
 Shard = tuple[int, int] | Literal["auto"] | Mesh | None
-"""What a user may give as `shard=`."""
+"""The values of `shard=`."""
 
 
 class World(NamedTuple):
@@ -51,13 +54,24 @@ class World(NamedTuple):
 
 @final
 class FoundShard(tuple[int, int]):
-    """A share that was not given as numbers. The ranks that have the others are known, and can be compared."""
+    """A share that was not given as numbers. The ranks that have the others are known, and can be compared.
 
-    __slots__ = ()
+    Args:
+        shard: `(index, count)`.
+        ranks: The ranks that have all shares; empty if it is every rank.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __new__(cls, shard: tuple[int, int], ranks: Sequence[int] = ()) -> Self:
+        """Makes a pair that knows more."""
+        self = super().__new__(cls, shard)
+        self.ranks = tuple(ranks)
+        return self
 
 
 def shard_of(value: Shard) -> tuple[int, int]:
-    """Returns `(index, count)` for what the user gave as `shard=`.
+    """Returns `(index, count)` for a value of `shard=`.
 
     Args:
         value: `(index, count)`; `"auto"`; a `DeviceMesh` of torch, often one dimension of a larger one; or None.
@@ -92,7 +106,7 @@ def _place_in_mesh(mesh: Mesh) -> FoundShard:
     index = 0
     for place, size in zip(coordinate, sizes, strict=True):
         index = index * size + place
-    return FoundShard((index, math.prod(sizes)))
+    return FoundShard((index, math.prod(sizes)), mesh.mesh.flatten().tolist())
 
 
 def find_world() -> World:
@@ -161,7 +175,7 @@ def warn_of_missing_shard(call: str) -> None:
         return
     try:
         world = find_world()
-    except ArgumentError:  # nobody asked
+    except ArgumentError:  # these variables were not asked for
         return
     if world.size > 1:
         _warned.append(world)
