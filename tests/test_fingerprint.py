@@ -108,6 +108,7 @@ CHANGES = {
     "a global's type": ("SCALE = 3", "SCALE = 3.0"),
     "a member of a set": ('"d"}', '"e"}'),
     "a value deep in a dict": ('{"x": 3}', '{"x": 4}'),
+    "the order of a dict": ('{"z": 1, "y": [2, {"x": 3}]}', '{"y": [2, {"x": 3}], "z": 1}'),
     "a number in an array": ("np.arange(6.0)", "np.arange(1.0, 7.0)"),
     "an array's dtype": ("np.arange(6.0)", "np.arange(6.0, dtype='f4')"),
     "an array's shape": ("reshape(2, 3)", "reshape(3, 2)"),
@@ -136,7 +137,6 @@ NO_CHANGES = {
     "annotations": ("def f(x, y=1)", "def f(x: int, y: 'int' = 1) -> float"),
     "the name of a variable inside": ("inside", "within"),
     "the order of a set": ('{"b", "a", "c", "d"}', '{"d", "c", "b", "a"}'),
-    "the order of a dict": ('{"z": 1, "y": [2, {"x": 3}]}', '{"y": [2, {"x": 3}], "z": 1}'),
     "functions that are not called": ("def f(", "def unused():\n    return SCALE\n\n\ndef f("),
     "the order of definitions": ("SCALE = 3\n", "def late():\n    pass\n\n\nSCALE = 3\n"),
 }  # fmt: skip

@@ -3,9 +3,13 @@
 import copy
 import itertools
 import json
+import os
 import pickle
+import sys
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,8 @@ import pytest
 
 import penstock as ps
 from penstock._loader import Loader, LoaderOptions
+from penstock.plan._node import walk
+from penstock.plan._source import Source
 from tests.run.common import Gate
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -511,3 +517,80 @@ def test_shards_are_refused_if_any_of_several_short_batches_does_not_divide():
     dataset = ps.concatenate([ps.range(10).batch(4), ps.range(9).batch(4)])
     with pytest.raises(ps.ArgumentError, match="The last batch has 1 elements, which 2 shards"):
         dataset.loader(shard=(0, 2))
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_file_that_is_written_to_while_it_is_read_is_one_line_in_the_log(
+    is_copied: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(100))
+    ds = ps.from_npy(path)
+    with (ds if is_copied else ds.map(np.negative)).batch(10).loader("threads") as loader:
+        for _ in loader:
+            pass
+        assert not caplog.records
+        for number, _ in enumerate(loader):
+            if number == 5:
+                np.load(path, mmap_mode="r+")[:] = -1
+                os.utime(path, ns=(0, 1))  # another time of change, however coarse the clock
+        for _ in loader:
+            pass
+    (record,) = caplog.records
+    text = f"{path} was written to while a loader reads it: 928 bytes before, 928 now. So epoch 1 may have old and new"
+    assert record.getMessage().startswith(text)
+
+
+def test_files_of_records_are_looked_at_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "data.tar")
+    with tarfile.open(path, "w") as file:
+        file.addfile(tarfile.TarInfo("1.txt"))
+    (source,) = (node.opens for node in walk(ps.from_tar(path)._node))
+    assert isinstance(source, Source)
+    assert list(source.local_files) == [path]
+
+
+def test_streams_have_no_workers_inline_either() -> None:
+    with pytest.raises(ps.ArgumentError, match="executor='inline' has no workers, but workers=2"):
+        ps.from_generator(range, 3).loader("inline", workers=2)
+
+
+def test_workers_that_could_not_start_are_tried_again_in_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = ps.range(4).map(np.negative, element_spec=ps.ArraySpec((), "int64"))
+    with ds.loader("processes", workers=1) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/nowhere/python")
+            for _ in range(2):
+                with pytest.raises(ps.WorkerError, match="It was start number 3 in a row that failed"):
+                    next(iter(loader))
+        assert [int(x) for x in loader] == [0, -1, -2, -3]
+
+
+def test_an_object_that_answers_to_every_name_is_a_function() -> None:
+    class Twice:
+        def __getattr__(self, name: str) -> int:
+            return 3
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2
+
+    ds = ps.range(3).map(Twice())
+    assert repr(ds).startswith("map(Twice)")
+    assert [int(x) for x in ds.cache()] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda labels: ps.range(12).windows(2, groups=np.sort(labels)),
+        lambda labels: ps.range(12).split(0.5, 0.5, stratify=labels)[0],
+        lambda labels: ps.range(12).split(0.5, 0.5, groups=labels)[0],
+    ],
+    ids=["windows", "stratify", "groups"],
+)
+def test_a_state_of_other_labels_is_refused(make: Callable[[Any], ps.Dataset]) -> None:
+    labels, others = np.arange(12) % 4, np.minimum(np.arange(12) // 2, 3)
+    state = make(labels).batch(2).loader("inline").get_state()
+    make(labels).batch(2).loader("inline").set_state(state)
+    with pytest.raises(ps.StateError, match="is of another dataset: step 2 differs"):
+        make(others).batch(2).loader("inline").set_state(state)

@@ -18,6 +18,7 @@ from penstock.base._errors import (
     StateError,
     TravelError,
     UnknownLengthError,
+    WorkerError,
 )
 from penstock.base._tree import Tree
 from penstock.lower._analysis import Analysis, analyse, lower
@@ -36,6 +37,7 @@ from penstock.report._report import Report
 from penstock.run._agreement import require_agreement
 from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, DeliveryBase
 from penstock.run._cpus import usable_cpu_count
+from penstock.run._file_watch import FileWatch
 from penstock.run._lanes import steps_of
 from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions, RunOptions
 from penstock.run._quarantine import Quarantine
@@ -111,7 +113,10 @@ class Loader(NoArray):
         except BaseException:
             self._setup.close()
             raise
+        self._files = FileWatch(node)
         self._delivery: DeliveryBase | None = None
+        self._must_restart = False
+        """Whether the worker processes failed; the next epoch tries others."""
         self._past = ""
         """Notes about workers that have ended."""
         self._is_closed = False
@@ -172,6 +177,7 @@ class Loader(NoArray):
         self._settle()
         self._at = self._start()
         self._compare_ranks()
+        self._files.look(self._at[0])
         self._worked_at = None
         self._iterator_count += 1
         self._counters.paused()
@@ -339,6 +345,7 @@ class Loader(NoArray):
     def _end_epoch(self, epoch: int) -> None:
         """Logs a sentence about an epoch, or the rest of one, to the logger `penstock` at the level INFO."""
         self._counters.ended()
+        self._files.look(epoch)
         if self._mark is not None:
             counters, lanes, cpus = self._mark
             before = {lane.place: lane for lane in lanes}  # parts of a stream begin when they are first needed
@@ -426,10 +433,16 @@ class Loader(NoArray):
                 self._lock_holder = 0
 
     def _settle(self) -> None:
-        """Continues without worker processes when `cache` has all results of functions: threads are faster then.
+        """Starts other workers after a failure, or goes on without when `cache` has all results of functions.
 
-        Counts start again, because they would mix two ways of running.
+        Threads are faster then. Counts start again, because they would mix two ways of running.
         """
+        if self._must_restart and not self._is_closed:
+            failed, self._must_restart = self._delivery, False
+            self._delivery = None
+            self._set_up(self._analysis)
+            if failed is not None:
+                failed.close(CLOSE_WAIT_S)
         old = self._setup
         if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
             return
@@ -505,6 +518,7 @@ class Loader(NoArray):
                 self._cpus = self._cpus_now()
             if left_at >= self._peak.due_s:
                 self._peak.look(delivery.pids())
+                self._files.look(epoch)
             self._resumes = False
             iterator.is_over = position + 1 == self._program.batch_count
             if delivery.consumed >= 0:
@@ -517,6 +531,7 @@ class Loader(NoArray):
             if not isinstance(error, StopIteration):
                 self._counters.failed(entered_at)
                 self._tell_cure(error)
+                self._must_restart = isinstance(error, WorkerError)
             iterator.is_over = True
             raise
 

@@ -4,6 +4,7 @@ import contextlib
 import dis
 import functools
 import importlib.machinery
+import importlib.util
 import os
 import site
 import sys
@@ -59,16 +60,86 @@ def uses(code: types.CodeType) -> list[tuple[str, list[str]]]:
     return found + [use for constant in inner for use in uses(constant)]
 
 
+def imports(code: types.CodeType) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Each import in code: its level, the name, and what is taken: `from ..a import b` is `(2, "a", ("b",))`."""
+    constants: list[Any] = [0, ()]
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            constants.append(instruction.argval)
+        elif instruction.opname == "IMPORT_NAME":
+            yield constants[-2], instruction.argval, constants[-1] or ()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from imports(constant)
+        elif isinstance(constant, str) and {"import_module", "__import__"} & set(code.co_names):
+            yield 0, constant, ()
+
+
+def imported(code: types.CodeType, package: str) -> dict[str, str]:
+    """The modules that code imports when it runs, and that those import in turn, by name. Imports none of them.
+
+    Args:
+        code: Of a function, or of a module.
+        package: That of its module, for relative imports.
+
+    Returns:
+        For a module of the user's, its file; for an installed one, whose own imports are left out, nothing.
+    """
+    found: dict[str, str] = {}
+    rest = [(code, package)]
+    while rest:
+        code, package = rest.pop()
+        for level, name, taken in imports(code):
+            base = ".".join(filter(None, (package.rsplit(".", level - 1)[0] if level else "", name)))
+            for full in (base, *(f"{base}.{each}" for each in taken)):
+                for known, file in _files_of(full):
+                    if known in found:
+                        continue
+                    found[known] = file
+                    if file.endswith(".py"):
+                        inside = known if os.path.basename(file) == "__init__.py" else known.rpartition(".")[0]
+                        with contextlib.suppress(OSError, SyntaxError, ValueError):
+                            rest.append((_compiled(file, os.stat(file).st_mtime_ns), inside))
+    return found
+
+
+def _files_of(name: str) -> Iterator[tuple[str, str]]:
+    """A module and the packages around it, each with its file; an installed one without."""
+    parts, path = name.split("."), None
+    for count in range(1, len(parts) + 1):
+        full = ".".join(parts[:count])
+        spec = None
+        with contextlib.suppress(ImportError, ValueError, AttributeError):
+            find = importlib.machinery.PathFinder.find_spec
+            spec = importlib.util.find_spec(full) if count == 1 else find(full, path)
+        if spec is None:
+            return
+        path = spec.submodule_search_locations
+        if spec.has_location and spec.origin is not None and not is_installed(spec.origin):
+            yield full, spec.origin
+        elif path is None or all(map(is_installed, path)):
+            yield parts[0], ""
+            return
+        if path is None:
+            return
+
+
+@functools.lru_cache(4096)
+def _compiled(file: str, changed: int) -> types.CodeType:
+    with open(file, "rb") as opened:
+        return compile(opened.read(), file, "exec", dont_inherit=True)
+
+
 def is_own(module: types.ModuleType) -> bool:
     """Whether a module is the user's: neither installed nor of Python, nor ours, nor compiled."""
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__":
         return True
     if isinstance(file, str):
-        return not file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)) and not _is_installed(file)
+        return not file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)) and not is_installed(file)
     folders = getattr(module, "__path__", None)
     if folders is not None:  # a namespace package
-        return not any(map(_is_installed, folders))
+        return not any(map(is_installed, folders))
     if "." in name:
         parent = sys.modules.get(name.rpartition(".")[0])
         return parent is not None and is_own(parent)
@@ -83,7 +154,8 @@ def is_own_code(obj: Any) -> bool:
 
 
 @functools.lru_cache(4096)
-def _is_installed(path: str) -> bool:
+def is_installed(path: str) -> bool:
+    """Whether a file is of Python, of a package, or of this one."""
     # The standard library (`sysconfig` would say the same, after 15 ms), what is installed, and we ourselves.
     folders = [os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages()]
     folders.append(os.path.dirname(os.path.dirname(__file__)))

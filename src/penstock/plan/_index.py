@@ -3,6 +3,7 @@
 An order is arithmetic. A keyed bijection maps a position to an index, and nothing is stored.
 """
 
+import hashlib
 import itertools
 import math
 import operator
@@ -116,8 +117,8 @@ class Select(_Choice):
     positions: Indices
 
     def settings(self) -> dict[str, Any]:
-        """The number of positions."""
-        return {"count": len(self.positions)}
+        """The number of positions, and which."""
+        return {"count": len(self.positions), "positions": mark_of(self.positions)}
 
     @cached_property
     def length(self) -> int:
@@ -132,6 +133,14 @@ class Select(_Choice):
         """The first chosen position where the input is clear; the list ascends."""
         clear = ask(self.source, int(self.positions[index]))
         return max(index + 1, int(np.searchsorted(self.positions, clear)))
+
+
+def mark_of(*lists: Indices) -> str:
+    """Eight hexadecimal digits that lists of positions are told apart by."""
+    digest = hashlib.blake2b(digest_size=4)
+    for each in lists:
+        digest.update(np.ascontiguousarray(each, "<i8").data)
+    return digest.hexdigest()
 
 
 def sliced(source: Node, name: str, text: str, start: int | None, stop: int | None, step: int | None) -> Slice:

@@ -5,6 +5,7 @@ slot of the batch. Each error names the element and the step.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,8 +121,9 @@ def _as_loose(leaf: ArraySpec, given: ArraySpec) -> ArraySpec:
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function, for people."""
     # A partial or a callable object has no name; the name of the wrapped function says most.
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__qualname__", type(inner).__qualname__)).rpartition("<locals>.")[2]
+    inner = function.func if isinstance(function, functools.partial) else function
+    name = getattr(inner, "__qualname__", None)
+    return (name if isinstance(name, str) else type(inner).__qualname__).rpartition("<locals>.")[2]
 
 
 @dataclass(frozen=True, eq=False)

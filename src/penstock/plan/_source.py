@@ -77,6 +77,11 @@ class Source(Openable, ABC):
         """
         return 0
 
+    @property
+    def local_files(self) -> Sequence[str]:
+        """The files of this machine that stay open while elements are read. A run notices when they are written to."""
+        return ()
+
     def with_cache_limit(self, nbytes: int) -> "Source":
         """Returns the same source with `kept_nbytes` of at most `nbytes`, or as small as possible.
 

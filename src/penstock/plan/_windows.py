@@ -11,6 +11,7 @@ import numpy as np
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import require_one_shape, stacked
+from penstock.plan._index import mark_of
 from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Overlap
 from penstock.plan._reader import Gather, Reader
 
@@ -40,8 +41,8 @@ class Windows(Node):
         return f"windows({', '.join([str(self.size), *changed, *(['groups=...'] if self.groups else [])])})"
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, and the number of groups."""
-        groups = None if self.groups is None else len(self.groups[0])
+        """The arguments, and the places of the groups."""
+        groups = None if self.groups is None else mark_of(*self.groups)
         return {"length": self.size, "shift": self.shift, "stride": self.stride, "groups": groups}
 
     @property

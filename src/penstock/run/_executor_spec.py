@@ -218,8 +218,6 @@ def choose(analysis: Analysis, executor: str, workers: int | Literal["auto"], ti
         TravelError: The user asked for processes, and the plan cannot travel.
     """
     if executor == "inline":
-        if workers not in ("auto", 1):
-            raise ArgumentError(f"executor='inline' has no workers, but workers={workers} was asked for.")
         analysis.learn()
         return ExecutorSpec("inline", 0, timeout_s)
     if executor == "processes" and not HAS_PROCESSES:

@@ -59,6 +59,8 @@ class LoaderOptions:
             if as_int(self.workers) == 0:
                 raise ArgumentError("workers=0 is below 1. Without workers, on the caller's thread: executor='inline'.")
             self._set("workers", _integer("workers", self.workers))
+            if self.executor == "inline" and self.workers != 1:
+                raise ArgumentError(f"executor='inline' has no workers, but workers={self.workers} was asked for.")
         self._set("prefetch", _integer("prefetch", self.prefetch))
         if self.memory_limit is not None:
             self._set("memory_limit", _integer("memory_limit", self.memory_limit, "bytes, such as 2 * 2**30"))

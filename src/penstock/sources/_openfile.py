@@ -173,6 +173,10 @@ class FilesSource(Source):
         return f"{self.files[number].name} record {record}"
 
     @property
+    def local_files(self) -> Sequence[str]:
+        return [file.url for file in self.files if file.is_local]
+
+    @property
     def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
         return any(not file.is_local for file in self.files)
 

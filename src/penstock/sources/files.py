@@ -56,6 +56,10 @@ class FileSource(Source):
             "the rows": (handle.offset, handle.shape, handle.dtype, handle.strides),
         }
 
+    @property
+    def local_files(self) -> Sequence[str]:
+        return (self.handle.path,)
+
     def unstacked(self) -> "FileSource | None":
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)

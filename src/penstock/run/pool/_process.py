@@ -73,7 +73,8 @@ class WorkerProcess:
         self.outbox: deque[tuple[bytes, Sequence[MemoryFile]]] = deque()
         """Messages for which there was no room."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.callback(self.socket.close)
             arguments = (number, os.getpid(), theirs.fileno(), *channels)
             script = (
                 f"import sys; sys.path[:] = {[path for path in sys.path if type(path) is str]!r}; "
@@ -86,6 +87,7 @@ class WorkerProcess:
                 env=_HEAP | os.environ | _thread_counts(thread_count),
                 start_new_session=True,  # Ctrl-C is for the parent
             )
+            on_error.pop_all()
         self.pid = self._process.pid
         self._own_peak_nbytes = 0
         self._inherited_nbytes = _peak_nbytes(os.getpid())
