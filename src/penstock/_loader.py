@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, TypeVar, TypeVarTuple, final
 
-from penstock.base._arguments import NoArray, as_int
+from penstock.base._arguments import NoArray
 from penstock.base._errors import (
     ArgumentError,
     ElementError,
@@ -23,12 +23,12 @@ from penstock.base._errors import (
 from penstock.base._tree import Tree
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._program import Position
-from penstock.lower._rewrite import prune_cached, with_cache_limit
+from penstock.lower._rewrite import batching_of, prune_cached, with_batches, with_cache_limit
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
 from penstock.plan._cautions import caution_batches
-from penstock.plan._node import POSITION_LIMIT, Node
-from penstock.plan._text import difference, identity, length_text, length_words, uncounted
+from penstock.plan._node import Node
+from penstock.plan._text import identity, length_text, length_words, uncounted
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
 from penstock.report._lanes import Lane
@@ -42,6 +42,7 @@ from penstock.run._lanes import steps_of
 from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions, RunOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
+from penstock.run._state import BATCH_LIMIT, Place, place_of_state, state_of
 from penstock.run._subpipeline import SubPipeline
 
 _log = logging.getLogger("penstock")
@@ -49,9 +50,6 @@ _log = logging.getLogger("penstock")
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-STATE_VERSION = 1
-BATCH_LIMIT = 1 << 40
-"""More than the batches of any epoch of unknown length."""
 CURSOR_COUNT = 64
 """The number of positions whose cursors are kept."""
 CLOSE_WAIT_S = 5.0
@@ -98,21 +96,10 @@ class Loader(NoArray):
         self._has_random_access = node.access == "random"
         self._options = options
         self._same_epoch = same_epoch
-        analysis = lower(node, options.on_error, prunes=options.executor == "auto")
         self._quarantine = quarantine
-        if quarantine is None and options.on_error != "raise":
-            self._quarantine = options.make_quarantine(node, analysis)
-        self._set_up(analysis)
-        share = self._budget.source_share(options.memory_limit, self._setup.process_count)
-        if share < 1 and (less := with_cache_limit(analysis.plan, share)) is not analysis.plan:
-            self._setup.close()
-            self._set_up(analyse(less))
-        self._overhead_nbytes = overhead_nbytes(self._setup.process_count)
-        try:
-            self._budget.require(options.memory_limit, self._setup.process_count)
-        except BaseException:
-            self._setup.close()
-            raise
+        self._set_up(node)
+        self._batch_count = self._program.batch_count
+        self._length = self._node.length
         self._files = FileWatch(node)
         self._delivery: DeliveryBase | None = None
         self._must_restart = False
@@ -130,6 +117,10 @@ class Loader(NoArray):
         """The position after the batches that were handed out."""
         self._consumed: dict[Position, int] = {}
         self._resumes = True
+        self._cut: tuple[int, int] | None = None
+        """The epoch that a state cut, and the elements before the cut."""
+        self._runs_from = 0
+        """The cut of what is set up."""
         self._is_compared = False
         """Whether the ranks agree on what they deliver from here on."""
         self._worked_at: Position | None = None  # for `get_state`, set by an adapter whose user reads ahead
@@ -146,11 +137,27 @@ class Loader(NoArray):
     def _identity(self) -> str:
         return identity(self._written)
 
-    def _set_up(self, analysis: Analysis) -> None:
+    def _set_up(self, written: Node) -> None:
+        """Prepares a plan to run; if that fails, nothing changes."""
+        options = self._options
+        analysis = lower(written, options.on_error, prunes=options.executor == "auto")
+        if self._quarantine is None and options.on_error != "raise":
+            self._quarantine = options.make_quarantine(self._written, analysis)
         setup = self._make_setup(analysis)
+        share = setup.budget.source_share(options.memory_limit, setup.process_count)
+        if share < 1 and (less := with_cache_limit(analysis.plan, share)) is not analysis.plan:
+            setup.close()
+            analysis = analyse(less)
+            setup = self._make_setup(analysis)
+        try:
+            setup.budget.require(options.memory_limit, setup.process_count)
+        except BaseException:
+            setup.close()
+            raise
         # Attributes only: Ctrl-C does not strike between these lines.
         self._setup, self._program, self._budget = setup, setup.program, setup.budget
         self._analysis, self._node = analysis, analysis.plan
+        self._overhead_nbytes = overhead_nbytes(setup.process_count)
 
     def _make_setup(self, analysis: Analysis) -> SubPipeline:
         options = self._options
@@ -176,6 +183,9 @@ class Loader(NoArray):
     def _begin(self) -> "_Epoch":
         self._settle()
         self._at = self._start()
+        if self._cut is not None and (self._at[0] != self._cut[0] or not (self._at[1] or self._resumes)):
+            self._cut = None  # a new epoch, which is whole
+            self._run_from(0)
         self._compare_ranks()
         self._files.look(self._at[0])
         self._worked_at = None
@@ -199,20 +209,20 @@ class Loader(NoArray):
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        if self._program.batch_count is None:
-            length = self._node.length
+        if self._batch_count is None:
+            length = self._length
             cure = "Use take(n) for a part."
             if self._options.on_error == "skip":
                 cure = "on_error='skip' leaves out an unknown number of elements; 'replace' keeps the length."
             elif length is None:
                 cure = uncounted(self._node)
             raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
-        return self._program.batch_count
+        return self._batch_count
 
     @property
     def length(self) -> int | float | None:
         """The number of batches in an epoch: an int, `math.inf`, or None if it is unknown."""
-        return self._node.length
+        return self._length
 
     @property
     def element_spec(self) -> Tree:
@@ -230,65 +240,69 @@ class Loader(NoArray):
         """Returns the position as JSON of less than 500 bytes: the same for any executor and worker count.
 
         A `filter` of a dataset with random access adds its place in that dataset, as `cursor`. So does a generator
-        object with a `get_state()`.
+        object with a `get_state()`. With random access and `batch()` last, it has the size of a global batch.
 
         The position is that after the batches that were handed out. Save it beside the model's weights.
         """
         epoch, position = at = self._worked_at or self._at
-        state = {"version": STATE_VERSION, "plan": self._identity, "epoch": epoch, "position": position}
-        if (consumed := self._consumed.get(at, -1)) >= 0:
-            state["cursor"] = [consumed]
-        return state
+        cut = self._cut[1] if self._cut is not None and self._cut[0] == epoch else 0
+        return state_of(self._written, self._identity, Place(epoch, position, cut, self._consumed.get(at, -1)))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Makes the next iteration the rest of a saved epoch, exactly; nothing is read to get there.
+
+        The number of shards may be another one. So may the size of the batches, if the dataset has random access and
+        nothing but `map` follows `batch`: that epoch then goes on behind the last element that was delivered.
 
         Raises:
             StateError: The state has another version, another plan (the message names the step that differs), or a
                 position that this dataset does not have.
         """
-        at = self._checked(state)
-        self._exclusively(self._resume, at, int(state.get("cursor", [-1])[0]))
+        place = place_of_state(state, self._written, self._identity)
+        if place.cut and (batching_of(self._written) is None or self._node.access == "stream"):
+            raise StateError(
+                "The state continues an epoch with another batch size, which needs random access, and batch() last "
+                "but for map(). on_error='skip' makes a dataset a stream; 'replace' does not."
+            )
+        self._require_same_batches(place.position, has_cursor="cursor" in state)
+        count = self._count_from(place.cut)
+        if count is None and place.position >= BATCH_LIMIT:
+            raise StateError(f"position={place.position} is no number of batches that anybody reads.")
+        if count is not None and (place.position or place.cut) and place.position >= count:
+            raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
+        self._exclusively(self._resume, place)
 
-    def _resume(self, at: Position, consumed: int) -> None:
+    def _count_from(self, cut: int) -> int | None:
+        """The number of batches of an epoch that is cut after some elements; None if that is unknown."""
+        length = with_batches(self._written, cut).length if cut else self._batch_count
+        return length if isinstance(length, int) else None
+
+    def _resume(self, place: Place) -> None:
+        self._run_from(place.cut)
         self._iterator_count += 1
         self._consumed.clear()
-        if consumed >= 0:
-            self._note_consumed(at, consumed)
+        at = place.epoch, place.position
+        if place.consumed >= 0:
+            self._note_consumed(at, place.consumed)
+        self._cut = (place.epoch, place.cut) if place.cut else None
         self._at, self._resumes, self._is_compared = at, True, False
         self._worked_at = None
 
-    def _checked(self, state: dict[str, Any]) -> tuple[int, int]:
-        if not isinstance(state, dict) or set(state) - {"cursor"} != {"version", "plan", "epoch", "position"}:
-            raise StateError(
-                f"Not a loader's state: {state!r:.200}. It is what get_state() returned: a dict with version, plan, "
-                "epoch and position."
-            )
-        if state["version"] != STATE_VERSION:
-            raise StateError(
-                f"The state has version {state['version']!r}, this penstock reads version {STATE_VERSION}."
-            )
-        if state["plan"] != self._identity:
-            raise StateError(
-                f"The state is of another dataset: {difference(str(state['plan']), self._identity)}. "
-                "Build the dataset as it was when the state was saved."
-            )
-        epoch, position = as_int(state["epoch"]), as_int(state["position"])
-        if epoch is None or position is None or not (0 <= epoch < POSITION_LIMIT and 0 <= position < POSITION_LIMIT):
-            raise StateError(
-                f"epoch={state['epoch']!r} and position={state['position']!r} must be integers from 0 to 2**62 - 1."
-            )
-        cursor = state.get("cursor", [0])
-        consumed = as_int(cursor[0]) if isinstance(cursor, list) and len(cursor) == 1 else None
-        if consumed is None or not 0 <= consumed < POSITION_LIMIT:
-            raise StateError(f"cursor={cursor!r} must be a list of one integer from 0 to 2**62 - 1.")
-        self._require_same_batches(position, has_cursor="cursor" in state)
-        count = self._program.batch_count
-        if count is None and position >= BATCH_LIMIT:
-            raise StateError(f"position={position} is no number of batches that anybody reads.")
-        if count is not None and position and position >= count:
-            raise StateError(f"position={position} is beyond the {count} batches of an epoch.")
-        return epoch, position
+    def _run_from(self, cut: int) -> None:
+        """Has epochs begin behind some elements."""
+        if cut != self._runs_from:
+            self._restart(cut)
+            self._counters, self._started_at, self._cpus = Counters(), 0.0, None
+
+    def _restart(self, cut: int) -> None:
+        """Stops the workers, and prepares others for epochs that begin behind some elements."""
+        old, delivery = self._setup, self._delivery
+        self._set_up(with_batches(self._written, cut) if cut else self._written)
+        self._delivery, self._runs_from = None, cut
+        if delivery is None:
+            old.close()
+        else:
+            delivery.close(CLOSE_WAIT_S)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
         """Refuses a position of a run with `on_error="skip"` in a run without it, and the reverse.
@@ -405,7 +419,7 @@ class Loader(NoArray):
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
-        return f"<penstock.Loader of {length_text(self._node.length)}, {self._setup.executor.executor}, {state}>"
+        return f"<penstock.Loader of {length_text(self._length)}, {self._setup.executor.executor}, {state}>"
 
     # Lifetime.
 
@@ -438,11 +452,8 @@ class Loader(NoArray):
         Threads are faster then. Counts start again, because they would mix two ways of running.
         """
         if self._must_restart and not self._is_closed:
-            failed, self._must_restart = self._delivery, False
-            self._delivery = None
-            self._set_up(self._analysis)
-            if failed is not None:
-                failed.close(CLOSE_WAIT_S)
+            self._must_restart = False
+            self._restart(self._runs_from)
         old = self._setup
         if self._is_closed or self._options.executor != "auto" or old.busiest.executor == "threads":
             return

@@ -4,6 +4,7 @@
 - `with_parts` lets sources read parts of elements alone.
 - `prune_cached` drops the inputs of complete caches.
 - `with_cache_limit` makes sources keep less.
+- `with_batches` makes other batches of the same elements.
 """
 
 import math
@@ -21,7 +22,8 @@ from penstock.plan._batch import Batching, Parts, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Zip
-from penstock.plan._index import Shuffle, Slice
+from penstock.plan._index import Shuffle, Slice, sliced
+from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
@@ -209,3 +211,28 @@ def with_cache_limit(plan: Node, share: float) -> Node:
         return node if data is node.data else replace(node, data=data)
 
     return rewritten(plan, change)
+
+
+def batching_of(plan: Node) -> Batching | None:
+    """The step that makes the batches of a plan with random access; None if other steps depend on its size.
+
+    Functions of whole batches may follow it, but no random ones: these draw by the number of the batch.
+    """
+    while isinstance(plan, Cast) or (isinstance(plan, Map) and plan.seed is None and plan.verdict is None):
+        plan = plan.source
+    return plan if isinstance(plan, Batching) and plan.access == "random" else None
+
+
+def with_batches(plan: Node, start: int = 0, size: int | None = None) -> Node:
+    """The same plan, with other batches of its elements; `batching_of` must find the step that makes them.
+
+    Args:
+        plan: The plan.
+        start: The elements before the first batch.
+        size: The elements of a batch; None for as many as now.
+    """
+    if isinstance(plan, Batching):
+        source = sliced(plan.source, "skip", str(start), start, None, None) if start else plan.source
+        return over(plan, (source,), size=size or plan.size)
+    changes = {"memo": Memo()} if isinstance(plan, Map) else {}  # what it found out about the other batches
+    return over(plan, (with_batches(plan.inputs[0], start, size),), **changes)
