@@ -18,7 +18,7 @@ SHELL := bash
 # With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
-.PHONY: demo test test-fast test-framework test-keras test-faults test-limits check check-native sanitize dist format
+.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-limits check check-native sanitize dist format
 .PHONY: bench clean
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
@@ -32,11 +32,12 @@ STAMP := $(VENV)/.installed
 BENCH ?= $(sort $(wildcard benchmarks/[!_]*.py))
 ARGS ?=
 
-# Every test belongs to exactly one of the five sets; a set without tests is an error.
+# Every test belongs to exactly one of the six sets; a set without tests is an error.
 FAST := not framework and not limits and not faults and not slow
 FRAMEWORK := framework and not keras and not limits
 KERAS := keras and not limits
-FAULTS := (faults or slow) and not framework and not limits
+FAULTS := (faults or slow) and not framework and not limits and not cluster
+CLUSTER := cluster
 LIMITS := limits
 # Two processes run the tests of a set. Each checks for leftovers. If a test hangs, its process prints all stacks and
 # fails, and a new one continues. ARGS=-n0 uses a single process.
@@ -45,7 +46,7 @@ PARALLEL := --numprocesses=2 --dist=worksteal
 demo: $(STAMP)-demo
 	$(VENV)/bin/penstock demo $(ARGS)
 
-test: test-fast test-framework test-keras test-faults test-limits
+test: test-fast test-framework test-keras test-faults test-cluster test-limits
 
 test-fast: $(STAMP)-core
 	$(PY) -m pytest $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
@@ -62,6 +63,10 @@ test-keras: $(STAMP)-frameworks
 
 test-faults: $(STAMP)-core
 	$(PY) -m pytest $(PARALLEL) -m "$(FAULTS)" $(ARGS)
+
+# One process, because they share a cluster.
+test-cluster: $(STAMP)-cluster
+	$(PY) -m pytest -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)
 
 # One after the other, because these measure.
 test-limits: $(STAMP)-frameworks
@@ -143,6 +148,11 @@ $(STAMP)-demo: $(STAMP)-venv pyproject.toml
 $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
 	$(PIP_INSTALL) -e '.[demo,hdf5,image,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
+	touch $@
+
+$(STAMP)-cluster: $(STAMP)-core pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e '.[ray]' --group test
 	touch $@
 
 $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml

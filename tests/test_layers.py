@@ -72,6 +72,7 @@ DEFERRED = {
     ("_images", "image"),
     ("_images", "sources"),
     ("_records", "sources"),
+    ("run", "run"),
     ("__init__", "image"),
     ("cli", "demos"),
     ("commands", "sources"),
@@ -94,6 +95,7 @@ OPTIONAL = {
     "cv2": ("image/",),
     "matplotlib": ("report/", "demos/"),
     "skimage": ("demos/",),
+    "ray": ("run/executors/_ray.py", "run/executors/_ray_fleet.py"),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }

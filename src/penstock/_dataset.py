@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, overload
 
@@ -871,7 +871,7 @@ class Dataset(NoArray):
 
     def loader(
         self,
-        executor: Literal["auto", "inline", "threads", "processes"] = "auto",
+        executor: Literal["auto", "inline", "threads", "processes", "ray"] = "auto",
         workers: int | Literal["auto"] = "auto",
         prefetch: int = 4,
         memory_limit: int | None = None,
@@ -880,6 +880,7 @@ class Dataset(NoArray):
         shard: Shard = None,
         max_errors: int | float | None = None,
         quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl",
+        ray_options: Mapping[str, Any] | None = None,
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
@@ -889,10 +890,12 @@ class Dataset(NoArray):
             executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
                 functions that release the GIL. `"inline"` runs without workers, on the caller's thread. `"auto"` takes
                 processes if the plan has a function that can travel to another process, else threads. Once `cache`
-                holds all results of those functions, `"auto"` goes on with threads.
+                holds all results of those functions, `"auto"` goes on with threads. `"ray"` runs worker processes on
+                each node of a Ray cluster, and needs `penstock[ray]`; see the page "Decode on a Ray cluster".
             workers: Number of threads or processes. `"auto"` is the number of CPUs that this process may use, and at
                 least eight threads if they wait for a server. Loaders of one process share one pool of worker
-                processes, as large as the largest request.
+                processes, as large as the largest request. On Ray it is the number for each node, and `"auto"` takes
+                the CPUs that are free there.
             prefetch: Batches that are ready or being filled while you work on one. There are `prefetch + 2`
                 slots.
             memory_limit: Limit in bytes for `projected_nbytes`. With worker processes, the overhead counts too: 48 MiB,
@@ -916,6 +919,8 @@ class Dataset(NoArray):
                 counts alone. None for any number.
             quarantine: File to which each failed element is appended, as one line of JSON: its origin (file, index),
                 epoch, step, exception and traceback. `replay` runs them again. The file is made at the first failure.
+            ray_options: For `"ray"`: options of Ray's actors, for the agent on each node: `num_cpus`, `resources`,
+                `label_selector`, `runtime_env`. A node without these resources or labels gets no agent.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
@@ -935,7 +940,16 @@ class Dataset(NoArray):
         return Loader(
             self._node,
             LoaderOptions(
-                executor, workers, prefetch, memory_limit, timeout_s, on_error, share, max_errors, quarantine
+                executor,
+                workers,
+                prefetch,
+                memory_limit,
+                timeout_s,
+                on_error,
+                share,
+                max_errors,
+                quarantine,
+                ray_options,
             ),
         )
 

@@ -171,6 +171,7 @@ class Loader(NoArray):
                 (options.shard[0], options.shard[1]),
                 same_epoch=self._same_epoch,
                 quarantine=self._quarantine,
+                ray_options=options.ray_options,
             ),
         )
 

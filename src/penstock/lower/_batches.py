@@ -107,24 +107,32 @@ class BatchProgram(Program[R]):
 
     def take_rows(self, unit: Unit, out: Rows, *, is_shared: bool) -> list[Any]:
         """Returns the rows of a unit: an entry for each leaf, then the extents of leaves of varying length."""
-        rows = self._slot_rows(unit)
-        leaves = zip(out.arrays, self.spec.leaves, strict=True)
-        taken = [None if is_shared and leaf.is_bounded else array[rows] for array, leaf in leaves]
-        return taken if is_shared else [*taken, *(None if extent is None else int(extent[0]) for extent in out.extents)]
+        return taken_from(self.spec, out, self.slot_rows(unit), is_shared=is_shared)
 
     def put_rows(self, unit: Unit, out: Rows, rows: Sequence[Any]) -> None:
         """Writes into a slot what `take_rows` returned in another process."""
-        place = self._slot_rows(unit)
-        for array, value in zip(out.arrays, rows, strict=False):
-            if value is not None:
-                array[place] = value
-        for extent, size in zip(out.extents, rows[len(out.arrays) :], strict=False):
-            if extent is not None:
-                extent[0] = size
+        put_into(out, self.slot_rows(unit), rows)
 
-    def _slot_rows(self, unit: Unit) -> Any:
-        """Returns the index of a unit's rows in the arrays of its slot."""
+    def slot_rows(self, unit: Unit) -> Any:
+        """Returns the index of a unit's rows in the arrays of its slot: `(0, slice)`, or 0 for all."""
         return 0
+
+
+def taken_from(spec: Spec, out: Rows, place: Any, *, is_shared: bool = False) -> list[Any]:
+    """Returns rows of a slot, see `BatchProgram.take_rows`. `place` is that of `slot_rows`."""
+    leaves = zip(out.arrays, spec.leaves, strict=True)
+    taken = [None if is_shared and leaf.is_bounded else array[place] for array, leaf in leaves]
+    return taken if is_shared else [*taken, *(None if extent is None else int(extent[0]) for extent in out.extents)]
+
+
+def put_into(out: Rows, place: Any, rows: Sequence[Any]) -> None:
+    """Writes what `taken_from` returned into a slot. `place` is that of `slot_rows`."""
+    for array, value in zip(out.arrays, rows, strict=False):
+        if value is not None:
+            array[place] = value
+    for extent, size in zip(out.extents, rows[len(out.arrays) :], strict=False):
+        if extent is not None:
+            extent[0] = size
 
 
 @final
@@ -384,7 +392,8 @@ class ParallelProgram(BatchProgram[Reader]):
         made_of = origins(self.node, unit.epoch, unit.index, slice(unit.start, unit.stop))
         return f"{batch}, elements {unit.start} to {unit.stop - 1} of it{made_of}"
 
-    def _slot_rows(self, unit: Unit) -> Any:
+    def slot_rows(self, unit: Unit) -> Any:
+        """Returns the index of a unit's rows in the arrays of its slot: `(0, slice)`, or 0 for all."""
         rows = self.row_count(unit.epoch, unit.index, unit.length)
         if rows is None:
             return 0

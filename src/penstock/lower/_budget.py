@@ -17,6 +17,7 @@ def budget(
     shared_nbytes: int = 0,
     spans_nbytes: int = 0,
     source_nbytes: int = 0,
+    is_sent: bool = False,
 ) -> Budget:
     """Adds up the memory of a loader.
 
@@ -29,6 +30,7 @@ def budget(
         shared_nbytes: See `Budget`.
         spans_nbytes: See `Budget`.
         source_nbytes: See `Budget`.
+        is_sent: Whether batches come from other machines. Then as many may be on their way as there are slots.
     """
     node = analysis.plan
     scratch = analysis.scratch_nbytes if scratch_nbytes is None else scratch_nbytes
@@ -44,5 +46,6 @@ def budget(
         source_nbytes=source_nbytes,
         spans_nbytes=spans_nbytes,
         last_step=node.label,
+        store_nbytes=slot_count * SlotLayout(spec).nbytes if is_sent else 0,
         spec=str(spec),
     )

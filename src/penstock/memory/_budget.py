@@ -43,6 +43,8 @@ class Budget:
     """For a stream: elements that wait for the workers, and memory of the steps that one worker runs."""
     last_step: str
     spec: str
+    store_nbytes: int = 0
+    """Rows from other machines, between their arrival and the copy into a slot."""
 
     @property
     def ring_nbytes(self) -> int:
@@ -53,7 +55,7 @@ class Budget:
     def projected_nbytes(self) -> int:
         """The sum."""
         rest = self.scratch_nbytes + self.order_nbytes + self.shared_nbytes + self.kept_nbytes + self.spans_nbytes
-        return self.ring_nbytes + rest + self.source_nbytes
+        return self.ring_nbytes + rest + self.source_nbytes + self.store_nbytes
 
     def source_share(self, limit: int | None, process_count: int = 0) -> float:
         """The part of `source_nbytes` that a limit leaves to the sources; 1 for all of it, or without sources."""
@@ -87,6 +89,7 @@ class Budget:
             waiting: self.spans_nbytes,
             "a cache in memory": self.kept_nbytes,
             decoded: self.source_nbytes,
+            "rows from other machines on their way into the ring": self.store_nbytes,
             f"what {processes} take{'s' if process_count == 1 else ''}": overhead,
         }
         largest = max(items, key=lambda name: items[name])
@@ -94,7 +97,8 @@ class Budget:
             largest, items[blocks] = blocks, self.order_nbytes
         prefetch = ""
         if self.slot_nbytes:  # elements of any size are in no slot
-            fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes) // self.slot_nbytes - 2
+            each = self.slot_nbytes * (2 if self.store_nbytes else 1)
+            fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes + self.store_nbytes) // each - 2
             prefetch = f", or a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
         cures = {
             blocks: "They are as large for any number of elements: raise the limit",

@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
@@ -46,12 +46,21 @@ class ExecutorSpec:
         timeout_s: How long a worker may make no progress.
         note: A remark about the choice, for the report.
         is_alone: Whether its worker process belongs to no pool.
+        ray_options: The user's options for agents on Ray.
     """
 
     def __init__(
-        self, executor: str, worker_count: int, timeout_s: float, note: str = "", *, is_alone: bool = False
+        self,
+        executor: str,
+        worker_count: int,
+        timeout_s: float,
+        note: str = "",
+        *,
+        is_alone: bool = False,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.executor = executor
+        self.ray_options = ray_options or {}
         self.worker_count = worker_count
         self.note = note
         self.is_alone = is_alone
@@ -59,6 +68,11 @@ class ExecutorSpec:
         self.timeout_s = timeout_s
         self._payload: PlanPayload | None = None
         self._client: PoolClient | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its workers are on other machines, and finished batches come from there."""
+        return EXECUTORS[self.executor].connect is not None
 
     @property
     def shared_nbytes(self) -> int:
@@ -80,7 +94,9 @@ class ExecutorSpec:
             TravelError: The plan cannot go to another process.
             PenstockError: The error of a function, or the end of its workers.
         """
-        if self.executor != "processes" or analysis.is_learnt:
+        if not HAS_PROCESSES:
+            analysis.learn()
+        if not EXECUTORS[self.executor].travels or analysis.is_learnt:
             return
         node = analysis.plan
         payload, answer = pack(node, node), _Answer(node)
@@ -97,7 +113,7 @@ class ExecutorSpec:
         Raises:
             TravelError: It cannot travel.
         """
-        if self.executor != "processes":
+        if not EXECUTORS[self.executor].travels:
             return
         self._payload = pack(program.node, program)
         while self._learns_held(self._payload.unseen):
@@ -118,6 +134,10 @@ class ExecutorSpec:
                 cache.spec  # noqa: B018  # known from now on
         return any(cache.known_spec for cache in caches)
 
+    def require(self, nbytes: int) -> None:
+        """Refuses to start, if finished batches and the program take more memory of a cluster than there is."""
+        EXECUTORS[self.executor].require(self, nbytes + self.shared_nbytes)
+
     def make_executor(self, client: Client) -> Executor:
         """Makes the executor and starts its workers."""
         return EXECUTORS[self.executor].make(client, self)
@@ -134,8 +154,13 @@ class ExecutorSpec:
         assert self._client is not None
         return self._client
 
+    @property
+    def _local_count(self) -> int:
+        """Worker processes of this machine. On a cluster, one finds specs."""
+        return self.worker_count if self.executor == "processes" else 1
+
     def _join(self) -> None:
-        client = join_alone(self.events) if self.is_alone else join(self.worker_count, self.events)
+        client = join_alone(self.events) if self.is_alone else join(self._local_count, self.events)
         weakref.finalize(self, client.leave).atexit = False
         self._client = client
 
@@ -200,7 +225,13 @@ class _Answer:
         return ()
 
 
-def choose(analysis: Analysis, executor: str, workers: int | Literal["auto"], timeout_s: float) -> ExecutorSpec:
+def choose(
+    analysis: Analysis,
+    executor: str,
+    workers: int | Literal["auto"],
+    timeout_s: float,
+    ray_options: Mapping[str, Any] | None = None,
+) -> ExecutorSpec:
     """Chooses how to run a plan, and finds the specs of its functions.
 
     `auto` means processes if a user's function may hold the GIL, and threads if such a function cannot travel to
@@ -212,6 +243,7 @@ def choose(analysis: Analysis, executor: str, workers: int | Literal["auto"], ti
         executor: The user's option.
         workers: The user's option.
         timeout_s: How long a worker may make no progress.
+        ray_options: The user's option.
 
     Raises:
         ArgumentError: The executor cannot run this plan, or takes no workers.
@@ -226,8 +258,18 @@ def choose(analysis: Analysis, executor: str, workers: int | Literal["auto"], ti
         )
     count = usable_cpu_count() if workers == "auto" else workers
     note = ""
+    kind = EXECUTORS.get(executor, EXECUTORS["processes"])
+    if kind.connect is not None:
+        kind.connect()
+        if not analysis.reads_spans:
+            spec = ExecutorSpec(executor, 0 if workers == "auto" else workers, timeout_s, ray_options=ray_options)
+            spec.learn(analysis)
+            spec.leave()
+            return spec
+        note = "The steps after a stream run on this machine, because its elements lie in memory here."
+        executor = "processes" if HAS_PROCESSES else "threads"
     if executor == "processes" or (executor == "auto" and HAS_PROCESSES and analysis.wants_processes):
-        spec = ExecutorSpec("processes", count, timeout_s)
+        spec = ExecutorSpec("processes", count, timeout_s, note)
         try:
             spec.learn(analysis)
             if executor == "auto":

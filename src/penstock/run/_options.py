@@ -2,8 +2,9 @@
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from penstock.base._arguments import as_float, as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
@@ -34,6 +35,8 @@ class RunOptions(NamedTuple):
     """The plan is a stage of a feed."""
     quarantine: Quarantine | None = None
     """Takes elements that were set aside, if the plan has guards."""
+    ray_options: Mapping[str, Any] | None = None
+    """The user's options for agents on Ray."""
 
 
 @final
@@ -41,7 +44,7 @@ class RunOptions(NamedTuple):
 class LoaderOptions:
     """How a dataset is run. See `Dataset.loader` for each."""
 
-    executor: Literal["auto", "inline", "threads", "processes"] = "auto"
+    executor: Literal["auto", "inline", "threads", "processes", "ray"] = "auto"
     workers: int | Literal["auto"] = "auto"
     prefetch: int = 4
     memory_limit: int | None = None
@@ -50,6 +53,7 @@ class LoaderOptions:
     shard: tuple[int, int] = (0, 1)
     max_errors: int | float | None = None
     quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
+    ray_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", *EXECUTORS):
@@ -81,6 +85,12 @@ class LoaderOptions:
             raise ArgumentError(
                 f"on_error='skip' leaves out what fails, and {self.shard[1]} ranks may fail differently: each would "
                 "get other batches, and another number of them. Use on_error='replace' in all ranks, which keeps both."
+            )
+        if self.ray_options is not None and self.executor != "ray":
+            raise ArgumentError(f"ray_options= is for executor='ray', and this is executor={self.executor!r}.")
+        if not isinstance(self.ray_options, Mapping | None):
+            raise ArgumentTypeError(
+                f"ray_options={self.ray_options!r} is no dict of options of Ray's actors, such as {{'num_cpus': 4}}."
             )
 
     def _set(self, name: str, value: object) -> None:

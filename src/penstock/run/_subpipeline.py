@@ -7,7 +7,7 @@ wait, an error, the deadline, or `request_stop`, which stages get with the feed.
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, final
 
@@ -60,7 +60,7 @@ class SubPipeline:
                 self._set_up(analysis, None)
             else:
                 for each in random_parts(analysis.plan):  # functions may crash, so worker processes run them
-                    self._probes.append(choose(each, options.executor, options.workers, options.timeout_s))
+                    self._probes.append(choose(each, *_chosen(options)))
                 analysis.learn()
                 parts = divide(analysis.plan)
                 self.gives_cursor = parts.gives_cursor
@@ -88,7 +88,7 @@ class SubPipeline:
 
     def _set_up(self, analysis: Analysis, parts: StreamParts | None) -> None:
         options = self._options
-        self.executor = choose(analysis, options.executor, options.workers, options.timeout_s)
+        self.executor = choose(analysis, *_chosen(options))
         self._executors.append(self.executor)
         if parts is not None:
             self._set_up_feed(parts)
@@ -116,8 +116,10 @@ class SubPipeline:
             worker_count=self.executor.worker_count,
             shared_nbytes=self.executor.shared_nbytes,
             spans_nbytes=feed_nbytes,
+            is_sent=self.executor.is_remote,
             source_nbytes=max(1, process_count) * analysis.source_nbytes() + source_nbytes,
         )
+        self.executor.require(self.budget.store_nbytes)
 
     def _set_up_feed(self, parts: StreamParts) -> None:
         options = self._options
@@ -232,6 +234,11 @@ class SubPipeline:
         """Frees what was opened, if nothing was started."""
         self.leave()
         self.program.sources.close()
+
+
+def _chosen(options: RunOptions) -> tuple[str, Any, float, Mapping[str, Any] | None]:
+    """The options that `choose` takes."""
+    return options.executor, options.workers, options.timeout_s, options.ray_options
 
 
 @final

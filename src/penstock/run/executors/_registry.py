@@ -1,12 +1,12 @@
 """The executors, by the names that users pass as `executor=`.
 
-Each name stands here once. The check of options, the choice of an executor and messages read it. An executor of another
-package is an entry more: `EXECUTORS["ray"] = ExecutorKind(make_ray)`.
+Each name stands here once. The check of options, the choice of an executor and messages read it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from types import ModuleType
+from typing import Any, Final, Protocol, final
 
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._inline import InlineExecutor
@@ -20,6 +20,8 @@ class ExecutorRequest(Protocol):
     """The values from which an executor is made."""
 
     worker_count: int
+    """0 where each node of a cluster decides."""
+    ray_options: Mapping[str, Any]
     timeout_s: float
     """How long a worker may stand still."""
     events: list[str]
@@ -40,14 +42,40 @@ class ExecutorKind:
     make: Callable[[Client, ExecutorRequest], Executor]
     has_workers: bool = True
     reads_spans: bool = True
-    """Whether units can read the elements of a stream, which lie in memory of this machine. Else threads run them."""
+    """Whether units can read the elements of a stream, which lie in memory of this machine. Else worker processes of
+    this machine run them."""
+    travels: bool = False
+    """Whether the program is pickled."""
+    connect: Callable[[], object] | None = None
+    """For an executor on other machines: connects to them, or raises."""
+    require: Callable[[ExecutorRequest, int], None] = lambda request, nbytes: None
+    """For the same: refuses options, and bytes that the memory between the machines cannot hold."""
+
+
+def _ray() -> ModuleType:
+    """Imports Ray."""
+    try:
+        from penstock.run.executors import _ray
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "executor='ray' needs Ray: pip install 'penstock[ray]', on each node.", name=error.name
+        ) from error
+    return _ray
 
 
 EXECUTORS: Final = {
     "inline": ExecutorKind(lambda client, _: InlineExecutor(client), has_workers=False),
     "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count)),
     "processes": ExecutorKind(
-        lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s)
+        lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s),
+        travels=True,
+    ),
+    "ray": ExecutorKind(
+        lambda client, to: _ray().RayExecutor(client, to),
+        reads_spans=False,
+        travels=True,
+        connect=lambda: _ray().connect(),
+        require=lambda to, nbytes: _ray().require(to, nbytes),
     ),
 }
 

@@ -46,7 +46,6 @@ from penstock.run.executors._executor import start_thread
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
-from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, Pipe, TaskQueue
 from penstock.run.pool._tasks import Job, Notes, PoolTask, Receiver
 from penstock.run.pool._worker import Closing, Message
@@ -287,7 +286,9 @@ class Pool:
                 content, failures = message.payload
                 is_error = message.kind == "error"
                 result = (
-                    UnitResult(load_error(content), (), failures) if is_error else UnitResult(None, content, failures)
+                    UnitResult(job.task.load_error(content), (), failures)
+                    if is_error
+                    else UnitResult(None, content, failures)
                 )
             self._settle(job, result)
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 from penstock.lower._program import Unit, UnitResult
@@ -12,6 +12,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._shared import Place, SharedFile
 from penstock.memory._slot import own_header
 from penstock.run.pool._payload import PlanPayload
+from penstock.run.pool._remote_error import load_error
 from penstock.run.pool._worker import Opening, current_directory
 
 _log = logging.getLogger("penstock")
@@ -79,6 +80,8 @@ class PoolTask:
         self.unfinished_count = 0
         self.closed_at = 0.0
         """When it was given up; 0 before."""
+        self.load_error: Callable[[bytes], BaseException] = load_error
+        """Makes the error of a worker again."""
         self.header = own_header() if ring is None else ring.header
         self.files = tuple(each.file for each in (ring, spans) if each is not None and each.file is not None)
         """Memory that workers map: of the ring, then of the spans."""

@@ -1,0 +1,110 @@
+"""What a fleet of agents on Ray works on. Everything here belongs to the thread of the fleet; see `_ray_fleet.py`."""
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+from penstock.lower._batches import BatchProgram
+from penstock.lower._program import Unit
+from penstock.memory._ring import Ring
+from penstock.run.executors._executor import Client
+from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Opening
+from penstock.run.pool._tasks import Notes
+
+numbers: Final = itertools.count(1)
+
+
+@final
+class Task:
+    """A program that agents run units of. Holds nothing of the user's."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        payload: Any,
+        client: "weakref.ref[Client]",
+        program: BatchProgram[Any],
+        ring: Ring,
+        notes: Notes,
+    ) -> None:
+        self.opening = opening
+        self.payload = payload
+        """A reference. While it lives, the object store keeps the plan for agents that come later."""
+        self.client = client
+        self.program = weakref.ref(program)
+        self.ring = weakref.ref(ring)
+        self.notes = notes
+        self.waiting: deque[Job] = deque()
+        """Units for the next shares, in order."""
+
+
+@final
+class Job:
+    """A unit on its way."""
+
+    __slots__ = ("death_count", "unit")
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.death_count = 0
+
+
+@final
+class Share:
+    """Neighbouring units of a batch that an agent has."""
+
+    def __init__(self, task: Task, jobs: list[Job], place: Any) -> None:
+        self.task = task
+        self.jobs = jobs
+        self.place = place
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether an agent was lost with it."""
+        return self.jobs[0].death_count > 0
+
+    def rows_of(self, unit: Unit, rows: Sequence[Any]) -> Sequence[Any]:
+        """Returns the rows of one unit among those of the share."""
+        if self.place == 0:
+            return rows
+        first, leaf_count = unit.start - self.jobs[0].unit.start, len(self.task.opening.leaves)
+        own = [value[first : first + unit.stop - unit.start] for value in rows[:leaf_count]]
+        return [*own, *rows[leaf_count:]]
+
+
+@final
+class AgentHandle:
+    """The trainer's end of an agent."""
+
+    def __init__(self, node: Mapping[str, Any], actor: Any, worker_count: int) -> None:
+        self.node_id: str = node["NodeID"]
+        self.address: str = node["NodeManagerAddress"]
+        self.actor = actor
+        self.worker_count = worker_count
+        self.number = next(numbers)
+        self.is_ready = False
+        self.shares: dict[int, Share] = {}
+        self.opened: set[int] = set()
+        """Numbers of programs."""
+        self.row_s: dict[int, float] = {}
+        """How long one of its workers takes for a row of a program."""
+        self.seen = 0
+        """What it answered last."""
+        self.silent_count: int | None = None
+        """Ticks since it was asked; None if it has answered."""
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method beside those that run shares."""
+        return getattr(self.actor, method).options(concurrency_group=CALL_THREAD).remote(*arguments)
+
+    def row_limit(self, task: Task, seconds: float) -> float:
+        """The rows that it does in a time; 0 if that is not known yet."""
+        row_s = self.row_s.get(task.opening.number, 0.0)
+        return seconds * self.worker_count / row_s if row_s else 0.0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may get a share."""
+        return len(self.shares) < SHARE_COUNT and not any(share.is_suspect for share in self.shares.values())

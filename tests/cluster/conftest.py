@@ -1,0 +1,30 @@
+"""A Ray cluster on this machine: a head, on which the tests run, and nodes that may get agents."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+"""The head has no CPU, so that the nodes do all work."""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A head without CPUs and two nodes of one CPU and 100 MiB of object store."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray = pytest.importorskip("ray", reason="needs penstock[ray]")
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(2):
+            cluster.add_node(**NODE)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
