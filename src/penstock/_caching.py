@@ -1,6 +1,7 @@
 """`cache` and `materialize`: which plans can be kept, and how all of one is kept now."""
 
 import os
+import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.plan._batch import Bundle
 from penstock.plan._cache import Cache, CompleteCache, Whole
+from penstock.plan._fingerprint import table
 from penstock.plan._node import Node, located, walk
 from penstock.report._progress import Progress
 from penstock.sources._cacheopen import OpenCacheFiles
@@ -85,6 +87,8 @@ def materialized(
     """
     if path is None:
         raise ArgumentTypeError("materialize() needs the path of a directory, got None. cache() keeps in memory.")
+    if key is None and not _is_known(node) and not (os.path.isdir(path) and os.listdir(path)):
+        key = f"made at {uuid.uuid4()}"  # nothing that is there could be taken for it, nor will it be found again
     step = cached(node, path, None, key, "materialize")
     if isinstance(step, CompleteCache):
         return step
@@ -107,6 +111,15 @@ def materialized(
     if whole is None:
         raise SourceError(f"materialize() could not keep all elements in {path}: see the log for why.")
     return CompleteCache(step.store, step.text, whole, node)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether a plan can be told from others."""
+    try:
+        table(node, [])
+    except ArgumentTypeError:
+        return False
+    return True
 
 
 def _fill(step: Cache, progress: Told | None, options: dict[str, Any]) -> None:

@@ -22,9 +22,17 @@ from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._show import show as draw_elements
 from penstock.base import _tree
 from penstock.base._arguments import NoArray, as_int, explained_methods, needs, refuse_attribute
-from penstock.base._errors import ArgumentError, ArgumentTypeError, ElementIndexError, UnknownLengthError, type_of
+from penstock.base._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ElementIndexError,
+    PenstockError,
+    UnknownLengthError,
+    type_of,
+)
 from penstock.base._random import permute
 from penstock.base._spec import ArraySpec, Spec
+from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
 from penstock.lower._rewrite import reader_of
 from penstock.memory._rows import Indices, copied
@@ -105,7 +113,11 @@ class Dataset(NoArray):
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of an element. May run a mapped function on element 0, once."""
-        return self._node.spec.tree
+        try:
+            return self._node.spec.tree
+        except PenstockError as error:
+            shorten(error)
+            raise
 
     @property
     def access(self) -> Access:
@@ -217,8 +229,12 @@ class Dataset(NoArray):
         begins_again(self._node)
         if self._node.access == "stream":
             reader = reader_of(self._node)
-            for leaves in reader.sequence(0):  # without elements, the spec is not needed
-                yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            try:
+                for leaves in reader.sequence(0):  # without elements, the spec is not needed
+                    yield self._node.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            except PenstockError as error:
+                shorten(error)
+                raise
         else:
             length, index = self._node.length, 0
             assert length is not None
@@ -236,6 +252,9 @@ class Dataset(NoArray):
             reader = reader_of(self._node)
         try:
             return reader.element(0, index)
+        except PenstockError as error:
+            shorten(error)
+            raise
         finally:
             self._idle_readers.append(reader)
 
@@ -245,7 +264,8 @@ class Dataset(NoArray):
         """Applies a function to every element.
 
         The function gets an element whose arrays are its own to change, and returns a tree of arrays, numbers
-        or text of one structure, shape and dtype for all elements. Nothing is cast for you.
+        or text of one structure, shape and dtype for all elements. Mappings and dataclasses are dicts. Numbers of
+        another dtype are cast where none can change (1 to 1.0), and are an error where one could (float64 to float32).
 
         Random access: kept. Order: kept. Memory: some elements of input a worker, at most 1 MiB or one
         element; the result is copied once, into its batch.
@@ -851,7 +871,7 @@ class Dataset(NoArray):
 
         Args:
             path: As for `cache`.
-            key: As for `cache`.
+            key: As for `cache`. Into a new folder none is needed; but what cannot be looked into is not found again.
             progress: `progress(done, total)`, called now and then; `total` is None where it is not known. Without it
                 there is a line on stderr, if that is a terminal.
             loader_options: As for `loader`.

@@ -14,12 +14,14 @@ from penstock.base._errors import (
     ArgumentError,
     ElementError,
     LoaderError,
+    PenstockError,
     SourceError,
     StateError,
     TravelError,
     UnknownLengthError,
     WorkerError,
 )
+from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._program import Position
@@ -597,6 +599,9 @@ class _Epoch(Iterator[Tree]):
             raise StopIteration
         try:
             return loader._exclusively(loader._take, self)
+        except PenstockError as error:
+            shorten(error)
+            raise
         finally:
             if self.is_over:
                 self._loader = None

@@ -1,5 +1,6 @@
 """Caches of streams: read once, then random access."""
 
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,3 +162,18 @@ def test_elements_of_a_stream_that_is_kept_cannot_be_left_out(tmp_path: Path) ->
         ps.ArgumentError, match=r"keeps an epoch of a stream for all epochs and runs to come.*\[\] where"
     ):
         kept.batch(3).loader(on_error="skip")
+
+
+def test_materialize_into_a_new_folder_needs_no_fingerprint(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    for ds in (
+        ps.from_generator(lambda: iter([3, 4] if lock else [])),
+        ps.range(2).map(lambda x: x + (3 if lock else 0)),
+    ):
+        place = tmp_path / ds.access
+        kept = ds.materialize(place, executor="threads")
+        assert (kept.access, len(kept), int(kept[1])) == ("random", 2, 4)
+        with pytest.raises(
+            ps.ArgumentTypeError, match=r"cannot tell this .* materialize\(\) into a new folder needs no"
+        ):
+            ds.materialize(place)

@@ -1,6 +1,9 @@
 import contextlib
+import dataclasses
 import enum
-from collections import namedtuple
+from collections import UserDict, namedtuple
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -319,3 +322,50 @@ def test_text_that_a_declared_dtype_does_not_keep_whole_is_refused(text, dtype):
     ds = ps.range(2).map(lambda x: text, element_spec=ps.ArraySpec((), dtype))
     with pytest.raises(ps.SpecError, match=r"text of any size is of np\.dtype\('U'\)"):
         ds[0]
+
+
+@dataclasses.dataclass
+class Encoding:
+    ids: Any
+    mask: Any
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: UserDict(ids=[x, 2], mask=True),
+        lambda x: MappingProxyType({"ids": [x, 2], "mask": True}),
+        lambda x: Encoding([x, 2], mask=True),
+    ],
+    ids=["UserDict", "proxy", "dataclass"],
+)
+def test_mappings_and_dataclasses_are_dicts(make: Any) -> None:
+    ds = ps.range(4).map(lambda x: (make(x), {"deep": make(x)}))
+    for dataset in (ds, ps.from_source([(make(x), {"deep": make(x)}) for x in range(4)])):
+        first, second = dataset.batch(4)[0]
+        assert type(first) is type(second["deep"]) is dict
+        assert first["ids"].tolist() == second["deep"]["ids"].tolist() == [[0, 2], [1, 2], [2, 2], [3, 2]]
+        assert first["mask"].dtype == bool
+
+
+NO_LOSS = [
+    (1, "float64"), (1, "float32"), (1, "complex64"), ([1, 2], "float32"), (5, "int8"), (np.int64(255), "uint8"),
+    (np.float32(0.1), "float64"), (np.uint8(3), "int64"), (2**53, "float64"), (np.zeros((0,), "int64"), "int8"),
+]  # fmt: skip
+LOSS = [
+    (0.1, "float32"), (0.5, "float32"), (1.0, "int64"), (True, "int64"), (1, "bool"), (128, "int8"), (-1, "uint8"),
+    (2**53 + 1, "float64"), (2**24 + 1, "float32"), (np.float64(1), "float32"), (1j, "float64"),
+    (np.uint64(2**64 - 1), "int64"), (np.uint64(2**64 - 1), "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "dtype"), NO_LOSS, ids=range(len(NO_LOSS)))
+def test_numbers_are_cast_where_none_can_change(value: Any, dtype: str) -> None:
+    found = ps.range(2).map(lambda _: value, element_spec=ps.ArraySpec(np.shape(value), dtype))[1]
+    assert (found.dtype, np.asarray(found).tolist()) == (np.dtype(dtype), np.asarray(value).tolist())
+
+
+@pytest.mark.parametrize(("value", "dtype"), LOSS, ids=range(len(LOSS)))
+def test_numbers_that_could_change_are_refused(value: Any, dtype: str) -> None:
+    with pytest.raises(ps.SpecError, match=rf"these could\. Return np\.asarray\(x, '{dtype}'\); or declare ArraySpec"):
+        ps.range(2).map(lambda _: value, element_spec=ps.ArraySpec(np.shape(value), dtype))[1]

@@ -264,8 +264,8 @@ def test_an_empty_list_is_of_the_dtype_that_was_declared(executor: Any) -> None:
     corners = ps.range(3).map(lambda i: [[1, 2, 3, 4]] * i, element_spec=ps.ArraySpec((None, 4), "int64"))
     with corners.loader(executor=executor) as loader:
         assert [element.shape for element in loader] == [(0, 4), (1, 4), (2, 4)]
-    with pytest.raises(ps.SpecError, match=r"an array of \(1,\) int64 in \['boxes'\]"):
-        ps.range(1).map(lambda _: {"boxes": [1], "words": []}, element_spec=spec)[0]
+    with pytest.raises(ps.SpecError, match=r"an array of \(1,\) float64 in \['boxes'\]"):
+        ps.range(1).map(lambda _: {"boxes": [1.5], "words": []}, element_spec=spec)[0]
 
 
 def test_padding_is_to_the_largest_of_the_batch_or_to_what_was_said() -> None:

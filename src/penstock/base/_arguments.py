@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
-from penstock.base._errors import ArgumentTypeError, SourceError
+from penstock.base._errors import ArgumentTypeError, PenstockError, SourceError
 from penstock.base._foreign_words import ARGUMENTS, CURES, NAMES, SAME, SEVERAL_IN_ONE
+from penstock.base._tracebacks import shorten
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -91,10 +92,14 @@ def explained(fn: _Function, options: Collection[str] = ()) -> _Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
-        except TypeError:
+        except TypeError as error:
             # An error from inside the function passes, unless the call itself was wrong.
-            if text := _misuse(fn, args, kwargs, options):
+            if not isinstance(error, PenstockError) and (text := _misuse(fn, args, kwargs, options)):
                 raise ArgumentTypeError(text) from None
+            shorten(error)
+            raise
+        except PenstockError as error:
+            shorten(error)
             raise
         except FileNotFoundError as error:
             if lost := lost_folder(error):

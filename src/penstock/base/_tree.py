@@ -5,7 +5,8 @@ numbers, strings, `None`, and lists, which NumPy turns into arrays. Trees are `o
 the meaning of a leaf in one place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,23 @@ def flatten_like(structure: Structure, tree: Tree) -> list[Any]:
         if type(leaf) is not np.ndarray and is_structure(leaf):
             raise ValueError(f"expected a leaf, got a {type(leaf).__name__}")
     return leaves
+
+
+def as_plain(tree: Tree) -> Tree:
+    """Replaces mappings of other classes, such as a tokenizer's result, and dataclasses by dicts, if it has any."""
+    kind = type(tree)
+    if isinstance(tree, Mapping) and not hasattr(tree, "__array__"):
+        plain = {key: as_plain(tree[key]) for key in tree}
+        changed = not is_structure(tree) or any(plain[key] is not tree[key] for key in plain)
+        return plain if changed else tree
+    if isinstance(tree, tuple) and is_structure(tree):
+        parts = [as_plain(each) for each in tree]
+        if all(part is each for part, each in zip(parts, tree, strict=True)):
+            return tree
+        return kind(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    if is_dataclass(tree) and not isinstance(tree, type) and not hasattr(tree, "__array__"):
+        return {field.name: as_plain(getattr(tree, field.name)) for field in fields(tree)}
+    return tree
 
 
 def is_structure(value: Any) -> bool:

@@ -23,8 +23,10 @@ _ANY_LENGTH: Final = "element_spec=ArraySpec((None,), dtype)"
 class MisfitError(Exception):
     """An element is not as its spec says. The message is what was found instead: `an array of (3,) int64`."""
 
-    def __init__(self, found: str, cure: str = _ANY_LENGTH) -> None:
+    def __init__(self, found: str, cure: str = _ANY_LENGTH, *, is_number: bool = False) -> None:
         super().__init__(found)
+        self.is_number = is_number
+        """Whether numbers of another dtype were found."""
         self.cure = cure
         """The spec that would admit it, and what came before, as one writes it; empty where none would."""
 
@@ -38,7 +40,10 @@ def conformed(spec: Spec, value: Tree) -> Leaves:
     try:
         leaves: list[Any] = [value] if spec.is_lone else spec.structure.flatten_up_to(value)
     except ValueError:
-        raise _other_structure(value) from None
+        plain = _tree.as_plain(value)
+        if plain is value:
+            raise _other_structure(value) from None
+        return conformed(spec, plain)
     # Counted by hand: it is done for each leaf of each element, and `enumerate` takes longer than a comparison.
     number = 0
     ranks = spec.free_ranks
@@ -74,6 +79,8 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> npt.
             # NumPy calls the numbers of an empty list float64, and knows nothing of the axes of what is not there.
             is_bare = found.ndim == 1 and want.shape[:1] == (None,)
             found = np.empty(_empty_shape(want) if is_bare else found.shape, want.dtype)
+        if found.dtype != want.dtype and (cast := _cast(found, want.dtype)) is not None:
+            found = cast
         if not want.admits(found.shape, found.dtype):
             raise _other_shape(spec, number, want, found)
         return found
@@ -86,8 +93,27 @@ def _conformed_leaf(spec: Spec, number: int, want: ArraySpec, leaf: Any) -> npt.
     raise MisfitError(f"{type_of(found)}{_where(spec, number)}")
 
 
+def _cast(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """The same numbers in another dtype; None if one could change. For floats that depends on the dtypes alone."""
+    if found.dtype.kind in "fc":
+        return found.astype(dtype) if np.can_cast(found.dtype, dtype, "safe") else None
+    if found.dtype.kind not in "iu" or dtype.kind not in "iufc":
+        return None
+    low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)
+    if dtype.kind in "iu":
+        least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    else:
+        most = 2 << np.finfo(dtype).nmant  # up to here, each integer has a float
+        least = -most
+    return found.astype(dtype) if least <= low and high <= most else None
+
+
 def _other_shape(spec: Spec, number: int, want: ArraySpec, found: npt.NDArray[Any]) -> MisfitError:
     what = f"an array of {spec_of_leaf(found)}{_where(spec, number)}"
+    if found.dtype != want.dtype and found.dtype.kind in "biufc" and want.dtype.kind in "biufc":
+        have, need = repr(str(found.dtype)), repr(str(want.dtype))
+        cure = f"Return np.asarray(x, {need}); or declare ArraySpec({found.shape}, {have}) in element_spec=, and write "
+        return MisfitError(what, f"{cure}cast({need}) after this step", is_number=True)
     if found.dtype != want.dtype or not want.shape:
         return MisfitError(what)
     if found.shape == (0,) and len(want.shape) > 1:
@@ -127,7 +153,7 @@ def observed(value: Tree) -> Spec:
     Raises:
         MisfitError: It has no leaves, or a leaf that is none.
     """
-    leaves, structure = _tree.flatten(value)
+    leaves, structure = _tree.flatten(_tree.as_plain(value))
     if not leaves:
         raise MisfitError("no array at all")
     places = _tree.paths(structure)
@@ -143,6 +169,8 @@ def observed(value: Tree) -> Spec:
 def text_of(found: MisfitError, spec: Spec | None, *, is_declared: bool) -> str:
     """The end of a message about a misfit: what was expected, and what can be said of elements that differ."""
     alike = f". {_ALIKE}{found.cure}" if found.cure else ""
+    if found.is_number:
+        alike = f". Numbers are cast where none can change, and these could. {found.cure}"
     if spec is None:
         return f"{alike}."
     if found.cure == _ANY_LENGTH and not spec.is_lone:

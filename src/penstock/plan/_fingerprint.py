@@ -60,8 +60,9 @@ def _step(node: Node, skipped: list[str] | None) -> Step:
             raise ArgumentTypeError(
                 f"cache() cannot tell this dataset from another, for {located(node)} holds {error}. Make it inside "
                 "the function, or give the function a path or arrays; or say yourself what this dataset is: "
-                "cache(path, key='v1'), with another key whenever it changes."
-            ) from error
+                "cache(path, key='v1'), with another key whenever it changes. materialize() into a new folder needs "
+                "no key."
+            ) from None
     return Step(node.label, len(node.inputs), parts)
 
 
