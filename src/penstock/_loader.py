@@ -338,6 +338,12 @@ class Loader(NoArray):
             return self._next_epoch(), 0
         return self._at
 
+    def _rest_count(self) -> int | None:
+        """The number of batches of the next iteration; None if that is unknown."""
+        epoch, position = self._start()
+        count = self._count_from(self._cut[1] if self._cut is not None and self._cut[0] == epoch else 0)
+        return None if count is None else count - position
+
     def _stay(self) -> None:
         """Makes the next iteration continue here. An evaluation always starts again."""
         if not self._same_epoch:

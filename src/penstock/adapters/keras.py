@@ -126,8 +126,8 @@ class KerasAdapter(DataAdapter):
             )
         if not isinstance(length, int):
             return None
-        _, position = self.loader._start()
-        return RestThenWhole(length, length - position) if position else length
+        rest = self.loader._rest_count()
+        return length if rest in (None, length) else RestThenWhole(length, rest)
 
     @property
     def batch_size(self) -> int | None:

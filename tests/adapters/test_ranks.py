@@ -1,0 +1,296 @@
+"""Training in several processes, really run: the same parameters as one process, each element once.
+
+A run is saved in mid-epoch, and goes on with another number of ranks. What ranks do that share nothing is in
+`tests/run/test_shard.py` and `tests/properties/test_ranks.py`.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.run import _shard
+from tests.adapters.ranks import free_port, require_success, run_ranks
+
+pytestmark = pytest.mark.framework
+
+ROWS, BATCH, EPOCHS, STOP = 120, 24, 2, 7
+"""There are five batches in an epoch; the run is saved after the second one of epoch 1."""
+
+# The dataset, the model and the steps are the same everywhere.
+DATA = f"""
+import json, os, sys
+import numpy as np
+import penstock as ps
+
+def widened(row, rng):
+    return {{"x": row["x"] + 0.1 * rng.normal(size=3), "y": row["y"], "id": row["id"]}}
+
+x = np.random.default_rng(0).normal(size=({ROWS}, 3))
+rows = ps.from_arrays({{"x": x, "y": x @ [1.0, -2.0, 3.0], "id": np.arange({ROWS})}})
+ds = rows.shuffle(seed=5).random_map(widened, seed=6).batch({BATCH})
+"""
+
+TORCH = """
+import torch
+
+def new_model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 1).double()
+
+def train(model, batches, seen, stop):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while batches.state_dict()["epoch"] < 2:
+        for batch in batches:
+            seen.append(batch["id"].tolist())
+            optimizer.zero_grad()
+            ((model(batch["x"])[:, 0] - batch["y"]) ** 2).mean().backward()
+            optimizer.step()
+            if len(seen) == stop:
+                return
+"""
+
+DDP = (
+    DATA
+    + TORCH
+    + """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+folder, stop = sys.argv[1], int(sys.argv[2])
+model = new_model()
+batches = ds.to_torch(shard="auto", executor="threads", workers=1)
+if os.path.exists(folder + "/saved.pt"):
+    saved = torch.load(folder + "/saved.pt")
+    model.load_state_dict(saved["model"])
+    batches.load_state_dict(saved["data"])
+seen = []
+train(DistributedDataParallel(model), batches, seen, stop)
+if dist.get_rank() == 0:
+    torch.save({"model": model.state_dict(), "data": batches.state_dict()}, folder + "/saved.pt")
+print(json.dumps(seen))
+batches.close()
+
+# Another seed in one rank is told before the first step.
+other = rows.shuffle(seed=5 + dist.get_rank() // (dist.get_world_size() - 1)).batch(12).to_torch(shard="auto")
+try:
+    next(iter(other))
+except ps.LoaderError as error:
+    print(error)
+other.close()
+dist.barrier()
+
+if dist.get_world_size() == 4:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for shard in (mesh["dp"], mesh["tp"], mesh):
+        with ds.to_torch(shard=shard, executor="inline") as batches:
+            print("share", *batches.loader._options.shard, next(iter(batches))["id"].tolist())
+dist.destroy_process_group()
+"""
+)
+
+
+def one_process() -> tuple[Any, list[list[int]]]:
+    """What one process makes of the same global batches."""
+    names: dict[str, Any] = {}
+    exec(DATA + TORCH, names)
+    model, seen = names["new_model"](), []
+    with names["ds"].to_torch(executor="inline") as batches:
+        names["train"](model, batches, seen, None)
+    return [parameter.detach().numpy() for parameter in model.parameters()], seen
+
+
+def together(outs: list[str]) -> list[list[int]]:
+    """The global batches of some ranks."""
+    shares = [json.loads(out.splitlines()[0]) for out in outs]
+    return [[row for part in parts for row in part] for parts in zip(*shares, strict=True)]
+
+
+def test_ddp_in_any_number_of_ranks_is_one_process(tmp_path: Path) -> None:
+    import torch
+
+    first = require_success(run_ranks(DDP, 4, tmp_path, STOP))
+    second = require_success(run_ranks(DDP, 2, tmp_path, 0))
+    want, batches = one_process()
+    assert together(first) + together(second) == batches
+    assert sorted(row for batch in batches[5:] for row in batch) == list(range(ROWS))
+    saved = torch.load(tmp_path / "saved.pt")
+    assert saved["data"]["epoch"] == EPOCHS
+    for found, wanted in zip(saved["model"].values(), want, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=1e-12)
+    lines = [out.splitlines()[1:] for out in first]
+    shares = [[line for line in mine if line.startswith("share")] for mine in lines]
+    rows = batches[0]
+    for rank, found in enumerate(shares):
+        places = [(rank // 2, 2), (rank % 2, 2), (rank, 4)]
+        parts = [rows[index * BATCH // count : (index + 1) * BATCH // count] for index, count in places]
+        assert found == [f"share {index} {count} {part}" for (index, count), part in zip(places, parts, strict=True)]
+    told = [line for mine in lines for line in mine if not line.startswith("share")]
+    told += [line for out in second for line in out.splitlines()[1:]]
+    assert len(told) >= 2
+    for line in told:
+        assert re.match(r"Ranks \d and \d are about to train on different data: plan is shuffle#", line)
+
+
+@pytest.mark.parametrize("adapter", ["to_torch", "to_jax", "to_tf", "to_keras"])
+def test_an_adapter_without_a_share_is_told(
+    adapter: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_shard, "_warned", [])
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = ps.range(8).batch(4)
+    for options in ({"training": False}, {"shard": (0, 1)}, {"shard": "auto"}):
+        getattr(dataset, adapter)(executor="inline", **options).loader.close()
+    assert not caplog.records
+    getattr(dataset, adapter)(executor="inline").loader.close()
+    (record,) = caplog.records
+    assert f"This is rank 1 of 2 (RANK and WORLD_SIZE in the environment), and {adapter}() has" in record.message
+
+
+# JAX.
+
+JAX = (
+    DATA
+    + """
+import jax
+
+jax.config.update("jax_enable_x64", True)
+address, count, number, stop = sys.argv[1], int(sys.argv[2]), int(os.environ["RANK"]), int(sys.argv[3])
+if count > 1:
+    jax.distributed.initialize(address, count, number, initialization_timeout=60)
+sharding = jax.sharding.NamedSharding(
+    jax.sharding.Mesh(np.array(jax.devices()), "batch"), jax.sharding.PartitionSpec("batch")
+)
+
+@jax.jit
+def step(weights, batch):
+    return weights - 0.1 * jax.grad(lambda weights: ((batch["x"] @ weights - batch["y"]) ** 2).mean())(weights)
+
+weights, state, seen = jax.numpy.zeros(3), None, []
+if os.path.exists(sys.argv[4]):
+    weights, state = (read(value) for read, value in zip((np.array, dict), json.load(open(sys.argv[4]))))
+with ds.to_jax(sharding=sharding, executor="threads", workers=1) as batches:
+    if state:
+        batches.loader.set_state(state)
+    while batches.loader.get_state()["epoch"] < 2 and (not stop or len(seen) < stop):
+        for batch in batches:
+            weights = step(weights, batch)
+            seen.append(sum((shard.data.tolist() for shard in batch["id"].addressable_shards), []))
+            if len(seen) == stop:
+                break
+    saved = [np.asarray(weights.addressable_data(0)).tolist(), batches.loader.get_state()]
+    if number == 0:
+        json.dump(saved, open(sys.argv[4], "w"))
+print(json.dumps(seen))
+if count > 1:
+    assert ds.loader(shard="auto")._options.shard == (number, count)
+    other = rows.shuffle(seed=number).batch(8).to_jax(sharding=sharding, executor="inline")
+    try:
+        next(iter(other))
+    except ps.LoaderError as error:
+        print(error)
+    other.close()
+    jax.distributed.shutdown()
+"""
+)
+
+
+def test_jax_in_two_processes_is_one_process(tmp_path: Path) -> None:
+    path, whole = tmp_path / "saved.json", tmp_path / "whole.json"
+    env = {"JAX_PLATFORMS": "cpu"}
+    first = require_success(run_ranks(JAX, 2, f"127.0.0.1:{free_port()}", 2, STOP, path, env=env))
+    second = require_success(run_ranks(JAX, 1, "", 1, 0, path, env=env))
+    wanted = require_success(run_ranks(JAX, 1, "", 1, 0, whole, env=env))
+    assert together(first) + together(second) == together(wanted)
+    np.testing.assert_allclose(json.loads(path.read_text())[0], json.loads(whole.read_text())[0], rtol=0, atol=1e-12)
+    told = [line for out in first for line in out.splitlines()[1:]]
+    assert told
+    for line in told:
+        assert re.match(r"Ranks \d and \d are about to train on different data: plan is shuffle#", line)
+
+
+FAILING = """
+import os, sys
+import jax
+import penstock as ps
+
+{hook}
+number = int(os.environ["RANK"])
+jax.distributed.initialize(sys.argv[1], 2, number, initialization_timeout=60)
+sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("batch",)), jax.sharding.PartitionSpec("batch"))
+
+def broken(x):
+    if x == 10 and number == 1:
+        raise ValueError("a broken file")
+    return x
+
+step = jax.jit(lambda batch: batch.sum())
+for batch in ps.range(32).map(broken).batch(4).to_jax(sharding=sharding, executor="inline"):
+    print(step(batch))
+"""
+
+
+def test_one_processs_error_ends_both_at_once_with_the_hook_of_the_page() -> None:
+    """Without it both wait five minutes at the end, for each other."""
+    page = (Path(__file__).parents[2] / "docs/how-to/jax.md").read_text()
+    hook = re.search(r"def end_at_once.*?sys.excepthook = end_at_once", page, re.DOTALL)
+    assert hook is not None
+    script = FAILING.replace("{hook}", hook[0])
+    first, second = run_ranks(script, 2, f"127.0.0.1:{free_port()}", env={"JAX_PLATFORMS": "cpu"}, timeout_s=100)
+    assert first.status == second.status == 1
+    assert "failed on element 10 of epoch 0, made of the integer 10: ValueError: a broken file" in second.err
+
+
+KERAS = (
+    DATA
+    + """
+import keras
+
+def pairs(batch):
+    return batch["x"].astype("float32"), batch["y"].astype("float32")
+
+def batches(size):
+    return rows.shuffle(seed=5).random_map(widened, seed=6).batch(size).map(pairs).to_keras(executor="inline")
+
+def trained(epochs):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    adapter = batches(24)
+    model.fit(adapter, epochs=epochs, verbose=0)
+    print(json.dumps(np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist()))
+    return model, adapter
+
+trained(2)
+keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]))
+trained(2)
+model, adapter = trained(1)
+model.fit(adapter, epochs=1, steps_per_epoch=2, verbose=0)
+state = adapter.loader.get_state()
+
+# The rest of the epoch in smaller batches.
+adapter = batches(12)
+adapter.loader.set_state(state)
+steps = []
+count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda number, logs: steps.append(number))
+model.fit(adapter, verbose=0, callbacks=[count])
+print(state["position"], len(steps), adapter.loader.get_state()["epoch"])
+"""
+)
+
+
+def test_keras_on_jax_over_two_devices_is_one_device(fresh_python: Any) -> None:
+    env = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = fresh_python(KERAS, env=env)
+    assert done.returncode == 0, done.stderr
+    one, two, _, resumed = done.stdout.splitlines()
+    np.testing.assert_allclose(json.loads(one), json.loads(two), rtol=0, atol=3e-7)
+    assert resumed == "2 6 2"
