@@ -13,7 +13,10 @@ import penstock as ps
 from penstock import cli
 from tests.texts import assert_refused
 
-LOADER = r"executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine, ray_options\."
+LOADER = (
+    r"executor, workers, prefetch, memory_limit, timeout_s, on_error, shard, max_errors, quarantine, ray_options, "
+    r"uneven, micro_batches\."
+)
 UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     "a slip": (
         lambda: ps.range(3).loader(quarantaine="x"),

@@ -35,6 +35,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
 from penstock.lower._rewrite import reader_of
+from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
@@ -901,10 +902,13 @@ class Dataset(NoArray):
         max_errors: int | float | None = None,
         quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl",
         ray_options: Mapping[str, Any] | None = None,
+        *,
+        uneven: Uneven = "refuse",
+        micro_batches: int = 1,
     ) -> Loader:
         """Makes what runs this dataset: workers that fill batches ahead, in memory that is reused.
 
-        Only `on_error` and `shard` change what is delivered.
+        Only `on_error`, `shard`, `uneven` and `micro_batches` change what is delivered.
 
         Args:
             executor: `"processes"` for Python functions, which hold the GIL. `"threads"` for reads, and for
@@ -941,6 +945,14 @@ class Dataset(NoArray):
                 epoch, step, exception and traceback. `replay` runs them again. The file is made at the first failure.
             ray_options: For `"ray"`: options of Ray's actors, for the agent on each node: `num_cpus`, `resources`,
                 `label_selector`, `runtime_env`. A node without these resources or labels gets no agent.
+            uneven: What happens if shares of a batch cannot be equal. `"refuse"` is an error. With the others, what
+                arrives is a pair: the rows, and an array with a number for each of them. `"weights"` shares rows as
+                evenly as possible. The weights are float32, such that the mean over the ranks of `mean(weights * loss)`
+                is the mean over the batch. `"mask"` is for evaluation, and for frameworks that need one shape: every
+                share of every batch, also of a short last one, is filled up to one size, and the mask, of bool, is
+                False for rows that fill up.
+            micro_batches: In how many equal parts each batch arrives, one after the other, for the accumulation of
+                gradients. A state counts whole batches: after some of the parts, that batch comes again.
 
         Raises:
             ArgumentError: An option has no meaning, the dataset is empty, shards do not divide the batch, or
@@ -970,6 +982,8 @@ class Dataset(NoArray):
                 max_errors,
                 quarantine,
                 ray_options,
+                uneven,
+                micro_batches,
             ),
         )
 

@@ -26,6 +26,7 @@ from penstock.base._tree import Tree
 from penstock.lower._analysis import Analysis, analyse, lower
 from penstock.lower._program import Position
 from penstock.lower._rewrite import batching_of, prune_cached, with_batches, with_cache_limit
+from penstock.lower._share import Share
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
 from penstock.plan._cautions import caution_batches
@@ -99,6 +100,9 @@ class Loader(NoArray):
         self._options = options
         self._same_epoch = same_epoch
         self._quarantine = quarantine
+        self._share = Share(*options.shard, options.uneven, options.micro_batches)
+        self._pieces: list[Tree] = []
+        """The parts of the batch at the position that are still to be handed out, the last one first."""
         self._set_up(node)
         self._batch_count = self._program.batch_count
         self._length = self._node.length
@@ -170,7 +174,7 @@ class Loader(NoArray):
                 options.workers,
                 options.prefetch,
                 options.timeout_s,
-                (options.shard[0], options.shard[1]),
+                self._share,
                 same_epoch=self._same_epoch,
                 quarantine=self._quarantine,
                 ray_options=options.ray_options,
@@ -189,6 +193,7 @@ class Loader(NoArray):
         if self._cut is not None and (self._at[0] != self._cut[0] or not (self._at[1] or self._resumes)):
             self._cut = None  # a new epoch, which is whole
             self._run_from(0)
+        self._pieces = []
         self._compare_ranks()
         self._files.look(self._at[0])
         self._worked_at = None
@@ -220,17 +225,18 @@ class Loader(NoArray):
             elif length is None:
                 cure = uncounted(self._node)
             raise UnknownLengthError(f"This loader is {length_words(length)}, so it has no len(). {cure}")
-        return self._batch_count
+        return self._batch_count * self._share.piece_count
 
     @property
     def length(self) -> int | float | None:
         """The number of batches in an epoch: an int, `math.inf`, or None if it is unknown."""
-        return self._length
+        return None if self._length is None else self._length * self._share.piece_count
 
     @property
     def element_spec(self) -> Tree:
         """The tree of `ArraySpec` of what is delivered."""
-        return self._program.spec.tree
+        spec = self._program.spec
+        return spec.tree if self._share.piece_count == 1 else spec.divided(self._share.piece_count).tree
 
     @property
     def projected_nbytes(self) -> int:
@@ -288,7 +294,7 @@ class Loader(NoArray):
         if place.consumed >= 0:
             self._note_consumed(at, place.consumed)
         self._cut = (place.epoch, place.cut) if place.cut else None
-        self._at, self._resumes, self._is_compared = at, True, False
+        self._at, self._resumes, self._is_compared, self._pieces = at, True, False, []
         self._worked_at = None
 
     def _run_from(self, cut: int) -> None:
@@ -334,7 +340,7 @@ class Loader(NoArray):
 
     def _start(self) -> Position:
         """Where the next iteration begins."""
-        if self._at[1] and not self._resumes:
+        if (self._at[1] or self._pieces) and not self._resumes:
             return self._next_epoch(), 0
         return self._at
 
@@ -342,7 +348,7 @@ class Loader(NoArray):
         """The number of batches of the next iteration; None if that is unknown."""
         epoch, position = self._start()
         count = self._count_from(self._cut[1] if self._cut is not None and self._cut[0] == epoch else 0)
-        return None if count is None else count - position
+        return None if count is None else (count - position) * self._share.piece_count
 
     def _stay(self) -> None:
         """Makes the next iteration continue here. An evaluation always starts again."""
@@ -424,7 +430,7 @@ class Loader(NoArray):
 
     def _elements_per_batch(self) -> int:
         """Elements of a delivered batch: this shard's rows of a full one; 1 if it is unknown."""
-        return self._analysis.batch_size // self._options.shard[1] or 1
+        return self._analysis.batch_size // (self._share.count * self._share.piece_count) or 1
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"epoch {self._at[0]}, position {self._at[1]}"
@@ -519,7 +525,14 @@ class Loader(NoArray):
                 )
             delivery = self._delivery or self._running()
             epoch, position = self._at
-            batch = delivery.take(self._at, self._options.timeout_s)
+            if not self._pieces:
+                batch = delivery.take(self._at, self._options.timeout_s)
+                if self._share.piece_count > 1 and batch is not END_OF_EPOCH:
+                    structure = self._program.spec.structure
+                    pieces = self._share.pieces(structure.flatten_up_to(batch))
+                    self._pieces = [structure.unflatten(piece) for piece in pieces]
+            if self._pieces:
+                batch = self._pieces.pop()
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
                 if not position and not self._counters.batches and not self._warned_empty:
@@ -540,6 +553,8 @@ class Loader(NoArray):
                 self._peak.look(delivery.pids())
                 self._files.look(epoch)
             self._resumes = False
+            if self._pieces:
+                return batch
             iterator.is_over = position + 1 == self._program.batch_count
             if delivery.consumed >= 0:
                 self._note_consumed((epoch, position + 1), delivery.consumed)
@@ -569,7 +584,7 @@ class Loader(NoArray):
 
         Batches that you hold stay yours.
         """
-        self._is_closed = True
+        self._is_closed, self._pieces = True, []
         delivery = self._delivery
         if delivery is None:
             self._setup.close()

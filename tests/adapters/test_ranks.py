@@ -294,3 +294,32 @@ def test_keras_on_jax_over_two_devices_is_one_device(fresh_python: Any) -> None:
     one, two, _, resumed = done.stdout.splitlines()
     np.testing.assert_allclose(json.loads(one), json.loads(two), rtol=0, atol=3e-7)
     assert resumed == "2 6 2"
+
+
+def test_keras_takes_weights_and_masks_as_sample_weights() -> None:
+    import keras
+
+    x = np.arange(26, dtype=np.float32).reshape(13, 2)
+    errors = np.arange(13, dtype=np.float32)[:, None]
+    pairs = ps.from_arrays((x, x.sum(axis=1, keepdims=True) + errors)).batch(8)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(weighted_metrics=["mae"], loss="mse")
+    for uneven in ("mask", "weights"):
+        adapter = pairs.to_keras(training=False, uneven=uneven, executor="inline")
+        assert adapter.has_partial_batch is (uneven == "weights")
+        assert model.evaluate(adapter, verbose=0, return_dict=True)["mae"] == errors.mean()
+        adapter.loader.close()
+    for dataset, options in ((pairs, {"class_weight": {0: 1.0}}), (pairs.map(lambda pair: pair[0]), {})):
+        with pytest.raises(ps.ArgumentError, match=r"So elements are \(x, y\), without class_weight="):
+            dataset.to_keras(uneven="mask", **options)
+
+
+def test_global_arrays_of_jax_take_neither() -> None:
+    import jax
+
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for options in ({"uneven": "mask"}, {"micro_batches": 2}):
+        with pytest.raises(ps.ArgumentError, match=r"to_jax\(sharding=\) takes no uneven= and no micro_batches="):
+            ps.range(8).batch(4).to_jax(sharding=sharding, **options)
+    with ps.range(5).batch(4).to_jax(uneven="mask", executor="inline") as batches:
+        assert [int((rows * mask).sum()) for rows, mask in batches] == [6, 4]

@@ -1,19 +1,22 @@
 """The copies of a plan, executed one after the other by NumPy, make the elements of the plan."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 import penstock as ps
 from penstock.lower._copies import CopyPlan
+from penstock.lower._share import Share
 from penstock.memory._rows import Rows
 from penstock.testing import assert_same
 from penstock.testing.strategies import MOVES, Plan, plans
 
 
-def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple[int, int]) -> Rows:
+def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple[Any, ...]) -> Rows:
     """A batch, made by NumPy."""
-    spec = plan.spec if shard[1] == 1 else plan.spec.divided(shard[1])
+    spec = Share(*shard).spec(plan.spec)
     box = Rows.allocate(spec, 1)
     for number, leaf, rows, places, first in batch:
         array = plan.arrays[number]
@@ -30,13 +33,14 @@ def executed(plan: CopyPlan, batch: list, extents: tuple[int, ...], shard: tuple
     return box
 
 
-def check(dataset: ps.Dataset, shard: tuple[int, int] = (0, 1), epoch: int = 0, block: int = 3) -> bool:
+def check(dataset: ps.Dataset, shard: tuple[Any, ...] = (0, 1), epoch: int = 0, block: int = 3) -> bool:
     node = dataset._node
     plan = CopyPlan.of(node, shard)
     if plan is None:
         return False
     length = min(int(min(node.length, 40)), 40)
-    with ps.Dataset(node).loader("inline", shard=shard) as loader:
+    uneven = shard[2] if len(shard) > 2 else "refuse"
+    with ps.Dataset(node).loader("inline", shard=shard[:2], uneven=uneven) as loader:
         if epoch:
             loader.set_state({**loader.get_state(), "epoch": epoch})
         expected = [element for element, _ in zip(loader, range(length), strict=False)]
@@ -44,7 +48,8 @@ def check(dataset: ps.Dataset, shard: tuple[int, int] = (0, 1), epoch: int = 0, 
         batches, extents = plan.block(epoch, first, min(block, length - first))
         for index, (batch, used) in enumerate(zip(batches, extents, strict=True), first):
             box = executed(plan, batch, used, shard)
-            assert_same(node.spec.structure.unflatten(box.leaf_values(0)), expected[index])
+            structure = Share(*shard).spec(node.spec).structure
+            assert_same(structure.unflatten(box.leaf_values(0)), expected[index])
     return True
 
 
@@ -98,6 +103,15 @@ def test_a_shard_has_its_rows_alone(film, shard):
     assert check(film.windows(4).shuffle(seed=1).batch(8, drop_remainder=True), shard)
     assert check(film[:52].batch(8).shuffle(seed=1), shard)
     assert check(film.windows(4).shuffle(seed=1), shard)
+
+
+@pytest.mark.parametrize("uneven", ["weights", "mask"])
+@pytest.mark.parametrize("shard", [(0, 1), (0, 3), (2, 3), (4, 5)])
+def test_a_share_of_uneven_batches_has_its_rows_and_their_marks(film, shard, uneven):
+    for data in (film[:53], film[:60]):
+        assert check(ps.zip((data, data)).shuffle(seed=1).batch(16), (*shard, uneven))
+        assert check(data.windows(4).shuffle(seed=1).batch(8, drop_remainder=True), (*shard, uneven))
+        assert check(data.batch(16).shuffle(seed=1), (*shard, uneven))
 
 
 def test_rows_of_a_source_are_not_shared_out(film):

@@ -1,12 +1,13 @@
 """Runs that go on with another number of ranks and another global batch: each element once, in the same order."""
 
 import contextlib
+import itertools
 import json
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, reject, settings, strategies as st
 
 import penstock as ps
 
@@ -46,6 +47,17 @@ phases = st.lists(
     min_size=1,
     max_size=5,
 )
+uneven_phases = st.lists(
+    st.tuples(
+        st.integers(1, 6),
+        st.integers(6, 60),
+        st.integers(0, 9),
+        st.sampled_from(["weights", "mask"]),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,18 +65,41 @@ phases = st.lists(
 @settings(max_examples=settings.default.max_examples // 3)
 def test_other_ranks_and_another_global_batch_go_on_exactly(name: str, phases: list[tuple[int, int, int]]) -> None:
     """A phase is `(ranks, global batch, batches before the save)`."""
-    got: list[int] = []
+    check(name, [(*phase, "refuse", 1) for phase in phases])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(phases=uneven_phases)
+@settings(max_examples=settings.default.max_examples // 3)
+def test_ranks_and_batches_that_do_not_divide_go_on_exactly(name: str, phases: list[Any]) -> None:
+    """A phase is `(ranks, global batch, batches before the save, uneven, micro-batches)`."""
+    check(name, phases)
+
+
+def check(name: str, phases: list[tuple[int, int, int, str, int]]) -> None:
+    got: list[float] = []
     epoch, state = 0, None
-    for ranks, size, count in [*phases, (1, 12, 99)]:
+    for ranks, size, count, uneven, pieces in [*phases, (1, 12, 99, "refuse", 1)]:
         with contextlib.ExitStack() as stack:
             loaders = []
             for rank in range(ranks):
-                loader = plans(size)[name].loader(shard=(rank, ranks), executor="threads", workers=1, prefetch=1)
-                loaders.append(stack.enter_context(loader))
-                if state is not None:
-                    loader.set_state(json.loads(state))
-            for _, *parts in zip(range(count), *loaders, strict=False):
-                got += [row for part in parts for row in np.ravel(part).tolist()]
+                try:
+                    options: Any = {"uneven": uneven, "micro_batches": pieces, "shard": (rank, ranks)}
+                    loader = plans(size)[name].loader(executor="threads", workers=1, prefetch=1, **options)
+                    loaders.append(stack.enter_context(loader))
+                    if state is not None:
+                        loader.set_state(json.loads(state))
+                except ps.ArgumentError:  # a short batch has fewer rows than there are shares
+                    assert uneven == "weights"
+                    reject()
+            ends = [iter(loader) for loader in loaders]
+            for _ in range(count):
+                parts = [list(itertools.islice(batches, pieces)) for batches in ends]
+                if not parts[0]:
+                    break
+                got += rows_of(parts, uneven)
+            for batches in ends[: pieces > 1]:  # the first rank stops in the middle of a batch
+                next(batches, None)
             saved = {json.dumps(loader.get_state()) for loader in loaders}
             assert len(saved) == 1
             state = saved.pop()
@@ -74,3 +109,24 @@ def test_other_ranks_and_another_global_batch_go_on_exactly(name: str, phases: l
             if epoch == 2:
                 return
     assert not got
+
+
+def rows_of(parts: list[list[Any]], uneven: str) -> list[float]:
+    """The rows of a global batch, of which each rank got some pieces; weights and masks are what they should be."""
+    if uneven == "refuse":
+        return [row for pieces in parts for piece in pieces for row in np.ravel(piece).tolist()]
+    pieces = [piece for mine in parts for piece in mine]
+    assert {len(mine) for mine in parts} == {len(parts[0])}
+    if uneven == "mask":
+        assert len({len(rows) for rows, _ in pieces}) == 1
+        found = [np.ravel(rows)[mask] for rows, mask in pieces]
+        every = np.concatenate([np.ravel(rows) for rows, _ in pieces])
+        rows = np.concatenate(found)
+        assert set(every.tolist()) == set(rows.tolist())
+        return list(rows.tolist())
+    sizes = [len(rows) for rows, _ in pieces]
+    assert max(sizes) - min(sizes) <= 1
+    rows = np.concatenate([np.ravel(rows) for rows, _ in pieces])
+    means = [np.mean(np.ravel(rows).astype(float) * weights.astype(float)) for rows, weights in pieces]
+    np.testing.assert_allclose(np.mean(means), rows.mean(), rtol=1e-6, atol=1e-6)
+    return list(rows.tolist())

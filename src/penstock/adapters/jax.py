@@ -133,6 +133,11 @@ def adapt(
         raise ArgumentTypeError(f"device={device!r} is no jax.Device. Take one of jax.devices().")
     if prefetch_to_device is not None and (type(prefetch_to_device) is not int or prefetch_to_device < 0):
         raise ArgumentError(f"prefetch_to_device={prefetch_to_device!r} is not a number of batches, 0 or more.")
+    if sharding is not None and (options.uneven != "refuse" or options.micro_batches > 1):
+        raise ArgumentError(
+            "to_jax(sharding=) takes no uneven= and no micro_batches=: its arrays are over all processes. To fill up "
+            "the last batch, see the page on JAX; for the accumulation of gradients, use a batch of one part."
+        )
     spec = node.spec
     require_dtypes(spec, "JAX", _has_dtype)
     if prefetch_to_device is None:

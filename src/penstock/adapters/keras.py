@@ -36,7 +36,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
-from penstock.base._spec import Spec
+from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like
 from penstock.memory._slot import ALIGNMENT_NBYTES
 from penstock.plan._batch import remainders
@@ -85,7 +85,9 @@ class KerasAdapter(DataAdapter):
 
     def __init__(self, loader: Loader, *, class_weight: dict[int, float] | None = None) -> None:
         self.loader = loader
-        self._spec = Spec.of(loader.element_spec)
+        delivered = Spec.of(loader.element_spec)
+        self._delivered = delivered.structure
+        self._spec = delivered if loader._options.uneven == "refuse" else _with_weights(delivered, class_weight)
         _require_batches(self._spec)
         self._weights = None if class_weight is None else ClassWeights(class_weight, loader.element_spec)
 
@@ -148,8 +150,10 @@ class KerasAdapter(DataAdapter):
     @property
     def _short_batch_sizes(self) -> set[int]:
         """Elements in the batches that are smaller than the others, where that is known; 0 where a shard has none."""
-        shard_count = self.loader._options.shard[1]
-        return {rows // shard_count for rows in remainders(self.loader._node)}
+        share = self.loader._share
+        if share.uneven == "mask":
+            return set()
+        return {rows // (share.count * share.piece_count) for rows in remainders(self.loader._node)}
 
     def on_epoch_begin(self) -> None:
         """Has Keras look for the end of an epoch of unknown length, and not go by the length of the one before.
@@ -209,6 +213,7 @@ class _Pass(Iterator[Tree]):
         for_trainer: bool = False,
     ) -> None:
         self._loader, self._spec, self._weights = adapter.loader, adapter._spec, adapter._weights
+        self._delivered = adapter._delivered
         self._convert = convert
         self._runs_on = runs_on
         self._reads_ahead = reads_ahead
@@ -276,7 +281,9 @@ class _Pass(Iterator[Tree]):
 
     def _made(self, batch: Tree) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
-        leaves = flatten_like(self._spec.structure, batch)
+        leaves = flatten_like(self._delivered, batch)
+        if leaves[-1].dtype != self._spec.leaves[-1].dtype:  # a mask
+            leaves[-1] = leaves[-1].astype(np.float32)
         if self._epoch is not None and len(leaves[0]) != self._rows:  # full batches were checked before the first
             _require_divisible((len(leaves[0]),))
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
@@ -543,6 +550,21 @@ def _has_dtype(dtype: np.dtype[Any]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _with_weights(spec: Spec, class_weight: object) -> Spec:
+    """The spec of `(x, y, sample_weight)` for a loader with `uneven=`, which delivers `((x, y), weights)`.
+
+    Raises:
+        ArgumentError: There are other weights, or no targets.
+    """
+    element, weights = spec.tree
+    if type(element) is not tuple or len(element) != 2 or class_weight is not None:
+        raise ArgumentError(
+            "uneven= gives each element a weight, which Keras takes as (x, y, sample_weight). So elements are (x, y), "
+            f"without class_weight=; here they are {element}. Combine other weights with these in your own loop."
+        )
+    return Spec.of((*element, ArraySpec(weights.shape, np.float32, weights.max_shape)))
 
 
 def _require_batches(spec: Spec) -> None:

@@ -189,14 +189,8 @@ class Spec:
         return Spec(tuple(leaf.unstacked() for leaf in self.leaves), self.structure)
 
     def divided(self, count: int) -> "Spec":
-        """The spec of one of `count` equal shares of the first axis."""
-        return Spec(
-            tuple(
-                leaf.unstacked().stacked((leaf.max_shape or (0,))[0] // count, exact=not leaf.varies)
-                for leaf in self.leaves
-            ),
-            self.structure,
-        )
+        """The spec of one of `count` shares of the first axis, which differ by one at most."""
+        return Spec(tuple(_divided(leaf, count) for leaf in self.leaves), self.structure)
 
     def unbounded(self) -> "Spec":
         """The leaves without a place of known size, as a tuple."""
@@ -220,6 +214,11 @@ class Spec:
     def __str__(self) -> str:
         leaf = _Verbatim
         return repr(self.structure.unflatten([leaf(str(spec)) for spec in self.leaves]))
+
+
+def _divided(leaf: ArraySpec, count: int) -> ArraySpec:
+    size = (leaf.max_shape or (0,))[0]
+    return leaf.unstacked().stacked(-(-size // count), exact=not (leaf.varies or size % count))
 
 
 class _Verbatim:

@@ -6,7 +6,6 @@ elements lie in spans. Workers fill rows of one batch side by side.
 
 import functools
 import itertools
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._program import Position, Program, Unit, UnitReader
 from penstock.lower._rewrite import closed
+from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
@@ -41,6 +41,7 @@ SERVER_UNIT_S: Final = 0.25
 FIRST_UNIT_ROWS: Final = 4
 """The most rows in a unit while the duration of a row is unknown."""
 NO_BATCHES: Final = (0, 0, 0)
+_WHOLE: Final = Share()
 
 R = TypeVar("R", bound=UnitReader)
 
@@ -141,7 +142,7 @@ class ParallelProgram(BatchProgram[Reader]):
 
     Args:
         node: The plan.
-        shard: `(index, count)`: deliver rows `[index * size / count, (index + 1) * size / count)` of each batch.
+        shard: The rows of each batch that are delivered: a `Share`, or `(index, count)`.
         same_epoch: Every epoch is epoch 0 again, for evaluation.
         spans: Where the elements of the stream below the plan lie, if there is one.
         is_inner: The plan is a part of the user's, and its batches do not appear in messages.
@@ -150,7 +151,7 @@ class ParallelProgram(BatchProgram[Reader]):
     def __init__(
         self,
         node: Node,
-        shard: tuple[int, int] = (0, 1),
+        shard: Share | tuple[int, int] = _WHOLE,
         *,
         same_epoch: bool = False,
         spans: SpanLayout | None = None,
@@ -159,9 +160,9 @@ class ParallelProgram(BatchProgram[Reader]):
         super().__init__(node, same_epoch=same_epoch)
         self.is_inner = is_inner
         self.spans = spans
-        self.shard = shard
+        self.shard = Share(*shard)
         self._closed: dict[int, Node] = {}
-        if shard[1] > 1:
+        if not self.shard.is_whole or self.shard.piece_count > 1:
             self._check_shard()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,16 +170,20 @@ class ParallelProgram(BatchProgram[Reader]):
         make = functools.partial(ParallelProgram, same_epoch=self.same_epoch, spans=self.spans, is_inner=self.is_inner)
         return make, (self.node, self.shard)
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
-        """The spec of a batch, or of a shard's part of it."""
-        return self.node.spec if self.shard[1] == 1 else self.node.spec.divided(self.shard[1])
+        """The spec of what is delivered of a batch."""
+        return self.shard.spec(self.node.spec)
+
+    @cached_property
+    def _most_rows(self) -> int:
+        return most_rows(self.node.spec)
 
     def _check_shard(self) -> None:
-        index, count = self.shard
-        leaves = self.node.spec.leaves
-        sizes = {leaf.max_shape[0] if leaf.max_shape else 0 for leaf in leaves}
-        size = sizes.pop() if len(sizes) == 1 else None
+        index, count, uneven, piece_count = self.shard
+        leaves, size, name = self.node.spec.leaves, self._most_rows, f"shard={self.shard[:2]}"
+        if count == 1:
+            name = f"uneven={uneven!r}" if piece_count == 1 else f"micro_batches={piece_count}"
         if not size:
             cure = "without a common first axis. Put batch() last."
             if any(leaf.shape and not leaf.is_bounded for leaf in leaves):
@@ -187,25 +192,36 @@ class ParallelProgram(BatchProgram[Reader]):
                     f"this process in a map() of the batch: array[{index}::{count}]."
                 )
             raise ArgumentError(
-                f"shard={self.shard} divides the rows of each batch, but elements of this dataset are "
-                f"{self.node.spec}, {cure}"
+                f"{name} divides the rows of each batch, but elements of this dataset are {self.node.spec}, {cure}"
             )
+        if uneven == "mask":
+            return
         short = remainders(self.node) if any(leaf.varies for leaf in leaves) else set()
-        if self.node.length == math.inf and any(leaf.varies for leaf in leaves):
+        parts, shares = count * piece_count, f"{count} shards"
+        if piece_count > 1:
+            shares = f"{piece_count} micro-batches" if count == 1 else f"{shares} of {piece_count} micro-batches each"
+        if not isinstance(self.node.length, int) and any(leaf.varies for leaf in leaves):
             raise ArgumentError(
                 "This dataset is a stream of unknown length. Its last batch may have any number of elements, which "
-                f"{count} shards cannot share evenly. Use drop_remainder=True."
+                f"{shares} cannot share evenly. Use drop_remainder=True, or uneven='mask'."
             )
-        if size % count:
+        if uneven == "weights":
+            if (least := min(short | {size})) < parts:
+                raise ArgumentError(
+                    f"A batch has {least} elements, too few for {shares}: a share would be empty. Use "
+                    "drop_remainder=True, or uneven='mask', which fills up."
+                )
+            return
+        cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
+        if size % parts:
             raise ArgumentError(
-                f"A batch has {size} elements, which {count} shards cannot share evenly. Use a batch size that "
-                f"{count} divides."
+                f"A batch has {size} elements, which {shares} cannot share evenly. Use a batch size that {parts} "
+                f"divides. {cure}"
             )
-        if uneven := sorted(rows for rows in short if rows % count):
+        if uneven_rows := sorted(rows for rows in short if rows % parts):
             raise ArgumentError(
-                f"The last batch has {uneven[0]} elements, which {count} shards cannot share evenly. Use a batch size "
-                f"that {count} divides and drop_remainder=True. To measure on each element once, share out elements: "
-                f"dataset.shard(index, {count}), before batch() and in place of shard=."
+                f"The last batch has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size "
+                f"that {parts} divides and drop_remainder=True. {cure}"
             )
 
     @cached_property
@@ -262,9 +278,8 @@ class ParallelProgram(BatchProgram[Reader]):
         return self._closed.get(length) or closed(self.node, length)
 
     def shard_rows(self, row_count: int) -> tuple[int, int]:
-        """Returns the rows of a batch of `row_count` that this shard delivers."""
-        index, count = self.shard
-        return index * row_count // count, (index + 1) * row_count // count
+        """Returns the rows of a batch of `row_count` that this shard delivers; see `Share.rows`."""
+        return self.shard.rows(row_count, self._most_rows) if not self.shard.is_whole else (0, row_count)
 
     def row_count(self, epoch: int, index: int, length: int = -1) -> int | None:
         """Returns into how many rows a batch can be cut; None if it is made in one piece."""
@@ -359,21 +374,35 @@ class ParallelProgram(BatchProgram[Reader]):
         if unit.stop - unit.start != self._slot_row_count:
             places = places.take(slice(unit.start - first, unit.stop - first))
         gather = Gather()
-        reader.fill_parts(unit.epoch, unit.index, parts, places, gather)
+        mine = self._marked(places, rows, unit.start, unit.stop)
+        reader.fill_parts(unit.epoch, unit.index, parts if mine is places else parts % rows, mine, gather)
         gather.run()
         out.set_extents(last - first)
 
     def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
-        box = out if self.shard[1] == 1 else reader.scratch(1)
+        box = out if self.shard.is_whole else reader.scratch(1)
         reader.read(unit.epoch, np.array([unit.index], np.int64), box)
-        if self.shard[1] == 1:
+        if self.shard.is_whole:
             return
         count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))
         first, last = self.shard_rows(count)
         places = out.parts().take(slice(0, last - first))
-        for target, whole in zip(places.arrays, box.arrays, strict=True):
-            target[places.rows] = whole[0, first:last]
+        mine = self._marked(places, count, first, last)
+        taken = slice(first, last) if mine is places else np.arange(first, last) % max(1, count)
+        for target, whole in zip(mine.arrays, box.arrays, strict=True):
+            target[places.rows] = whole[0, taken]
         out.set_extents(last - first)
+
+    def _marked(self, places: Rows, row_count: int, first: int, last: int) -> Rows:
+        """Writes the weights or the mask of rows `[first, last)`, and returns the places of the other leaves."""
+        if self.shard.uneven == "refuse":
+            return places
+        places.arrays[-1][places.rows] = self._marks[self.shard.mark_rows(row_count, first, last)]
+        return places.leaves(0, len(places.arrays) - 1)
+
+    @cached_property
+    def _marks(self) -> Any:
+        return self.shard.marks(self._most_rows)
 
     def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
         positions = []
@@ -389,7 +418,7 @@ class ParallelProgram(BatchProgram[Reader]):
         batch = f"batch {unit.index} of epoch {unit.epoch}"
         if rows is None or rows <= 1:
             return f"{batch}{origins(self.node, unit.epoch, unit.index)}"
-        made_of = origins(self.node, unit.epoch, unit.index, slice(unit.start, unit.stop))
+        made_of = origins(self.node, unit.epoch, unit.index, slice(min(unit.start, rows - 1), unit.stop))
         return f"{batch}, elements {unit.start} to {unit.stop - 1} of it{made_of}"
 
     def slot_rows(self, unit: Unit) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from penstock.base._spec import Spec
+from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, compose, places_of
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
@@ -48,20 +49,23 @@ class CopyPlan:
 
     Args:
         node: The plan; its elements are what is delivered.
-        shard: `(index, count)`: the share of each batch's rows that is delivered.
+        shard: The rows of each batch that are delivered: a `Share`, or `(index, count)`.
     """
 
-    def __init__(self, node: Node, shard: tuple[int, int]) -> None:
+    def __init__(self, node: Node, shard: Share | tuple[int, int]) -> None:
         self.arrays: list[Any] = []
         """NumPy arrays, and arrays in files (`StridedFile`)."""
         self.spec = node.spec
-        self._shard = shard
+        self._share = share = Share(*shard)
+        self._most_rows = 0 if share.is_whole else most_rows(node.spec)
+        self._varying = [number for number, leaf in enumerate(share.spec(node.spec).leaves) if leaf.varies]
         self._numbers: dict[tuple[int, Any], int] = {}
         self._kept: list[Any] = []
-        self._root = _Reader(self, node, None, depth=int(shard[1] > 1))
+        self._root = _Reader(self, node, None, depth=int(not share.is_whole))
+        self._marks = None if share.uneven == "refuse" else self.number(share.marks(self._most_rows), None)
 
     @classmethod
-    def of(cls, node: Node, shard: tuple[int, int]) -> "CopyPlan | None":
+    def of(cls, node: Node, shard: Share | tuple[int, int]) -> "CopyPlan | None":
         """Returns the copies of a plan, or None if it does more than to move bytes."""
         if node.length is None or not node.spec.is_bounded:
             return None
@@ -84,9 +88,14 @@ class CopyPlan:
         batches: list[list[Copy]] = [[] for _ in range(count)]
         for array, rows, out in found.wanted:
             self._share_out(array, rows, out, batches, used)
-        index, shards = self._shard
-        varying = [number for number, leaf in enumerate(self.spec.leaves) if leaf.varies]
-        mine = (index + 1) * used[:, varying] // shards - index * used[:, varying] // shards
+        if self._marks is not None:
+            leaf = used.shape[1]
+            used = np.column_stack((used, used[:, 0]))
+            for copies, row_count in zip(batches, used[:, 0].tolist(), strict=True):
+                marks = self._share.mark_rows(row_count, *self._share.rows(row_count, self._most_rows))
+                copies.append((self._marks, leaf, marks, None, 0))
+        index, shards = self._share[:2]
+        mine = (index + 1) * used[:, self._varying] // shards - index * used[:, self._varying] // shards
         return batches, list(map(tuple, mine.tolist()))
 
     def _used(self, wanted: "list[tuple[int, Indices, _Rows]]", count: int) -> "np.ndarray[Any, Any]":
@@ -97,7 +106,7 @@ class CopyPlan:
         used = np.zeros((count, len(self.spec.leaves)), np.int64)
         for _, _, out in wanted:
             (leaf,) = out.numbers
-            if self._shard[1] > 1 or self.spec.leaves[leaf].varies:
+            if not self._share.is_whole or self.spec.leaves[leaf].varies:
                 # A place of an element's row 0 counts one: the row may be made of many rows of this kind.
                 places = out.positions()
                 first = places[places % out.part == 0] if out.part > 1 else places
@@ -118,7 +127,7 @@ class CopyPlan:
     ) -> None:
         """Cuts rows of a block at the borders between batches, and keeps those of this shard."""
         each, (leaf,) = out.each, out.numbers
-        if isinstance(out.rows, slice) and out.rows.step in (None, 1) and self._shard[1] == 1:
+        if isinstance(out.rows, slice) and out.rows.step in (None, 1) and self._share.is_whole:
             start = out.rows.start
             for number in range(start // each, -(-(start + len(rows)) // each)):
                 begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
@@ -134,13 +143,16 @@ class CopyPlan:
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(owners)] if len(owners) else []):
             number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
-            if self._shard[1] > 1:
-                index, count = self._shard
-                first, last = (part * int(used[number, leaf]) // count * out.part for part in (index, index + 1))
-                kept = (mine >= first) & (mine < last)
-                mine, theirs = mine[kept] - first, theirs[kept]
-            if len(mine):
+            if self._share.is_whole:
                 batches[number].append((array, leaf, theirs, mine, 0))
+                continue
+            row_count = int(used[number, leaf])
+            first, last = (row * out.part for row in self._share.rows(row_count, self._most_rows))
+            # With a mask, rows that fill up come again in each turn after the first.
+            for turn in range(0, last, row_count * out.part):
+                kept = (mine >= first - turn) & (mine < last - turn)
+                if kept.any():
+                    batches[number].append((array, leaf, theirs[kept], mine[kept] + turn - first, 0))
 
 
 @final

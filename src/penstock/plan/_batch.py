@@ -341,8 +341,8 @@ def require_one_shape(label: str, spec: Spec) -> None:
 
 def remainders(node: Node) -> set[int]:
     """The numbers of elements in the short batches of a plan; of batches of batches, the outer ones."""
-    batches = walk(node, lambda each: () if isinstance(each, Batch) else each.inputs)
-    return {each.remainder for each in batches if isinstance(each, Batch)} - {0}
+    batches = walk(node, lambda each: () if isinstance(each, Batching) else each.inputs)
+    return {each.remainder for each in batches if isinstance(each, Batching)} - {0}
 
 
 def _short_batch_cure(leaf: ArraySpec) -> str:

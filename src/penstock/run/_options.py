@@ -10,6 +10,7 @@ from penstock.base._arguments import as_float, as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
 from penstock.lower._analysis import Analysis
 from penstock.lower._guards import OnError
+from penstock.lower._share import Share, Uneven
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import identity, length_words
 from penstock.run._quarantine import Quarantine
@@ -27,8 +28,8 @@ class RunOptions(NamedTuple):
     """Batches that are ready or being filled while the consumer has one."""
     timeout_s: float
     """How long a worker may make no progress."""
-    shard: tuple[int, int] = (0, 1)
-    """`(index, count)` of the rows of each batch."""
+    shard: Share = Share()
+    """The rows of each batch that are delivered."""
     same_epoch: bool = False
     """Every epoch is epoch 0 again."""
     is_inner: bool = False
@@ -54,6 +55,8 @@ class LoaderOptions:
     max_errors: int | float | None = None
     quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl"
     ray_options: Mapping[str, Any] | None = None
+    uneven: Uneven = "refuse"
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", *EXECUTORS):
@@ -81,6 +84,12 @@ class LoaderOptions:
             )
         self._check_max_errors()
         self._set("shard", shard_of(self.shard))
+        if self.uneven not in ("refuse", "weights", "mask"):
+            raise ArgumentError(
+                f"uneven={self.uneven!r} is not known. Use 'refuse', 'weights' (shares that differ by an element, with "
+                "a weight for each element), or 'mask' (equal shares that are filled up, with a mask)."
+            )
+        self._set("micro_batches", _integer("micro_batches", self.micro_batches))
         if self.on_error == "skip" and self.shard[1] > 1:
             raise ArgumentError(
                 f"on_error='skip' leaves out what fails, and {self.shard[1]} ranks may fail differently: each would "

@@ -16,6 +16,7 @@ from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._budget import budget
 from penstock.lower._copies import CopyPlan
 from penstock.lower._program import Position
+from penstock.lower._share import Share
 from penstock.lower._stages import Stage, StreamParts, divide, random_parts
 from penstock.lower._streams import FeedProgram, SerialProgram
 from penstock.memory._budget import Budget
@@ -64,7 +65,7 @@ class SubPipeline:
                 analysis.learn()
                 parts = divide(analysis.plan)
                 self.gives_cursor = parts.gives_cursor
-                if parts.is_serial and options.shard[1] == 1:
+                if parts.is_serial and options.shard.is_whole and options.shard.piece_count == 1:
                     self._set_up_serial(analysis, parts.below)
                 else:
                     self._set_up(parts.above, parts)
@@ -128,7 +129,7 @@ class SubPipeline:
             executor = options.executor
             if are_many and part.is_generator and executor != "inline":
                 executor = "threads"  # a process for each shard would be too many
-            inner = options._replace(executor=executor, prefetch=part.prefetch, shard=(0, 1), is_inner=True)
+            inner = options._replace(executor=executor, prefetch=part.prefetch, shard=Share(), is_inner=True)
             self._stages[part.place] = _Stage(part, inner)
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
         executor = "inline" if self.executor.executor == "inline" else options.executor
