@@ -18,7 +18,7 @@ SHELL := bash
 # With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
-.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-limits check check-native sanitize dist format
+.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits check check-native sanitize dist format
 .PHONY: bench clean
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
@@ -32,12 +32,13 @@ STAMP := $(VENV)/.installed
 BENCH ?= $(sort $(wildcard benchmarks/[!_]*.py))
 ARGS ?=
 
-# Every test belongs to exactly one of the six sets; a set without tests is an error.
+# Every test belongs to exactly one of the seven sets; a set without tests is an error.
 FAST := not framework and not limits and not faults and not slow
-FRAMEWORK := framework and not keras and not limits
+FRAMEWORK := framework and not keras and not limits and not trainers
 KERAS := keras and not limits
 FAULTS := (faults or slow) and not framework and not limits and not cluster
 CLUSTER := cluster
+TRAINERS := trainers
 LIMITS := limits
 # Two processes run the tests of a set. Each checks for leftovers. If a test hangs, its process prints all stacks and
 # fails, and a new one continues. ARGS=-n0 uses a single process.
@@ -67,6 +68,10 @@ test-faults: $(STAMP)-core
 # One process, because they share a cluster.
 test-cluster: $(STAMP)-cluster
 	$(PY) -m pytest -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)
+
+# Not part of `test`: Lightning, accelerate and transformers are large, and take two minutes.
+test-trainers: $(STAMP)-trainers
+	$(PY) -m pytest -m "$(TRAINERS)" $(ARGS)
 
 # One after the other, because these measure.
 test-limits: $(STAMP)-frameworks
@@ -153,6 +158,11 @@ $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 $(STAMP)-cluster: $(STAMP)-core pyproject.toml
 	$(INSTALLING)
 	$(PIP_INSTALL) -e '.[ray]' --group test
+	touch $@
+
+$(STAMP)-trainers: $(STAMP)-frameworks pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) -e . --group frameworks --group trainers
 	touch $@
 
 $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml

@@ -1,14 +1,53 @@
-"""Starts the ranks of a run, each a fresh process, with the variables that torchrun sets."""
+"""What ranks train, and how they are started: each a fresh process, with the variables that torchrun sets."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import WARNINGS
+
+ROWS, BATCH, EPOCHS, STOP = 120, 24, 2, 7
+"""There are five batches in an epoch; the run is saved after the second one of epoch 1."""
+
+# The dataset, the model and the steps are the same everywhere.
+DATA = f"""
+import json, os, sys
+import numpy as np
+import penstock as ps
+
+def widened(row, rng):
+    return {{"x": row["x"] + 0.1 * rng.normal(size=3), "y": row["y"], "id": row["id"]}}
+
+x = np.random.default_rng(0).normal(size=({ROWS}, 3))
+rows = ps.from_arrays({{"x": x, "y": x @ [1.0, -2.0, 3.0], "id": np.arange({ROWS})}})
+ds = rows.shuffle(seed=5).random_map(widened, seed=6).batch({BATCH})
+"""
+
+TORCH = """
+import torch
+
+def new_model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 1).double()
+
+def train(model, batches, seen, stop):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while batches.state_dict()["epoch"] < 2:
+        for batch in batches:
+            seen.append(batch["id"].tolist())
+            optimizer.zero_grad()
+            ((model(batch["x"])[:, 0] - batch["y"]) ** 2).mean().backward()
+            optimizer.step()
+            if len(seen) == stop:
+                return
+"""
 
 
 class Ended(NamedTuple):
@@ -28,18 +67,25 @@ def free_port() -> int:
 
 
 def run_ranks(
-    script: str, count: int, *arguments: Any, env: dict[str, str] | None = None, timeout_s: float = 120
+    script: str | Path,
+    count: int,
+    *arguments: Any,
+    env: dict[str, str] | None = None,
+    timeout_s: float = 120,
+    warnings: Sequence[str] = WARNINGS,
 ) -> list[Ended]:
     """Runs a script in several ranks, and returns how each ended, with what it printed.
 
     Args:
-        script: The text of the script.
+        script: The script, as text or as a path.
         count: The number of ranks.
         arguments: What the script finds in `sys.argv[1:]`.
         env: More variables.
         timeout_s: If a rank runs longer, all are aborted with their stacks, and the test fails.
+        warnings: What the interpreter is told about them; by default they are errors.
     """
     port = free_port()
+    source = [str(script)] if isinstance(script, Path) else ["-c", script]
     processes = []
     try:
         for rank in range(count):
@@ -47,7 +93,7 @@ def run_ranks(
             variables = {name: str(value) for name, value in ours.items()}
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, *WARNINGS, "-X", "faulthandler", "-c", script, *map(str, arguments)],
+                    [sys.executable, *warnings, "-X", "faulthandler", *source, *map(str, arguments)],
                     env=os.environ
                     | variables
                     | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -81,3 +127,19 @@ def require_success(ranks: list[Ended]) -> list[str]:
     """What each rank printed; all of them ended well."""
     assert not any(rank.status for rank in ranks), "\n".join(rank.err[-3000:] for rank in ranks if rank.status)
     return [rank.out for rank in ranks]
+
+
+def one_process() -> tuple[Any, list[list[int]]]:
+    """What one process makes of the same global batches."""
+    names: dict[str, Any] = {}
+    exec(DATA + TORCH, names)
+    model, seen = names["new_model"](), []
+    with names["ds"].to_torch(executor="inline") as batches:
+        names["train"](model, batches, seen, None)
+    return [parameter.detach().numpy() for parameter in model.parameters()], seen
+
+
+def together(outs: list[str]) -> list[list[int]]:
+    """The global batches of some ranks."""
+    shares = [json.loads(out.splitlines()[0]) for out in outs]
+    return [[row for part in parts for row in part] for parts in zip(*shares, strict=True)]

@@ -14,45 +14,21 @@ import pytest
 
 import penstock as ps
 from penstock.run import _shard
-from tests.adapters.ranks import free_port, require_success, run_ranks
+from tests.adapters.ranks import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    ROWS,
+    STOP,
+    TORCH,
+    free_port,
+    one_process,
+    require_success,
+    run_ranks,
+    together,
+)
 
 pytestmark = pytest.mark.framework
-
-ROWS, BATCH, EPOCHS, STOP = 120, 24, 2, 7
-"""There are five batches in an epoch; the run is saved after the second one of epoch 1."""
-
-# The dataset, the model and the steps are the same everywhere.
-DATA = f"""
-import json, os, sys
-import numpy as np
-import penstock as ps
-
-def widened(row, rng):
-    return {{"x": row["x"] + 0.1 * rng.normal(size=3), "y": row["y"], "id": row["id"]}}
-
-x = np.random.default_rng(0).normal(size=({ROWS}, 3))
-rows = ps.from_arrays({{"x": x, "y": x @ [1.0, -2.0, 3.0], "id": np.arange({ROWS})}})
-ds = rows.shuffle(seed=5).random_map(widened, seed=6).batch({BATCH})
-"""
-
-TORCH = """
-import torch
-
-def new_model():
-    torch.manual_seed(0)
-    return torch.nn.Linear(3, 1).double()
-
-def train(model, batches, seen, stop):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    while batches.state_dict()["epoch"] < 2:
-        for batch in batches:
-            seen.append(batch["id"].tolist())
-            optimizer.zero_grad()
-            ((model(batch["x"])[:, 0] - batch["y"]) ** 2).mean().backward()
-            optimizer.step()
-            if len(seen) == stop:
-                return
-"""
 
 DDP = (
     DATA
@@ -95,22 +71,6 @@ if dist.get_world_size() == 4:
 dist.destroy_process_group()
 """
 )
-
-
-def one_process() -> tuple[Any, list[list[int]]]:
-    """What one process makes of the same global batches."""
-    names: dict[str, Any] = {}
-    exec(DATA + TORCH, names)
-    model, seen = names["new_model"](), []
-    with names["ds"].to_torch(executor="inline") as batches:
-        names["train"](model, batches, seen, None)
-    return [parameter.detach().numpy() for parameter in model.parameters()], seen
-
-
-def together(outs: list[str]) -> list[list[int]]:
-    """The global batches of some ranks."""
-    shares = [json.loads(out.splitlines()[0]) for out in outs]
-    return [[row for part in parts for row in part] for parts in zip(*shares, strict=True)]
 
 
 def test_ddp_in_any_number_of_ranks_is_one_process(tmp_path: Path) -> None:
@@ -240,7 +200,7 @@ for batch in ps.range(32).map(broken).batch(4).to_jax(sharding=sharding, executo
 
 def test_one_processs_error_ends_both_at_once_with_the_hook_of_the_page() -> None:
     """Without it both wait five minutes at the end, for each other."""
-    page = (Path(__file__).parents[2] / "docs/how-to/jax.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/jax-processes.md").read_text()
     hook = re.search(r"def end_at_once.*?sys.excepthook = end_at_once", page, re.DOTALL)
     assert hook is not None
     script = FAILING.replace("{hook}", hook[0])

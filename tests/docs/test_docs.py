@@ -1,16 +1,19 @@
 """Runs what the documentation shows: each page's Python blocks, and the examples in docstrings.
 
 A page's ```python blocks run in order, as one script, in an empty directory, with the page's own line numbers
-in tracebacks. Two comments steer that:
+in tracebacks. Comments steer that:
 
     <!-- needs: keras tensorflow -->    extras of ours; the page runs in a fresh process, marked `framework`
                                         unless the extras are formats alone
     <!-- not run: why -->               before a block that cannot run here; the reason is required
+    <!-- ranks: 2 -->                   the page runs in that number of processes at once, as under torchrun
+    <!-- packages: lightning -->        packages of the target `test-trainers`; the page is skipped without them
 """
 
 import ast
 import doctest
 import importlib
+import importlib.util
 import re
 import runpy
 import textwrap
@@ -21,6 +24,8 @@ import numpy as np
 import pytest
 
 import penstock
+from tests.adapters.ranks import run_ranks
+from tests.conftest import WARNINGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
@@ -31,6 +36,9 @@ FORMATS = {"hdf5", "image", "parquet", "remote", "tfrecord", "zarr"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- *not run(?:: *(?P<reason>.*?))? *-->\s*$")
 NEEDS = re.compile(r"^<!-- *needs: *(?P<extras>.*?) *-->\s*$", re.MULTILINE)
+
+RANKS = re.compile(r"^<!-- *ranks: *(\d+) *-->\s*$", re.MULTILINE)
+PACKAGES = re.compile(r"^<!-- *packages: *(?P<names>.*?) *-->\s*$", re.MULTILINE)
 
 # Words in a docstring's example that mean it needs a framework.
 FRAMEWORK_WORDS = re.compile(r"\b(?:keras|tensorflow|torch|jax|(?:to|from)_(?:keras|tf|torch|jax))\b")
@@ -74,9 +82,18 @@ def needs_of(page: str) -> set[str]:
     return extras
 
 
+def packages_of(page: str) -> list[str]:
+    """The packages that a page needs besides our extras."""
+    return [name for found in PACKAGES.finditer(page) for name in found["names"].split()]
+
+
+def _marks(page: str) -> list:
+    framework = [pytest.mark.framework] * bool(needs_of(page) - FORMATS)
+    return framework + [pytest.mark.trainers] * bool(packages_of(page))
+
+
 def _pages() -> list:
-    marks = {path: [pytest.mark.framework] * bool(needs_of(path.read_text()) - FORMATS) for path in PAGES}
-    return [pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=marks[path]) for path in PAGES]
+    return [pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=_marks(path.read_text())) for path in PAGES]
 
 
 def _docstring_examples() -> list:
@@ -113,7 +130,14 @@ def test_page_runs(path, fresh_python, tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    if needs_of(page):
+    if missing := [name for name in packages_of(page) if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"needs {', '.join(missing)}: make test-trainers")
+    if found := RANKS.search(page):
+        # Warnings of these packages are theirs to mend.
+        warnings = ("-W", "ignore") if packages_of(page) else WARNINGS
+        for rank in run_ranks(script, int(found[1]), timeout_s=240, warnings=warnings):
+            assert rank.status == 0, f"{path.relative_to(ROOT)}, same lines:\n{rank.out}\n{rank.err}"
+    elif needs_of(page):
         done = fresh_python(script, timeout_s=240)
         assert done.returncode == 0, f"{path.relative_to(ROOT)}, same lines:\n{done.stdout}\n{done.stderr}"
     else:
