@@ -27,7 +27,11 @@ def widened(row, rng):
 
 x = np.random.default_rng(0).normal(size=({ROWS}, 3))
 rows = ps.from_arrays({{"x": x, "y": x @ [1.0, -2.0, 3.0], "id": np.arange({ROWS})}})
-ds = rows.shuffle(seed=5).random_map(widened, seed=6).batch({BATCH})
+
+def batches_of(size):
+    return rows.shuffle(seed=5).random_map(widened, seed=6).batch(size)
+
+ds = batches_of({BATCH})
 """
 
 TORCH = """
@@ -41,9 +45,10 @@ def train(model, batches, seen, stop):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     while batches.state_dict()["epoch"] < 2:
         for batch in batches:
+            batch, weights = batch if isinstance(batch, tuple) else (batch, 1.0)
             seen.append(batch["id"].tolist())
             optimizer.zero_grad()
-            ((model(batch["x"])[:, 0] - batch["y"]) ** 2).mean().backward()
+            (weights * (model(batch["x"])[:, 0] - batch["y"]) ** 2).mean().backward()
             optimizer.step()
             if len(seen) == stop:
                 return
@@ -129,13 +134,21 @@ def require_success(ranks: list[Ended]) -> list[str]:
     return [rank.out for rank in ranks]
 
 
-def one_process() -> tuple[Any, list[list[int]]]:
-    """What one process makes of the same global batches."""
+def one_process(*phases: tuple[int, int]) -> tuple[Any, list[list[int]]]:
+    """What one process makes of the same global batches: its parameters, and the rows of each batch.
+
+    Args:
+        phases: Sizes of global batches, and after how many of them another size follows; 0 for the end.
+    """
     names: dict[str, Any] = {}
     exec(DATA + TORCH, names)
-    model, seen = names["new_model"](), []
-    with names["ds"].to_torch(executor="inline") as batches:
-        names["train"](model, batches, seen, None)
+    model, seen, state = names["new_model"](), [], None
+    for size, stop in phases or [(BATCH, 0)]:
+        with names["batches_of"](size).to_torch(executor="inline") as batches:
+            if state is not None:
+                batches.load_state_dict(state)
+            names["train"](model, batches, seen, stop)
+            state = batches.state_dict()
     return [parameter.detach().numpy() for parameter in model.parameters()], seen
 
 
