@@ -1102,7 +1102,8 @@ class Dataset(NoArray):
 
         Args:
             device: A `jax.Device` for all arrays; None for JAX's default.
-            sharding: A `jax.sharding.Sharding`, or a tree of them like the element; first axes are batches.
+            sharding: A `jax.sharding.Sharding`, or a tree of them like the element; first axes are batches. With
+                `uneven="mask"` batches are filled up to what it divides.
             prefetch_to_device: Batches that are on their way to the device while you work on one. None for 1, and for
                 0 where the device is the CPU.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.

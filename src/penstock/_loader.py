@@ -91,6 +91,7 @@ class Loader(NoArray):
         *,
         same_epoch: bool = False,
         quarantine: Quarantine | None = None,
+        multiple: int = 1,
     ) -> None:
         _require_elements(node)
         caution_batches(node)
@@ -100,7 +101,7 @@ class Loader(NoArray):
         self._options = options
         self._same_epoch = same_epoch
         self._quarantine = quarantine
-        self._share = Share(*options.shard, options.uneven, options.micro_batches)
+        self._share = Share(*options.shard, options.uneven, options.micro_batches, multiple)
         self._pieces: list[Tree] = []
         """The parts of the batch at the position that are still to be handed out, the last one first."""
         self._set_up(node)

@@ -152,6 +152,11 @@ with ds.to_jax(sharding=sharding, executor="threads", workers=1) as batches:
     if number == 0:
         json.dump(saved, open(sys.argv[4], "w"))
 print(json.dumps(seen))
+with rows.batch(50).to_jax(sharding=sharding, uneven="mask", training=False, executor="inline") as batches:
+    counted = jax.jit(lambda batch, mask: (mask.sum(), (mask[:, None] * batch["x"]).sum(), mask.size))
+    sums = [counted(*batch) for batch in batches]
+    assert [(int(rows), size) for rows, _, size in sums] == [(50, 50), (50, 50), (20, 50)]
+    np.testing.assert_allclose(sum(total for _, total, _ in sums), x.sum(), atol=1e-9)
 if count > 1:
     assert ds.loader(shard="auto")._options.shard == (number, count)
     other = rows.shuffle(seed=number).batch(8).to_jax(sharding=sharding, executor="inline")
@@ -276,12 +281,13 @@ def test_keras_takes_weights_and_masks_as_sample_weights() -> None:
             dataset.to_keras(uneven="mask", **options)
 
 
-def test_global_arrays_of_jax_take_neither() -> None:
+def test_global_arrays_of_jax_have_one_shape() -> None:
     import jax
 
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    for options in ({"uneven": "mask"}, {"micro_batches": 2}):
-        with pytest.raises(ps.ArgumentError, match=r"to_jax\(sharding=\) takes no uneven= and no micro_batches="):
+    for options in ({"uneven": "weights"}, {"micro_batches": 2}):
+        with pytest.raises(ps.ArgumentError, match="it takes uneven='mask', but neither uneven='weights' nor micro_ba"):
             ps.range(8).batch(4).to_jax(sharding=sharding, **options)
-    with ps.range(5).batch(4).to_jax(uneven="mask", executor="inline") as batches:
-        assert [int((rows * mask).sum()) for rows, mask in batches] == [6, 4]
+    for options in ({}, {"sharding": sharding}):
+        with ps.range(5).batch(4).to_jax(uneven="mask", executor="inline", **options) as batches:
+            assert [int((rows * mask).sum()) for rows, mask in batches] == [6, 4]

@@ -15,7 +15,7 @@ from typing import Any, final
 import jax
 import numpy as np
 import numpy.typing as npt
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._dtypes import require_dtypes
@@ -24,12 +24,10 @@ from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.lower._share import Share
 from penstock.plan._batch import remainders
 from penstock.plan._node import Node
 from penstock.run._shard import FoundShard
-
-Share = tuple[int, int]
-"""Which part of the rows of every batch, of how many: what `loader(shard=)` takes."""
 
 
 @final
@@ -53,7 +51,7 @@ class JaxAdapter(EpochAdapter):
     """
 
     def __init__(
-        self, loader: Loader, spec: Spec, places: Sequence[Any], *, share: Share | None, ahead_count: int
+        self, loader: Loader, spec: Spec, places: Sequence[Any], *, share: tuple[int, int] | None, ahead_count: int
     ) -> None:
         super().__init__(loader)
         self._spec = spec
@@ -133,10 +131,10 @@ def adapt(
         raise ArgumentTypeError(f"device={device!r} is no jax.Device. Take one of jax.devices().")
     if prefetch_to_device is not None and (type(prefetch_to_device) is not int or prefetch_to_device < 0):
         raise ArgumentError(f"prefetch_to_device={prefetch_to_device!r} is not a number of batches, 0 or more.")
-    if sharding is not None and (options.uneven != "refuse" or options.micro_batches > 1):
+    if sharding is not None and (options.uneven == "weights" or options.micro_batches > 1):
         raise ArgumentError(
-            "to_jax(sharding=) takes no uneven= and no micro_batches=: its arrays are over all processes. To fill up "
-            "the last batch, see the page on JAX; for the accumulation of gradients, use a batch of one part."
+            "to_jax(sharding=) makes arrays over all devices, of one shape. So it takes uneven='mask', but neither "
+            "uneven='weights' nor micro_batches=. To accumulate gradients, make the batch as large as a part."
         )
     spec = node.spec
     require_dtypes(spec, "JAX", _has_dtype)
@@ -149,9 +147,13 @@ def adapt(
         places = [device] * len(spec.leaves)
         return JaxAdapter(loader, Spec.of(loader.element_spec), places, share=None, ahead_count=prefetch_to_device)
     places = _shardings(spec, sharding)
-    share = None
+    share, part_count, short_counts = None, 1, remainders(node)
+    if options.uneven == "mask":
+        part_count, short_counts = max(map(_part_count, spec.leaves, places)), set()
+        spec = Share(uneven="mask", multiple=part_count).spec(spec)
+        places.append(_of_rows(places[0]))
     if not all(each.is_fully_addressable for each in places):
-        _require_divisible(spec, places, remainders(node))
+        _require_divisible(spec, places, short_counts)
         share = _common_share(spec, places)
         if has_shard and options.shard != share:
             raise ArgumentError(
@@ -159,10 +161,11 @@ def adapt(
                 f"{share[0]} of {share[1]} of the rows. Leave shard= out: it follows from the sharding."
             )
         options = replace(options, shard=FoundShard(share))
-    loader = Loader(node, options, same_epoch=not training)
+    multiple = part_count if share is None else -(-part_count // share[1])
+    loader = Loader(node, options, same_epoch=not training, multiple=multiple)
     if share is None:
         spec = Spec.of(loader.element_spec)
-        _require_divisible(spec, places, {count // options.shard[1] for count in remainders(node)})
+        _require_divisible(spec, places, {count // options.shard[1] for count in short_counts})
     return JaxAdapter(loader, spec, places, share=share, ahead_count=prefetch_to_device)
 
 
@@ -218,7 +221,7 @@ def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     return array.astype(dtype)
 
 
-def _global(leaf: npt.NDArray[Any], sharding: Any, share: Share) -> Any:
+def _global(leaf: npt.NDArray[Any], sharding: Any, share: tuple[int, int]) -> Any:
     """The array over all processes of which `leaf` is this one's share of the rows."""
     index, count = share
     first = index * len(leaf)
@@ -265,6 +268,20 @@ def _shardings(spec: Spec, sharding: Any) -> list[Any]:
     return leaves
 
 
+def _part_count(leaf: ArraySpec, sharding: Any) -> int:
+    """The parts that a sharding makes of the rows of a leaf."""
+    device_count = len(sharding.device_set)
+    part: int = sharding.shard_shape((device_count, *(leaf.max_shape or ())[1:]))[0]
+    return device_count // part
+
+
+def _of_rows(sharding: Any) -> Any:
+    """The sharding of an array that has a number for each row."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
+
+
 def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[int]) -> None:
     """Refuses batches that their sharding does not divide, before anything is read.
 
@@ -299,11 +316,11 @@ def _require_divisible(spec: Spec, shardings: Sequence[Any], short_counts: set[i
             rows = f"{uneven[0]} rows" if uneven else "any number of rows"
             raise SpecError(
                 f"element{place} is {leaf}: a short batch has {rows}, and the sharding makes {parts} parts. Give the "
-                "step that makes batches drop_remainder=True."
+                "step that makes batches drop_remainder=True, or fill up: to_jax(uneven='mask')."
             )
 
 
-def _common_share(spec: Spec, shardings: Sequence[Any]) -> Share:
+def _common_share(spec: Spec, shardings: Sequence[Any]) -> tuple[int, int]:
     """The part of the rows that the devices of this process hold; the same for every leaf.
 
     Raises:
@@ -320,7 +337,7 @@ def _common_share(spec: Spec, shardings: Sequence[Any]) -> Share:
     return share
 
 
-def _share(leaf: ArraySpec, sharding: Any) -> Share | None:
+def _share(leaf: ArraySpec, sharding: Any) -> tuple[int, int] | None:
     """The part of a leaf's rows that this process holds; None if it is not one piece, or not one of equal parts."""
     shape = leaf.max_shape
     if not shape:

@@ -180,7 +180,7 @@ class ParallelProgram(BatchProgram[Reader]):
         return most_rows(self.node.spec)
 
     def _check_shard(self) -> None:
-        index, count, uneven, piece_count = self.shard
+        index, count, uneven, piece_count, _ = self.shard
         leaves, size, name = self.node.spec.leaves, self._most_rows, f"shard={self.shard[:2]}"
         if count == 1:
             name = f"uneven={uneven!r}" if piece_count == 1 else f"micro_batches={piece_count}"

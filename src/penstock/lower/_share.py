@@ -31,6 +31,8 @@ class Share(NamedTuple):
     uneven: Uneven = "refuse"
     piece_count: int = 1
     """The equal pieces in which the rows are handed out."""
+    multiple: int = 1
+    """With a mask: rows are filled up to a multiple of it."""
 
     @property
     def is_whole(self) -> bool:
@@ -39,7 +41,7 @@ class Share(NamedTuple):
 
     def size(self, most: int) -> int:
         """The most rows that are delivered of a batch of at most `most`."""
-        parts = self.piece_count if self.uneven == "mask" else 1
+        parts = self.piece_count * self.multiple if self.uneven == "mask" else 1
         return -(-most // (self.count * parts)) * parts
 
     def rows(self, row_count: int, most: int) -> tuple[int, int]:
