@@ -18,7 +18,8 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs penstock[ray]")
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
+    head: dict[str, Any] = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
+    head["_system_config"] = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(2):

@@ -165,6 +165,7 @@ class Fleet:
         if task is not None:
             self._tasks.pop(task.opening.number, None)
             task.waiting.clear()
+            task.payload = None  # results that Ray never reports would keep it
             for agent in self.agents.values():
                 if task.opening.number in agent.opened and ray.is_initialized():
                     agent.opened.discard(task.opening.number)
@@ -291,7 +292,9 @@ class Fleet:
         is_waiting = any(task.waiting for task in self._tasks.values())
         is_alone = not any(agent.is_ready for agent in self.agents.values())
         self._waited_s = self._waited_s + self._tick_s if is_waiting and is_alone else 0.0
-        if is_waiting and self._waited_s > max(START_S, *(task.opening.timeout_s for task in self._tasks.values())):
+        are_useless = not self.agents and max(self._failed_start_counts.values(), default=0) >= START_LIMIT
+        limit_s = max([START_S, *(task.opening.timeout_s for task in self._tasks.values())])
+        if is_waiting and (self._waited_s > limit_s or are_useless):
             self._fail(
                 WorkerError(
                     f"No node of the Ray cluster took any work for {self._waited_s:.0f} s. "
