@@ -295,7 +295,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shard option": (
         lambda: ps.range(3).loader(shard=2),
         TypeError,
-        r"shard=2 is not a pair of integers \(index, count\)\.",
+        (
+            r"shard=2 is not a pair of integers \(index, count\)\. Use \(index, count\), 'auto', or a dimension of a "
+            r"DeviceMesh, as in mesh\['dp'\]\."
+        ),
     ),
     "shard option beyond": (
         lambda: ps.range(3).loader(shard=(2, 2)),
@@ -325,15 +328,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shards that do not divide": (
         lambda: ps.range(9).batch(3).loader(shard=(0, 2)),
         ValueError,
-        r"A batch has 3 elements, which 2 shards cannot share evenly\. Use a batch size that 2 divides\.",
+        (
+            r"A batch has 3 elements, which 2 shards cannot share evenly\. Use a batch size that 2 divides\. Or let "
+            r"shares differ by an element: uneven='weights'; for evaluation uneven='mask'\."
+        ),
     ),
     "shards that do not divide the last": (
         lambda: ps.range(9).batch(4).loader(shard=(0, 2)),
         ValueError,
         (
             r"The last batch has 1 elements?, which 2 shards cannot share evenly\. Use a batch size that 2 "
-            r"divides and drop_remainder=True\. To measure on each element once, share out elements: "
-            r"dataset\.shard\(index, 2\), before batch\(\) and in place of shard=\."
+            r"divides and drop_remainder=True\. Or let shares differ by an element: uneven='weights'; for evaluation "
+            r"uneven='mask'\."
         ),
     ),
     "nothing to load": (
