@@ -115,9 +115,9 @@ class ExecutorSpec:
         """
         if not EXECUTORS[self.executor].travels:
             return
-        self._payload = pack(program.node, program)
+        self._payload = pack(program.node, program, leaves_machine=self.is_remote)
         while self._learns_held(self._payload.unseen):
-            self._payload = pack(program.node, program)
+            self._payload = pack(program.node, program, leaves_machine=self.is_remote)
         if self._payload.generators:
             self.events.append(
                 f"A function holds a random generator ({', '.join(self._payload.generators)}). Each worker has a "

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -25,7 +25,7 @@ from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, re
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, read_ranges, reason_of
-from penstock.sources.npy import is_in_memory, require_places
+from penstock.sources.npy import content_mark, is_in_memory, require_places
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -41,6 +41,8 @@ _GAP_NBYTES: Final = 4 << 10
 _REMOTE_GAP_NBYTES: Final = 256 << 10
 # Larger memory is freed after use, so that one large record does not cost it for the rest of the run.
 _KEPT_NBYTES: Final = 8 << 20
+# Begins the version of a local file that travels to other machines.
+_CONTENT: Final = "content "
 # Files that are examined or indexed at once.
 _THREADS: Final = 8
 # A process may have 1,024 files open by default, and other code needs some.
@@ -58,7 +60,7 @@ class File:
     """An absolute path, or a URL that `fsspec` knows."""
     nbytes: int
     version: str
-    """The time of the last change in ns, or the remote file system's equivalent."""
+    """The time of the last change in ns, or the remote file system's equivalent, or a mark of the content."""
 
     @property
     def is_local(self) -> bool:
@@ -82,6 +84,8 @@ class File:
             )
         fact = f"{self.url} cannot be opened"
         now = described(self.url, fact, cure)
+        if self.version.startswith(_CONTENT):  # the dataset was made on another machine
+            now = now.for_other_machines()
         if now != self:
             raise SourceError(
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
@@ -93,6 +97,15 @@ class File:
             return LocalFile(self.url)
         except OSError as error:
             raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
+
+    def for_other_machines(self) -> "File":
+        """Returns the same file, if it is local, by its content in place of the time, which copies do not share."""
+        if not self.is_local or self.version.startswith(_CONTENT):
+            return self
+        try:
+            return replace(self, version=_CONTENT + content_mark(self.url))
+        except OSError as error:
+            raise SourceError(f"{self.url} cannot be read: {reason_of(error)}.") from error
 
     def head(self, nbytes: int) -> bytes:
         """Returns the first bytes, or all bytes of a shorter file, and requests no more."""

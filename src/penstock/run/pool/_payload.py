@@ -28,7 +28,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
@@ -48,7 +48,8 @@ from penstock.plan._stream import StreamSource
 from penstock.sources._listing import FileList
 from penstock.sources._openfile import File
 from penstock.sources._remote import Settings, arrive, protocols_of
-from penstock.sources.npy import StridedFile
+from penstock.sources.files import require_same
+from penstock.sources.npy import StridedFile, arrived, content_mark
 
 SHARED_ARRAY_NBYTES: Final = 1 << 20
 """Arrays from this size on go into shared memory."""
@@ -85,10 +86,12 @@ class _Mapped(NamedTuple):
     file: StridedFile
     is_memmap: bool
     """Or else a plain view of one."""
+    mark: str = ""
+    """See `content_mark`; empty for workers on this machine."""
 
     def load(self, _: object) -> Array:
         """Maps it again, copy on write."""
-        file = self.file
+        file = arrived(self.file, self.mark) if self.mark else self.file
         first, end = file.extent
         with contextlib.suppress(FileNotFoundError), open(file.path, "rb") as opened:
             status = os.fstat(opened.fileno())
@@ -107,23 +110,33 @@ class _Mapped(NamedTuple):
         return array
 
 
-def pack(plan: Node, value: Any) -> PlanPayload:
+def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload:
     """Packs a value for worker processes. Takes the memory that `lay_out` copies, and no more.
 
     Args:
         plan: The plan in it, to name what does not travel, and to know which nodes are its own.
         value: The plan, and what goes with it; `unpack` returns it.
+        leaves_machine: Whether it goes to other machines, which know files by their content.
 
     Raises:
+        SourceError: A file is gone, or was replaced.
         TravelError: An object cannot travel. Names the step and the variable.
     """
     try:
-        pickler, sink = _pickled(value, PAYLOAD_LIMIT_NBYTES, own={id(node) for node in walk(plan)})
+        own = {id(node) for node in walk(plan)}
+        pickler, sink = _pickled(value, PAYLOAD_LIMIT_NBYTES, own=own, leaves_machine=leaves_machine)
+    except SourceError:
+        raise
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
         raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, _TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
-    places = [next(rest) if file is None else _Mapped(file, type(array) is np.memmap) for array, file in pickler.arrays]
+    places = [
+        next(rest)
+        if file is None
+        else _Mapped(file, type(array) is np.memmap, content_mark(file.path) if leaves_machine else "")
+        for array, file in pickler.arrays
+    ]
     data = pickle.dumps(places, protocol=5) + b"".join(sink.pieces)
     return PlanPayload(data, roots, tuple(sorted(pickler.generators)), tuple(pickler.unseen))
 
@@ -197,13 +210,18 @@ _turn = _Turn()
 
 
 def _pickled(
-    value: Any, limit_nbytes: int, *, is_kept: bool = True, own: Collection[int] = ()
+    value: Any,
+    limit_nbytes: int,
+    *,
+    is_kept: bool = True,
+    own: Collection[int] = (),
+    leaves_machine: bool = False,
 ) -> tuple["_Pickler", _Sink]:
     names = _Names()
     while True:
         sink = _Sink(limit_nbytes, is_kept)
         with _turn.lock:
-            pickler = _Pickler(sink, names, own)
+            pickler = _Pickler(sink, names, own, leaves_machine=leaves_machine)
             try:
                 pickler.dump(value)
             finally:
@@ -219,10 +237,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         sink: Where it writes.
         names: The names that functions take from modules, from earlier dumps of the same value. This one adds to it.
         own: The ids of the plan's nodes. Others are of datasets that functions hold.
+        leaves_machine: See `pack`.
     """
 
-    def __init__(self, sink: _Sink, names: "_Names", own: Collection[int]) -> None:
+    def __init__(self, sink: _Sink, names: "_Names", own: Collection[int], *, leaves_machine: bool = False) -> None:
         super().__init__(sink, protocol=5)
+        self._leaves_machine = leaves_machine
         self.arrays: list[tuple[Array, StridedFile | None]] = []
         """Arrays that are not in the pickle, by number, with the files of those that are mapped."""
         self.generators: set[str] = set()
@@ -280,6 +300,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 self.unseen.append(obj)
         elif isinstance(obj, (File, FileList)):
             return self._reduce_files(obj)
+        elif isinstance(obj, StridedFile) and self._leaves_machine:
+            require_same(obj, 0)
+            return _arrived, (*[getattr(obj, each.name) for each in fields(obj)], content_mark(obj.path))
         elif isinstance(obj, _HINTS):
             if not _is_of_installed(obj):  # or else by name
                 return self._reduce_hint(obj)
@@ -323,6 +346,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
     def _reduce_files(self, files: File | FileList) -> Any:
         """Names of files; with those behind URLs goes what this program set of fsspec."""
+        if isinstance(files, File) and files.is_local and self._leaves_machine:
+            return File, tuple(vars(files.for_other_machines()).values())
         urls = files.remote_folders if isinstance(files, FileList) else [files.url] * (not files.is_local)
         if not urls:
             return super().reducer_override(files)
@@ -342,6 +367,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         value = typing.Any if id(hint) in self._aliases else hint.__value__
         self._aliases.add(id(hint))
         return _alias, (hint.__name__, value, hint.__type_params__)
+
+
+def _arrived(*values: Any) -> StridedFile:
+    return arrived(StridedFile(*values[:-1]), values[-1])
 
 
 class _Names:
