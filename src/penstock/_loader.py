@@ -526,14 +526,7 @@ class Loader(NoArray):
                 )
             delivery = self._delivery or self._running()
             epoch, position = self._at
-            if not self._pieces:
-                batch = delivery.take(self._at, self._options.timeout_s)
-                if self._share.piece_count > 1 and batch is not END_OF_EPOCH:
-                    structure = self._program.spec.structure
-                    pieces = self._share.pieces(structure.flatten_up_to(batch))
-                    self._pieces = [structure.unflatten(piece) for piece in pieces]
-            if self._pieces:
-                batch = self._pieces.pop()
+            batch = self._draw(delivery)
             if batch is END_OF_EPOCH:
                 iterator.is_over = True
                 if not position and not self._counters.batches and not self._warned_empty:
@@ -570,6 +563,17 @@ class Loader(NoArray):
                 self._must_restart = isinstance(error, WorkerError)
             iterator.is_over = True
             raise
+
+    def _draw(self, delivery: DeliveryBase) -> Tree:
+        """Takes the next batch, or the next part of one."""
+        if not self._pieces:
+            batch = delivery.take(self._at, self._options.timeout_s)
+            if self._share.piece_count == 1 or batch is END_OF_EPOCH:
+                return batch
+            structure = self._program.spec.structure
+            pieces = self._share.pieces(structure.flatten_up_to(batch))
+            self._pieces = [structure.unflatten(piece) for piece in pieces]
+        return self._pieces.pop()
 
     def _tell_cure(self, error: Exception) -> None:
         """Adds the remedy to the error of an element. A generator that failed has ended; nothing helps there."""

@@ -1,5 +1,6 @@
 """Ranks compare what they are about to deliver. The real tables are in `tests/adapters/test_ranks.py`."""
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -132,6 +133,19 @@ def test_shares_that_were_given_as_numbers_are_not_compared(store: Store, enter:
     enter(0)
     run(DATA, shard=(0, 2))
     assert not store.request_count
+
+
+def test_a_store_of_another_kind_stops_no_run(
+    store: Store, enter: Enter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("Tried to call pure virtual function")
+
+    monkeypatch.setattr(store, "add", refuse)
+    enter(0)
+    with caplog.at_level(logging.DEBUG, "penstock"):
+        assert run(DATA) == 12
+    assert "Ranks are not compared: Tried to call" in caplog.text
 
 
 def test_groups_of_a_mesh_are_compared_for_themselves(enter: Enter) -> None:

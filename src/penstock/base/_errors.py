@@ -69,7 +69,7 @@ class TravelError(PenstockError, TypeError):
 
 
 class LoaderError(PenstockError, RuntimeError):
-    """A loader cannot be used this way: it is closed, or a newer iterator has taken over."""
+    """A loader cannot be used this way: it is closed, a newer iterator has taken over, or ranks deliver other data."""
 
 
 def is_untouched(error: BaseException) -> bool:

@@ -10,15 +10,19 @@ first, the others find the difference. The message names both.
 
 What is compared with what. A rank counts the first iterations of loaders whose share was found (`FoundShard`), for each
 group of ranks. The n-th of one rank is compared with the n-th of the others. Ranks that iterate together count alike.
-`set_state` has the next iteration compared again, in all ranks or in none.
+`set_state` has the next iteration compared again, in all ranks or in none. Where the table does not answer, nothing is
+compared: a check must not stop a run that would work.
 """
 
 import json
+import logging
 import sys
 from typing import Any, Protocol, final
 
 from penstock.base._errors import LoaderError
 from penstock.run._shard import FoundShard, find_world
+
+_log = logging.getLogger("penstock")
 
 
 class _Table(Protocol):
@@ -50,9 +54,13 @@ def require_agreement(shard: tuple[int, int], facts: dict[str, Any]) -> None:
         return
     rank = find_world().rank
     group = "penstock/" + "-".join(map(str, shard.ranks))
-    number = table.count(f"{group}/{rank}")
     mine = json.loads(json.dumps(facts))
-    theirs = json.loads(table.first(f"{group}/run {number}", json.dumps(mine | {"rank": rank})))
+    try:
+        number = table.count(f"{group}/{rank}")
+        theirs = json.loads(table.first(f"{group}/run {number}", json.dumps(mine | {"rank": rank})))
+    except RuntimeError as error:  # a store of another kind; or a dead server, of which the first step will tell
+        _log.debug("Ranks are not compared: %s", error)
+        return
     other = theirs.pop("rank")
     for name, value in mine.items():
         if theirs.get(name) != value:
