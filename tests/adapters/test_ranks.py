@@ -6,6 +6,7 @@ A run is saved in mid-epoch, and goes on with another number of ranks. What rank
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,47 @@ def test_ddp_in_any_number_of_ranks_is_one_process(tmp_path: Path) -> None:
     assert len(told) >= 2
     for line in told:
         assert re.match(r"Ranks \d and \d are about to train on different data: plan is shuffle#", line)
+
+
+KILLED = (
+    DATA
+    + """
+import signal
+import torch
+import torch.distributed as dist
+
+folder, attempt = sys.argv[1:]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+with ds.to_torch(shard="auto", executor="threads", workers=1) as batches:
+    if os.path.exists(folder + "/state.json"):
+        batches.load_state_dict(json.load(open(folder + "/state.json")))
+    while batches.state_dict()["epoch"] < 2:
+        for step, batch in enumerate(batches):
+            dist.barrier()  # all have written down the step before
+            if attempt == "0" and rank == 1 and batches.state_dict()["epoch"] == 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.barrier()
+            if rank == 0:
+                json.dump(batches.state_dict(), open(folder + "/new.json", "w"))
+                os.replace(folder + "/new.json", folder + "/state.json")
+            with open(f"{folder}/{attempt}-{rank}.txt", "a") as seen:
+                print(*batch["id"].tolist(), file=seen)
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_job_that_was_killed_goes_on_with_other_ranks_and_no_element_comes_twice(tmp_path: Path) -> None:
+    statuses = [rank.status for rank in run_ranks(KILLED, 2, tmp_path, 0)]
+    assert statuses[1] == -signal.SIGKILL
+    assert statuses[0] != 0
+    require_success(run_ranks(KILLED, 3, tmp_path, 1))
+    seen: list[list[int]] = []
+    for attempt, count in ((0, 2), (1, 3)):
+        ranks = [(tmp_path / f"{attempt}-{rank}.txt").read_text().splitlines() for rank in range(count)]
+        seen += [[int(row) for part in parts for row in part.split()] for parts in zip(*ranks, strict=True)]
+    assert seen == one_process()[1]
 
 
 @pytest.mark.parametrize("adapter", ["to_torch", "to_jax", "to_tf", "to_keras"])
