@@ -68,13 +68,15 @@ class _Answer(http.server.BaseHTTPRequestHandler):
             self._say(verdict if isinstance(verdict, int) else 404, b"")
         elif wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             first, last = map(int, wanted.groups())
-            self._say(206, content[first : last + 1], is_cut=verdict == "cut")
+            place = f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}"
+            self._say(206, content[first : last + 1], is_cut=verdict == "cut", place=place)
         else:
             self._say(200, content, is_cut=verdict == "cut")
 
-    def _say(self, status: int, content: bytes, *, is_cut: bool = False) -> None:
+    def _say(self, status: int, content: bytes, *, is_cut: bool = False, place: str = "") -> None:
         self.send_response(status)
-        headers = {"ETag": '"1"', "Accept-Ranges": "bytes", "Content-Length": str(len(content))}
+        headers = {"Content-Range": place} if place else {}
+        headers |= {"ETag": '"1"', "Accept-Ranges": "bytes", "Content-Length": str(len(content))}
         for name, value in {**headers, **self.server.answer_headers}.items():
             self.send_header(name, value)
         self.end_headers()

@@ -91,6 +91,8 @@ OPTIONAL = {
     "pyarrow": ("sources/_arrow.py", "sources/huggingface.py", "sources/_columns.py", "sources/parquet.py"),
     "google_crc32c": ("sources/tfrecord.py",),
     "fsspec": ("sources/_remote.py",),
+    "obstore": ("sources/_store.py",),
+    "boto3": ("sources/_store.py",),
     "simplejpeg": ("image/_opencv.py",),
     "cv2": ("image/",),
     "matplotlib": ("report/", "demos/"),

@@ -14,6 +14,7 @@ from penstock._image_labels import LabelMode, encoded, given_labels, named_label
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _listing, _openfile, _remote
+from penstock.sources._store import StorageOptions
 
 if TYPE_CHECKING:
     from penstock.image._decode import ColorMode, DataFormat, Decoding, Speed
@@ -228,6 +229,7 @@ def from_image_files(
     data_format: "DataFormat" = "channels_last",
     decode: "Speed" = "exact",
     dtype: Literal["float32", "uint8"] = "uint8",
+    storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Makes a dataset of image files: JPEG, PNG, GIF, BMP, WebP, TIFF.
 
@@ -239,7 +241,7 @@ def from_image_files(
     name, and the labels, shared by worker processes; for each worker a decoded image.
 
     Args:
-        paths: A path, a pattern (`"photos/*.jpg"`), or any iterable of paths. URLs that `fsspec` knows (`s3://`) are
+        paths: A path, a pattern (`"photos/*.jpg"`), or any iterable of paths. URLs (`s3://`, `gs://`, `https://`) are
             paths too.
         labels: A label for each: numbers or text, shape `(n,)` or `(n, ...)`.
         class_names: The names of the classes, for `ds.class_names`. A text label becomes its place there, int32, for a
@@ -254,13 +256,14 @@ def from_image_files(
         decode: `"fast"` decodes large JPEGs smaller; needs `image_size`.
         dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded; for an exception see
             `penstock.image.Resizing`.
+        storage_options: See `penstock.from_tar`.
 
     Raises:
         ArgumentError: There are no paths, the numbers of labels and paths differ, a label is no class, or an option has
             no such value.
         ArgumentTypeError: An item is no path, or labels are Python objects.
         SourceError: A pattern fits no file. While reading: a file is missing, or holds no image that can be decoded.
-        ImportError: OpenCV is missing (extra `image`), or `fsspec` for a URL (extra `remote`).
+        ImportError: OpenCV is missing (extra `image`), or `obstore` or `fsspec` for a URL (extra `remote`).
 
     Example:
         >>> ds = penstock.from_image_files(["cat.jpg", "dog.png"], labels=["cat", "dog"], image_size=(32, 32))
@@ -275,7 +278,7 @@ def from_image_files(
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
     decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     if isinstance(paths, (str, os.PathLike)):
-        files = _listing.named(file.url for file in _openfile.find(verb, paths))
+        files = _listing.named(file.url for file in _openfile.find(verb, paths, storage_options))
     elif isinstance(paths, Iterable):
         files = _listing.named(_path(verb, each) for each in paths)
     else:
@@ -285,12 +288,13 @@ def from_image_files(
 
     from penstock.sources.images import ImageSource, Labels
 
+    options = StorageOptions.of(verb, storage_options)
     if labels is None:
         if class_names is not None:
             raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
-        return Dataset(SourceNode(ImageSource(files, decoding), verb))
+        return Dataset(SourceNode(ImageSource(files, decoding, options=options), verb))
     values, names = named_labels(verb, labels, len(files), class_names)
-    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names), verb))
+    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options), verb))
 
 
 def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:

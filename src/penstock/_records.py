@@ -23,6 +23,7 @@ def from_tfrecord(
     compression: Literal["auto", "gzip", "zlib"] | None = "auto",
     check_crc: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Makes a dataset of the records of TFRecord files, one file after the other. TensorFlow is not needed.
 
@@ -45,7 +46,7 @@ def from_tfrecord(
     Memory: 8 bytes a record in each process; 2 MiB and the largest record for each worker.
 
     Args:
-        paths: A path, a pattern (`"train-*.tfrecord"`), a URL that `fsspec` knows (`s3://`), or a list of these.
+        paths: A path, a pattern (`"train-*.tfrecord"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         features: Names and `ArraySpec`s, or TensorFlow's `FixedLenFeature`s, `FixedLenSequenceFeature`s and
             `VarLenFeature`s; other features are not read. `"auto"`: those of the first record, with bytes as uint8 of
             shape `(None,)`.
@@ -53,9 +54,10 @@ def from_tfrecord(
         compression: `"auto"` detects it.
         check_crc: False skips the checksums, and finds no flipped bit.
         cache_dir: The folder for the results, instead of beside the files.
+        storage_options: See `from_tar`.
 
     Raises:
-        ImportError: `google-crc32c` is missing (extra `tfrecord`), or `fsspec` for a URL (extra `remote`).
+        ImportError: `google-crc32c` is missing (extra `tfrecord`), or `obstore` or `fsspec` for a URL (extra `remote`).
         SourceError: A file is missing. While reading: it is damaged or cut off. The message has file, record and byte.
         SpecError: While reading: a record lacks a feature, or has it in another shape. The message has the record.
 
@@ -68,7 +70,7 @@ def from_tfrecord(
     with needs("from_tfrecord", "tfrecord"):
         from penstock.sources import tfrecord
     _require_local("from_tfrecord(cache_dir)", cache_dir)
-    files = _openfile.find("from_tfrecord", paths)
+    files = _openfile.find("from_tfrecord", paths, storage_options)
     source = tfrecord.source(files, features, defaults, compression, check_crc, cache_dir)
     return Dataset(SourceNode(source, "from_tfrecord"))
 
@@ -78,6 +80,7 @@ def from_tar(
     *,
     fields: Sequence[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Makes a dataset of the samples of tar files, one file after the other, in WebDataset's form.
 
@@ -92,9 +95,13 @@ def from_tar(
     Memory: 16 bytes a member and its key in each process; 2 MiB and the largest member for each worker.
 
     Args:
-        paths: A path, a pattern (`"train-*.tar"`), a URL that `fsspec` knows (`s3://`), or a list of these.
+        paths: A path, a pattern (`"train-*.tar"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         fields: The fields to read; None for those of the first sample. Every sample must have them.
         cache_dir: The folder for the results, instead of beside the files.
+        storage_options: Options of the client for URLs, as a dict: those of
+            [obstore](https://developmentseed.org/obstore) for `s3://`, `gs://`, `az://` and `https://`, such as
+            `region`, `endpoint`, `access_key_id` and `skip_signature`; else those of the file system of `fsspec`. None
+            for what the environment says. They are in no log, state or pickle.
 
     Raises:
         SourceError: A file is missing, compressed, damaged or cut off, or has links or sparse members. While reading:
@@ -113,11 +120,13 @@ def from_tar(
     from penstock.sources import tar
 
     _require_local("from_tar(cache_dir)", cache_dir)
-    source = tar.source(_openfile.find("from_tar", paths), fields, cache_dir)
+    source = tar.source(_openfile.find("from_tar", paths, storage_options), fields, cache_dir)
     return Dataset(SourceNode(source, "from_tar"))
 
 
-def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Dataset:
+def from_parquet(
+    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: dict[str, Any] | None = None
+) -> Dataset:
     """Makes a dataset of the rows of Parquet files, one file after the other.
 
     An element is a dict of the columns: numbers, truth values and times as scalars of the same dtype, lists as arrays
@@ -133,11 +142,12 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
     projected memory. With a `memory_limit` fewer are kept, at least one.
 
     Args:
-        paths: A path, a pattern (`"train-*.parquet"`), a URL that `fsspec` knows (`s3://`), or a list of these.
+        paths: A path, a pattern (`"train-*.parquet"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The columns to read, in this order; None for all.
+        storage_options: See `from_tar`.
 
     Raises:
-        ImportError: `pyarrow` is missing (extra `parquet`), or `fsspec` for a URL (extra `remote`).
+        ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
         SourceError: A file is missing, has another format, or is damaged. While reading: a value is null. The message
             has the file, row group, row and column.
         SpecError: A column is a struct, map or decimal; or the files differ.
@@ -150,10 +160,12 @@ def from_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Datas
     """
     with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_parquet", "parquet", paths, columns)
+    return _table(parquet, "from_parquet", "parquet", paths, columns, storage_options)
 
 
-def from_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> Dataset:
+def from_arrow(
+    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: dict[str, Any] | None = None
+) -> Dataset:
     """Makes a dataset of the rows of Arrow files (Feather, version 2), like `from_parquet`.
 
     Files are mapped. Only the requested rows of uncompressed batches come into memory, and random order costs no more
@@ -167,11 +179,13 @@ def from_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> Dataset
     """
     with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_arrow", "arrow", paths, columns)
+    return _table(parquet, "from_arrow", "arrow", paths, columns, storage_options)
 
 
-def _table(parquet: Any, verb: str, kind: str, paths: Paths, columns: Sequence[str] | None) -> Dataset:
-    files = _openfile.find(verb, paths)
+def _table(
+    parquet: Any, verb: str, kind: str, paths: Paths, columns: Sequence[str] | None, storage_options: Any
+) -> Dataset:
+    files = _openfile.find(verb, paths, storage_options)
     parquet.require_kind(verb, kind, files)
     return Dataset(SourceNode(parquet.source(verb, kind, files, columns), verb))
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
-from penstock.sources import _openfile, _remote
+from penstock.base._retries import retry_budget
+from penstock.sources import _fetch, _openfile, _remote
 
 CONTENTS = [np.random.default_rng(n).bytes(3000 * n + 1) for n in range(3)]
 
@@ -137,6 +138,14 @@ def server():
     return Served
 
 
+def whole(url):
+    fetcher = _fetch.Fetcher(lambda number: _remote.RemoteFile(url))
+    try:
+        return bytes(next(fetcher.whole([0], retry_budget())))
+    finally:
+        fetcher.close()
+
+
 def read_in_a_range():
     files = _openfile.find("test", "served://there/file")
     return [bytes(chunk.data) for chunk in _openfile.OpenFiles(files).chunks(*(np.array([n]) for n in (0, 10, 20)))]
@@ -149,7 +158,7 @@ def read_as_a_stream():
 
 
 def read_as_a_whole():
-    return [_remote.fetched(["served://there/file"])[0][10:30]]
+    return [whole("served://there/file")[10:30]]
 
 
 READS = [read_in_a_range, read_as_a_stream, read_as_a_whole]
@@ -178,7 +187,7 @@ def test_what_a_server_raises_names_the_file_and_what_it_said(server, read):
 def test_whole_file_in_place_of_a_part_is_refused_with_the_cure(server, read):
     server.answer = lambda start, end: bytes(1000)
     with pytest.raises(
-        ps.SourceError, match=r"does not come in parts: \d+ bytes.*1,000 came.* 'simplecache::served://"
+        ps.SourceError, match=r"does not come in parts: \d+ bytes.*1,000 came.* Fetch it to this machine first"
     ):
         read()
 
@@ -199,14 +208,15 @@ def test_file_that_a_worker_cannot_open_says_what_workers_do_not_know(server):
     (file,) = _openfile.find("test", "served://there/file")
     server.info = refused
     with pytest.raises(ps.SourceError, match=r"file cannot be opened: .* environment .* use executor='threads'\.$"):
-        file.open()
+        file.head(10)
 
 
 def test_file_of_the_same_size_whose_mark_has_changed_is_another(server):
+    server.answer = lambda start, end: bytes(1000)[start:end]
     (file,) = _openfile.find("test", "served://there/file")
-    file.open()
+    file.head(10)
     server.mark = '"second"'
     with pytest.raises(
         ps.SourceError, match=r"has changed since the dataset was made: 1,000 bytes then, 1,000 now, and"
     ):
-        file.open()
+        file.head(10)

@@ -15,7 +15,7 @@ from penstock.lower._batches import ParallelProgram
 from penstock.lower._program import Unit
 from penstock.run import _executor_spec as _choice
 from penstock.run.pool._payload import pack, unpack
-from penstock.sources import _openfile, _remote, images
+from penstock.sources import _fetch, _openfile, _remote, images
 
 fsspec = pytest.importorskip("fsspec")
 from tests.servers import WebFileSystem, serving  # noqa: E402
@@ -27,6 +27,7 @@ RECORDS = [b"%d " % number * 50 for number in range(60)]
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(_remote, "PAUSES_S", (0.001,) * 6)
+    monkeypatch.setattr(_fetch, "reads_ahead", False)  # the rules of these tests count requests by their reads
     fsspec.register_implementation("web", WebFileSystem, clobber=True)
     with serving() as server:
         ps.write_tfrecord(tmp_path / "records", RECORDS)
@@ -98,9 +99,11 @@ def test_looking_for_a_file_is_tried_again_too(server):
     (file,) = _openfile.find("test", url_of(server))
     assert file.nbytes == len(server.files["records"])
     server.begin_with(lambda number, headers: "reset" if number < 2 else None)
-    assert isinstance(file.open(), _remote.RemoteFile)
+    assert file.head(3) == server.files["records"][:3]
     server.begin_with(lambda number, headers: 500 if number < 3 else None)
-    assert _remote.fetched([url_of(server)]) == [server.files["records"]]
+    fetcher = fetcher_of(file)
+    assert [bytes(data) for data in fetcher.whole([0], retry_budget())] == [server.files["records"]]
+    fetcher.close()
 
 
 def test_file_that_has_changed_is_told_at_once(server):
@@ -112,23 +115,29 @@ def test_file_that_has_changed_is_told_at_once(server):
     assert len(server.requests) == 1
 
 
+def fetcher_of(file):
+    return _fetch.Fetcher(lambda number: _remote.RemoteFile(file.url))
+
+
 def test_of_several_ranges_those_that_failed_come_again(server):
-    file = _remote.RemoteFile(url_of(server))
-    server.begin_with(lambda number, headers: 503 if number in (1, 4, 5) else None)
+    (file,) = _openfile.find("test", url_of(server))
+    failed = set()
+
+    def rule(number, headers):
+        is_first = (at := first_byte(headers)) not in failed and at in (100, 300)
+        failed.add(at)
+        return 503 if is_first else None
+
+    server.begin_with(rule)
     places = [np.zeros(10, np.uint8) for _ in range(4)]
-    _remote.read_ranges([(file, 100 * number, place) for number, place in enumerate(places)])
+    fetcher, asker = fetcher_of(file), RetryBudget()
+    fetcher.read([(0, 100 * number, place) for number, place in enumerate(places)], asker)
+    fetcher.close()
     content = server.files["records"]
     assert [place.tobytes() for place in places] == [content[at : at + 10] for at in (0, 100, 200, 300)]
-    ranges = [first_byte({"Range": wanted}) for _, wanted in server.requests]
-    assert ranges == [0, 100, 200, 300, 100, 100, 100]
-
-
-def test_of_several_ranges_the_one_that_comes_again_in_vain_is_told_at_once(server):
-    file = _remote.RemoteFile(url_of(server))
-    server.begin_with(lambda number, headers: {0: 503, 2: 403}.get(number))
-    with pytest.raises(ps.SourceError, match=r"records cannot be read at byte 200: .*403"):
-        _remote.read_ranges([(file, 100 * number, np.zeros(10, np.uint8)) for number in range(4)])
-    assert len(server.requests) == 4
+    ranges = sorted(first_byte({"Range": wanted}) for _, wanted in server.requests)
+    assert ranges == [0, 100, 100, 200, 300, 300]
+    assert asker.repeat_count == 2
 
 
 def test_a_loader_hears_of_the_failure_before_its_timeout(server, monkeypatch):
@@ -388,12 +397,12 @@ def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s
 
 
 def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
-    def answer_late(self, *given, **options):
-        retry_budget().waited_s += 3600.0  # as if it had
-        return original(self, *given, **options)
+    def read_late(self, wanted, asker):
+        asker.waited_s += 3600.0  # as if it had
+        return original(self, wanted, asker)
 
-    original = WebFileSystem.cat_ranges
-    monkeypatch.setattr(WebFileSystem, "cat_ranges", answer_late)
+    original = _fetch.Fetcher.read
+    monkeypatch.setattr(_fetch.Fetcher, "read", read_late)
     with records(server).map(len).batch(20).loader("threads", workers=1) as loader:
         list(loader)
         assert loader._delivery.ring.header[-1] == 0
@@ -416,18 +425,11 @@ def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):
     pictures = [np.full((4, 4, 3), number, np.uint8) for number in range(5)]
     for number, picture in enumerate(pictures):
         server.files[f"{number}.png"] = cv2.imencode(".png", picture)[1].tobytes()
-    asked = []
-    original = WebFileSystem.cat_ranges
-    monkeypatch.setattr(
-        WebFileSystem,
-        "cat_ranges",
-        lambda self, paths, *rest, **options: asked.append(len(paths)) or original(self, paths, *rest, **options),
-    )
     monkeypatch.setattr(images, "_FETCHED_COUNT", 3)
     ds = ps.from_image_files([url_of(server, f"{number}.png") for number in range(5)], image_size=(4, 4))
     server.begin_with(lambda number, headers: 503 if number == 1 else None)
     np.testing.assert_array_equal(ds.batch(5)[0], pictures)
-    assert asked == [3, 1, 2]
+    assert len(server.requests) == 5 + 1
 
 
 def test_of_files_whose_index_is_kept_only_the_head_is_read(server):

@@ -60,11 +60,12 @@ class RetryBudget:
         """
         ends_at = time.monotonic() + seconds
         while (left_s := ends_at - time.monotonic()) > 0:
-            self._require_wanted()
+            self.require_wanted()
             time.sleep(left_s if self._words is None else min(left_s, LOOK_S))
-        self._require_wanted()
+        self.require_wanted()
 
-    def _require_wanted(self) -> None:
+    def require_wanted(self) -> None:
+        """Raises `UnwantedError` if the unit was given up."""
         if self._words is not None and self._words[0] >= self._generation:
             raise UnwantedError
 

@@ -332,7 +332,7 @@ class ParallelProgram(BatchProgram[Reader]):
         return Reader(self.node, self.sources, isolation=isolation, status=status, window=window)
 
     def run(self, reader: Reader, unit: Unit, out: Rows) -> int:
-        """Fills the rows of a unit, then announces the reads that follow.
+        """Fills the rows of a unit, and announces the reads that follow.
 
         Raises:
             Exception: The error of a source or a function, with a note that names the batch.
@@ -341,8 +341,11 @@ class ParallelProgram(BatchProgram[Reader]):
         try:
             if self.spans is not None:
                 reader = self._reader_at(reader, unit)
+            # A server is asked before this unit waits for it. The kernel may be slow to take announcements.
+            if unit.announce[2] and self._facts.is_remote:
+                self._announce(reader, *unit.announce)
             self._fill(reader, unit, out)
-            if unit.announce[2]:
+            if unit.announce[2] and not self._facts.is_remote:
                 self._announce(reader, *unit.announce)
         except StopIteration as error:  # it would end the consumer's loop as if the epoch were complete
             raise ElementError(f"A source raised StopIteration{place}.") from error

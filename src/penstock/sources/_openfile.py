@@ -7,6 +7,7 @@ Threads. Any number of threads may use one `OpenFiles`. Reads are positioned, ea
 descriptor is closed when the last reader drops it, so no read reaches another file with the same number.
 """
 
+import copy
 import glob
 import io
 import os
@@ -14,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -24,7 +26,9 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
-from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, read_ranges, reason_of
+from penstock.sources._fetch import AHEAD_NBYTES, Fetcher, is_joined
+from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of
+from penstock.sources._store import StorageOptions, is_native
 from penstock.sources.npy import content_mark, is_in_memory, require_places
 
 Integers = npt.NDArray[np.int64]
@@ -35,10 +39,9 @@ T = TypeVar("T")
 # The bytes of one chunk. They stay in the core's cache until they are decoded. Over a network a request takes long and
 # many can be under way, so a chunk is larger.
 _CHUNK_NBYTES: Final = 1 << 21
-_REMOTE_CHUNK_NBYTES: Final = 32 << 20
+_REMOTE_CHUNK_NBYTES: Final = 16 << 20
 # A gap up to this size between two ranges is read too, because a read costs more.
 _GAP_NBYTES: Final = 4 << 10
-_REMOTE_GAP_NBYTES: Final = 256 << 10
 # Larger memory is freed after use, so that one large record does not cost it for the rest of the run.
 _KEPT_NBYTES: Final = 8 << 20
 # Begins the version of a local file that travels to other machines.
@@ -60,7 +63,9 @@ class File:
     """An absolute path, or a URL that `fsspec` knows."""
     nbytes: int
     version: str
-    """The time of the last change in ns, or the remote file system's equivalent, or a mark of the content."""
+    """The time of the last change in ns, or a mark of the content; for a remote file the ETag or its equivalent."""
+    options: StorageOptions | None = field(default=None, repr=False, compare=False)
+    """Those of the client of a remote file."""
 
     @property
     def is_local(self) -> bool:
@@ -74,14 +79,16 @@ class File:
         """Opens the file for reading.
 
         Raises:
-            SourceError: It is missing or has changed.
+            SourceError: It is missing or has changed. For a remote file the first read raises it.
         """
         cure = " It was there when the dataset was made; put it back, or make the dataset again."
         if not self.is_local:
-            cure += (
-                " A worker process knows of fsspec what the environment says, and what this program had set in "
-                "fsspec.config.conf when the loader was made. For other settings use executor='threads'."
-            )
+            if not is_native(self.url):
+                cure += (
+                    " A worker process knows of fsspec what the environment says, and what this program had set in "
+                    "fsspec.config.conf when the loader was made. For other settings use executor='threads'."
+                )
+            return RemoteFile(self.url, (self.nbytes, self.version), self.options, cure)
         fact = f"{self.url} cannot be opened"
         now = described(self.url, fact, cure)
         if self.version.startswith(_CONTENT):  # the dataset was made on another machine
@@ -91,8 +98,6 @@ class File:
                 f"{self.url} has changed since the dataset was made: {self.nbytes:,} bytes then, {now.nbytes:,} now"
                 f"{', and written to' * (now.nbytes == self.nbytes)}. A run must not mix two; make the dataset again."
             )
-        if not self.is_local:
-            return RemoteFile(self.url)
         try:
             return LocalFile(self.url)
         except OSError as error:
@@ -124,7 +129,7 @@ class File:
         return io.BufferedReader(stream, buffer_nbytes if self.is_local else 8 << 20)
 
 
-def find(verb: str, paths: Any) -> tuple[File, ...]:
+def find(verb: str, paths: Any, storage_options: Any = None) -> tuple[File, ...]:
     """Returns the files of a path, a glob pattern, a URL, or a list of these.
 
     The files of a pattern are sorted by name. Otherwise the given order holds. Lists directories, but reads no file.
@@ -137,14 +142,20 @@ def find(verb: str, paths: Any) -> tuple[File, ...]:
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(several, Iterable) or isinstance(several, bytes):
         raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
-    urls: list[str] = []
+    options = StorageOptions.of(verb, storage_options)
+    found: list[File | str] = []
     for each in several:
         if not isinstance(each, (str, os.PathLike)):
             raise ArgumentTypeError(f"{verb}() needs paths, got {no_path(each)}")
-        urls += _matches(os.fspath(each))
-    if not urls:
+        found += _matches(os.fspath(each), options)
+    if not found:
         raise ArgumentError(f"{verb}() got no files.")
-    return tuple(for_each(urls, described) if any(map(is_remote, urls)) else map(described, urls))
+
+    def file_of(each: File | str) -> File:
+        return each if isinstance(each, File) else described(each, options=options)
+
+    is_slow = any(isinstance(each, str) and is_remote(each) for each in found)
+    return tuple(for_each(found, file_of) if is_slow else map(file_of, found))
 
 
 def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
@@ -193,6 +204,22 @@ class FilesSource(Source):
     def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
         return any(not file.is_local for file in self.files)
 
+    @property
+    def kept_nbytes(self) -> int:
+        return self.ahead_nbytes if self.is_remote else 0
+
+    @cached_property
+    def ahead_nbytes(self) -> int:
+        """The memory for requests that are made ahead. No field, because elements do not depend on it."""
+        return AHEAD_NBYTES
+
+    def with_cache_limit(self, nbytes: int) -> "FilesSource":
+        if nbytes >= self.kept_nbytes:
+            return self
+        made = copy.copy(self)
+        made.__dict__["ahead_nbytes"] = max(0, nbytes)
+        return made
+
     def __str__(self) -> str:
         more = len(self.files) - 1
         return self.files[0].name + f" and {more} more" * (more > 0)
@@ -234,7 +261,9 @@ def stamp(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def described(url: str, fact: str | None = None, cure: str | None = None) -> File:
+def described(
+    url: str, fact: str | None = None, cure: str | None = None, options: StorageOptions | None = None
+) -> File:
     """Returns the current state of a file. `fact` and `cure` begin and end the message of an error.
 
     Raises:
@@ -243,7 +272,7 @@ def described(url: str, fact: str | None = None, cure: str | None = None) -> Fil
     fact = fact or f"{url} cannot be read"
     cure = home_cure(url) if cure is None else cure
     if is_remote(url):
-        return File(url, *facts_of(url, fact, cure))
+        return File(url, *facts_of(url, options, fact, cure), options)
     try:
         nbytes, changed = stamp(url)
         require_places(url)
@@ -264,17 +293,18 @@ class Chunk(NamedTuple):
 
 
 class OpenFiles:
-    """Reads files, with at most `_MAX_OPEN` open at once.
+    """Reads files, with at most `_MAX_OPEN` open at once. Remote files are read by a `Fetcher`.
 
-    Memory: for each thread that reads, 2 MiB (over a network 32 MiB) or the largest range.
+    Memory: for each thread that reads, 2 MiB (over a network 16 MiB) or the largest range.
     """
 
-    def __init__(self, files: Sequence[File]) -> None:
+    def __init__(self, files: Sequence[File], ahead_nbytes: int = AHEAD_NBYTES) -> None:
         self.files = files
         self._opened: dict[int, ByteSource] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
-        self._is_remote = any(not file.is_local for file in files)
+        is_remote = any(not file.is_local for file in files)
+        self._fetcher = Fetcher(self._remote_file, ahead_nbytes) if is_remote else None
 
     def chunks(self, numbers: Integers, offsets: Integers, sizes: Integers) -> Iterator[Chunk]:
         """Reads ranges in the order of the files. Neighbouring ranges are one read.
@@ -304,11 +334,13 @@ class OpenFiles:
         self, numbers: Integers, offsets: Integers, sizes: Integers
     ) -> Iterator[tuple[int, int, list[int], Integers, int]]:
         """Cuts sorted ranges into chunks. Yields bounds, the first range of each read, starts, and the total bytes."""
-        count, gap = len(offsets), _REMOTE_GAP_NBYTES if self._is_remote else _GAP_NBYTES
-        limit = _REMOTE_CHUNK_NBYTES if self._is_remote else _CHUNK_NBYTES
+        count, limit = len(offsets), _CHUNK_NBYTES if self._fetcher is None else _REMOTE_CHUNK_NBYTES
         steps = offsets[1:] - offsets[:-1]
         # Ranges are equal or disjoint. A repeated range is read twice, because each has its own place.
-        joined = (numbers[1:] == numbers[:-1]) & (steps >= sizes[:-1]) & (steps <= sizes[:-1] + gap)
+        if self._fetcher is not None:
+            joined = is_joined(numbers, offsets, sizes) & (steps >= sizes[:-1])
+        else:
+            joined = (numbers[1:] == numbers[:-1]) & (steps >= sizes[:-1]) & (steps <= sizes[:-1] + _GAP_NBYTES)
         places = bounds_of(np.where(joined, steps, sizes[:-1]))
         first = 0
         while first < count:
@@ -326,12 +358,12 @@ class OpenFiles:
         return memory
 
     def _read(self, wanted: list[tuple[int, int, Bytes]]) -> None:
-        remote: list[tuple[RemoteFile, int, Bytes]] = []
+        if self._fetcher is not None:
+            self._fetcher.read([each for each in wanted if not self.files[each[0]].is_local], retry_budget())
         for number, offset, place in wanted:
-            file = self._file(number)
-            if isinstance(file, RemoteFile):
-                remote.append((file, offset, place))
+            if not self.files[number].is_local:
                 continue
+            file = self._file(number)
             try:
                 got = file.read_into(offset, place.data)
             except OSError as error:
@@ -345,8 +377,6 @@ class OpenFiles:
                     f"{self.files[number].nbytes:,} bytes when the dataset was made. Restore it, or make the dataset "
                     "again."
                 )
-        if remote:
-            read_ranges(remote)
 
     def _file(self, number: int) -> ByteSource:
         if (file := self._opened.get(number)) is None:
@@ -357,9 +387,19 @@ class OpenFiles:
                     file = self._opened[number] = self.files[number].open()
         return file
 
+    def _remote_file(self, number: int) -> RemoteFile:
+        """Returns a remote file, which holds nothing open, so any number may be known."""
+        file = self._opened.get(number) or self._opened.setdefault(number, self.files[number].open())
+        assert isinstance(file, RemoteFile)
+        return file
+
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers) -> None:
-        """Announces ranges to the kernel, unless they are in memory. Does nothing for remote files. Never fails."""
-        if self._is_remote or not len(offsets):
+        """Announces ranges to the kernel, unless they are in memory, or requests them. Never fails."""
+        if self._fetcher is not None:
+            far = np.array([not file.is_local for file in self.files])[numbers]
+            self._fetcher.announce(numbers[far], offsets[far], sizes[far], retry_budget().limit_s)
+            return
+        if not len(offsets):
             return
         with suppress(OSError, SourceError):
             if all(is_in_memory(self._descriptor(int(numbers[k])), int(offsets[k])) for k in (0, -1)):
@@ -380,6 +420,8 @@ class OpenFiles:
 
     def close(self) -> None:
         """Closes each file as soon as no read of it is under way."""
+        if self._fetcher is not None:
+            self._fetcher.close()
         with self._lock:
             self._opened.clear()
 
@@ -482,11 +524,13 @@ class _Stream(io.RawIOBase):
         return count
 
 
-def _matches(path: str) -> list[str]:
+def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
+    """Returns the paths that fit a pattern, as files where the listing describes them."""
+    found: list[File | str]
     if is_remote(path):
         if not glob.has_magic(path):
             return [path]
-        found = matches(path)
+        found = [each if isinstance(each, str) else File(*each, options) for each in matches(path, options)]
     else:
         path = path.removeprefix("file://").removeprefix("local://")
         if os.path.isdir(path):

@@ -1,40 +1,41 @@
-"""Files behind URLs, by `fsspec`: their state, and reads of many ranges at once.
+"""Files behind URLs: their state, and requests that are repeated.
+
+`obstore` reads those of object stores and HTTP (`_store.py`), `fsspec` those of all other protocols. `_fetch.py` makes
+many requests at once.
 
 A request that fails for a moment is repeated after growing pauses. Such failures are: a server that is busy or starts
 (HTTP 408, 425, 429 and 5xx), a connection that breaks or cannot be made, an answer that is late or cut off. Other
 failures are raised at once: a missing file, a refused one, an unexpected answer. `gcsfs` repeats the same requests,
 `s3fs` fewer, and fsspec's own HTTP none (2026.9).
 
-Waits. The wait for an answer ends by the file system's own timeout (5 minutes for HTTP by default). For the pauses see
-`RetryBudget`.
+Waits. The wait for an answer ends by the client's timeout: 30 s for obstore, 5 minutes for HTTP by fsspec. For the
+pauses see `RetryBudget`.
 """
 
 import errno
 import glob
-import hashlib
 import logging
 import random
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.base._code import is_own
 from penstock.base._errors import PenstockError, SourceError
 from penstock.base._retries import RetryBudget, retry_budget
+from penstock.sources import _store
+from penstock.sources._store import ObjectFile, StorageOptions, StoreError
 
 T = TypeVar("T")
-Bytes = npt.NDArray[np.uint8]
 
 
 class ByteSource(Protocol):
     """One object in one version, whose bytes are read by place: a local file, a URL, or an object in a store.
 
-    `File` names the object and its version, and `File.open` returns it. `read_ranges` reads many ranges at once.
+    `File` names the object and its version, and `File.open` returns it. `Fetcher` reads many ranges at once.
     """
 
     path: str
@@ -49,7 +50,7 @@ class ByteSource(Protocol):
         """
 
 
-PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+PAUSES_S: Final = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
 """The pauses between the tries of a request."""
 _WARN_AT: Final = 3
 """The failure of a request that the log reports as a warning. Earlier ones cost little time."""
@@ -74,6 +75,11 @@ _PASSING_NAMES: Final = (
     ("ssl", ("SSLError",)),
     ("urllib3.exceptions", ("ProtocolError", "TimeoutError")),
 )
+# The first of these that a file system reports is the version.
+_MARKS: Final = (
+    "ETag", "etag", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest", "CRC", "LastModified",
+    "last_modified", "Last-Modified", "updated", "modified", "mtime", "date_time", "created",
+)  # fmt: skip
 # Clients that fail together must not return together. Not the user's generator, which is seeded.
 _spread = random.Random()
 
@@ -85,131 +91,125 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith(("file://", "local://"))
 
 
-def facts_of(url: str, fact: str, cure: str = "") -> tuple[int, str]:
+def facts_of(url: str, options: StorageOptions | None, fact: str, cure: str = "") -> tuple[int, str]:
     """Returns the size of a file, and a text that changes with its content. For `fact` and `cure` see `insist`.
 
     Raises:
         SourceError: The file is missing, or the connection fails.
         ImportError: `fsspec` is missing.
     """
+    if _store.is_native(url):
+        return insist(lambda: _store.facts_of(url, options), lambda: fact, cure)
 
     def ask() -> tuple[int, str]:
-        system, inner = _file_system(url)
+        system, inner = _file_system(url, options)
+        # Not from a listing of the past: the file may be another one now.
+        system.invalidate_cache(system._parent(inner))
         info = system.info(inner)
         if info["size"] is None:
             raise ValueError("its size is not known, and without it there is no random access")
-        return int(info["size"]), _version(system, inner, info)
+        return int(info["size"]), _version(info)
 
     return insist(ask, lambda: fact, cure)
 
 
-def matches(pattern: str) -> list[str]:
-    """Returns the URLs that match a pattern, sorted by name.
+def matches(pattern: str, options: StorageOptions | None) -> Sequence[tuple[str, int, str] | str]:
+    """Returns the URLs that match a pattern, sorted by name, with size and version where the listing has them.
 
     Raises:
         SourceError: The connection fails.
         ImportError: `fsspec` is missing.
     """
+    fact = f"{pattern} cannot be looked for"
+    if _store.is_native(pattern):
+        natively = insist(lambda: _store.matches(pattern, options), lambda: fact)
+        if natively is not None:
+            return list(natively)
 
-    def ask() -> list[str]:
-        system, inner = _file_system(pattern)
+    def ask() -> Sequence[tuple[str, int, str] | str]:
+        system, inner = _file_system(pattern, options)
         links = pattern.split("::")  # a cache, or a file in an archive, before the file itself
         at = next(number for number, link in enumerate(links) if glob.has_magic(link))
         found = (str(system.unstrip_protocol(each)) for each in sorted(system.glob(inner)))
         return ["::".join([*links[:at], each, *links[at + 1 :]]) for each in found]
 
-    return insist(ask, lambda: f"{pattern} cannot be looked for")
+    return insist(ask, lambda: fact)
 
 
 @final
 class RemoteFile:
-    """A file system of fsspec, and a path in it. Nothing stays open.
+    """A file behind a URL. Any number of threads may read it. Nothing stays open.
+
+    Args:
+        url: Its name.
+        state: Its size and version; a read of another version fails. None for whatever is there.
+        options: Those of the client.
+        cure: The end of the messages of errors.
 
     Raises:
-        SourceError: fsspec does not know the URL, or the connection fails.
+        SourceError: fsspec does not know the URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        state: tuple[int, str] | None = None,
+        options: StorageOptions | None = None,
+        cure: str = "",
+    ) -> None:
         self.path = url
-        self.system, self.inner = insist(lambda: _file_system(url), lambda: f"{url} cannot be opened")
+        client: ObjectFile | _SystemFile
+        if _store.is_native(url):
+            version = None if state is None else state[1]
+            client = insist(lambda: ObjectFile(url, version, options), lambda: f"{url} cannot be opened")
+        else:
+            client = insist(lambda: _SystemFile(url, state, options, cure), lambda: f"{url} cannot be opened")
+        self.fetch = client.fetch
+        """Returns a range, or all bytes if the second argument is None, by one request."""
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
-        data = insist(
-            lambda: self.system.cat_file(self.inner, start=offset, end=offset + len(place)),
-            lambda: f"{self.path} cannot be read at byte {offset:,}",
-            asker=asker,
-        )
-        self.require_part(data, len(place))
+        stop = offset + len(place)
+        data = memoryview(self.insisted(offset, stop, asker or retry_budget(), lambda: self.fetch(offset, stop)))
         place[: len(data)] = data
         return len(data)
 
-    def require_part(self, data: bytes, nbytes: int) -> None:
-        """Refuses an answer that is longer than the requested part.
+    def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Callable[[], Any]) -> Any:
+        """Calls `ask`, which fetches a range, and repeats it if it fails for a moment; see `insist`."""
+        at = "" if stop is None else f" at byte {start:,}"
+        return insist(ask, lambda: f"{self.path} cannot be read{at}", asker=asker)
 
-        Raises:
-            SourceError: The server does not know ranges.
-        """
-        if len(data) > nbytes:
+
+class _SystemFile:
+    """A path in a file system of fsspec. Its state is compared before the first read; requests have no condition."""
+
+    def __init__(self, url: str, state: tuple[int, str] | None, options: StorageOptions | None, cure: str) -> None:
+        self._url, self._state, self._options, self._cure = url, state, options, cure
+        self._system, self._inner = _file_system(url, options)
+        self._lock = threading.Lock()
+
+    def fetch(self, start: int, stop: int | None) -> Any:
+        """Returns a range, or all bytes."""
+        with self._lock:  # of several threads one asks
+            if self._state is not None:
+                self._require_same(self._state)
+                self._state = None
+        if stop is None:
+            return self._system.cat_file(self._inner)
+        data = self._system.cat_file(self._inner, start=start, end=stop)
+        if len(data) > stop - start:
             raise SourceError(
-                f"{self.path} does not come in parts: {nbytes:,} bytes of it were asked for, and {len(data):,} came, "
-                "as from a server of HTTP that knows no ranges. Fetch it to this machine first; fsspec does for "
-                f"'simplecache::{self.path}'."
+                f"{self._url} does not come in parts: {stop - start:,} bytes of it were asked for, and {len(data):,} "
+                "came, as from a server of HTTP that knows no ranges. Fetch it to this machine first."
             )
+        return data
 
-
-def read_ranges(wanted: Sequence[tuple[RemoteFile, int, Bytes]]) -> None:
-    """Reads ranges: of each file, from an offset on, into memory. A file system answers all of its requests at once.
-
-    Raises:
-        SourceError: A file is too short, or the connection fails.
-    """
-    spans = [(offset, offset + len(place)) for _, offset, place in wanted]
-    for (file, offset, place), part in zip(wanted, _parts([file for file, _, _ in wanted], spans), strict=True):
-        file.require_part(part, len(place))
-        if len(part) < len(place):
-            raise SourceError(f"{file.path} ends at byte {offset + len(part):,} now. Make the dataset again.")
-        place[:] = np.frombuffer(part, np.uint8)
-
-
-def fetched(urls: Sequence[str]) -> list[bytes]:
-    """Returns all bytes of each file. A file system answers all of its requests at once if it can.
-
-    Raises:
-        SourceError: A file is missing, or the connection fails.
-        ImportError: `fsspec` is missing.
-    """
-    return [bytes(part) for part in _parts(list(map(RemoteFile, urls)), [(None, None)] * len(urls))]
-
-
-def _parts(files: Sequence[RemoteFile], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
-    """Returns a span of each file, from the first number to before the second; None for all bytes."""
-    parts: dict[int, bytes] = {}
-    left: list[int] = []
-
-    def ask() -> None:
-        # Of one file system. A retry requests only the spans that failed.
-        found = files[left[0]].system.cat_ranges(
-            [files[number].inner for number in left],
-            [spans[number][0] for number in left],
-            [spans[number][1] for number in left],
-            on_error="return",
-        )
-        answers = dict(zip(left, found, strict=True))
-        failed = {number: part for number, part in answers.items() if isinstance(part, BaseException)}
-        parts.update((number, part) for number, part in answers.items() if number not in failed)
-        left[:] = sorted(failed, key=lambda number: is_passing(failed[number]))  # a lasting failure is raised first
-        if left:
-            raise failed[left[0]]
-
-    def fact() -> str:
-        start = spans[left[0]][0]
-        return f"{files[left[0]].path} cannot be read{'' if start is None else f' at byte {start:,}'}"
-
-    while len(parts) < len(files):
-        first = next(number for number in range(len(files)) if number not in parts)
-        left[:] = [number for number, file in enumerate(files) if file.system is files[first].system]
-        insist(ask, fact)
-    return [parts[number] for number in range(len(files))]
+    def _require_same(self, state: tuple[int, str]) -> None:
+        now = facts_of(self._url, self._options, f"{self._url} cannot be opened", self._cure)
+        if now != state:
+            raise SourceError(
+                f"{self._url} has changed since the dataset was made: {state[0]:,} bytes then, {now[0]:,} now"
+                f"{', and written to' * (now[0] == state[0])}. A run must not mix two; make the dataset again."
+            )
 
 
 class Settings(NamedTuple):
@@ -330,6 +330,8 @@ def is_passing(error: BaseException) -> bool:
 
 
 def _verdict(error: BaseException) -> bool | None:
+    if isinstance(error, StoreError) and error.status is None:
+        return True  # no answer came
     status = _status(error)
     if status is not None:
         return status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS)
@@ -366,32 +368,30 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__
 
 
-def _version(system: Any, inner: str, info: dict[str, Any]) -> str:
-    from fsspec.archive import AbstractArchiveFileSystem  # not above: fsspec is an extra
-    from fsspec.implementations.cached import CachingFileSystem
+def _version(info: dict[str, Any]) -> str:
+    """Returns what identifies the content, of all that a file system reports.
 
-    # The key of a file in an archive contains the object that reads the archive, which is new each time.
-    behind = system.fs if isinstance(system, CachingFileSystem) else system
-    if isinstance(behind, AbstractArchiveFileSystem):
-        return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
-    # The key of a file behind HTTP is that of its URL alone. The headers tell more about the content.
-    mark = next((info[name] for name in ("ETag", "Content-MD5", "Digest", "Last-Modified") if info.get(name)), "")
-    return f"{system.ukey(inner)}{mark}"
+    Not the whole report: a listing has other facts than a look at one file, and an archive's has the object that reads
+    it. The size is compared in any case.
+    """
+    return next((f"{name} {info[name]}" for name in _MARKS if info.get(name)), "")
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def _file_system(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
         raise ImportError(
-            f"{url} is no local path, and reading it needs fsspec: pip install 'penstock[remote]'."
+            f"{url} is no local path, and reading it needs obstore or fsspec: pip install 'penstock[remote]'."
         ) from None
-    system, inner = fsspec.core.url_to_fs(url)
+    system, inner = fsspec.core.url_to_fs(url, **({} if options is None else options.values))
     return system, str(inner)
 
 
 def reason_of(error: Exception) -> str:
     """Returns the reason of a failure in the words of its exception."""
+    if isinstance(error, StoreError):
+        return str(error)
     reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     # fsspec reports a refused file as not found. The server's answer is the cause.
     is_hidden = isinstance(error, FileNotFoundError) and error.__cause__ is not None

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError
+from penstock.base._retries import retry_budget
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.image._decode import Decoding
@@ -22,8 +23,11 @@ from penstock.image._formats import ImageError
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read, Source
 from penstock.sources import _openfile, _remote
+from penstock.sources._fetch import AHEAD_NBYTES, WHOLE, Fetcher
 from penstock.sources._listing import FileList, Paths
 from penstock.sources._openfile import LocalFile
+from penstock.sources._remote import RemoteFile
+from penstock.sources._store import StorageOptions
 from penstock.sources.npy import is_in_memory
 
 Bytes = npt.NDArray[np.uint8]
@@ -84,6 +88,8 @@ class ImageSource(Source):
     decoding: Decoding
     labels: Labels | None = None
     classes: tuple[str, ...] | None = None
+    options: StorageOptions | None = None
+    """Those of the client of remote files."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The files by path, size and time of the last change. Takes some microseconds for each file."""
@@ -107,6 +113,10 @@ class ImageSource(Source):
     @property
     def is_remote(self) -> bool:  # type: ignore[override]  # depends on the files
         return bool(self.files.remote_folders)
+
+    @property
+    def kept_nbytes(self) -> int:
+        return AHEAD_NBYTES if self.is_remote else 0
 
     @property
     def element_spec(self) -> Tree:
@@ -144,7 +154,7 @@ class OpenImageSource:
         self._source = source
         self._paths = Paths(source.files)
         self._own = threading.local()
-        self._is_remote = source.is_remote
+        self._fetcher = Fetcher(self._remote_file, source.kept_nbytes) if source.is_remote else None
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other.
@@ -160,7 +170,7 @@ class OpenImageSource:
                 labels.read_into(read.indices, read.arrays[1], rows)
             contents = (
                 self._fetched(read.indices)
-                if self._is_remote
+                if self._fetcher is not None
                 else map(self._content, read.indices.tolist(), self._paths(read.indices))
             )
             for row, index, data in zip(rows.tolist(), read.indices.tolist(), contents, strict=True):
@@ -175,12 +185,16 @@ class OpenImageSource:
 
     def _fetched(self, indices: Indices) -> Iterator[Bytes]:
         """Yields the bytes of each file. Several remote files are under way at once."""
+        assert self._fetcher is not None
         for start in range(0, len(indices), _FETCHED_COUNT):
             some = indices[start : start + _FETCHED_COUNT]
-            urls = [url if _remote.is_remote(url) else None for url in map(self._source.describe, some.tolist())]
-            fetched = iter(_remote.fetched([url for url in urls if url is not None]))
-            for url, index, path in zip(urls, some.tolist(), self._paths(some), strict=True):
-                yield self._content(index, path) if url is None else np.frombuffer(next(fetched), np.uint8)
+            is_far = [_remote.is_remote(self._source.describe(index)) for index in some.tolist()]
+            fetched = self._fetcher.whole(some[is_far].tolist(), retry_budget())
+            for far, index, path in zip(is_far, some.tolist(), self._paths(some), strict=True):
+                yield np.frombuffer(next(fetched), np.uint8) if far else self._content(index, path)
+
+    def _remote_file(self, index: int) -> RemoteFile:
+        return RemoteFile(self._source.describe(index), options=self._source.options)
 
     def _content(self, index: int, path: bytes) -> Bytes:
         """Returns the bytes of a file, in memory of this thread that the next call uses again."""
@@ -225,7 +239,12 @@ class OpenImageSource:
         return memory
 
     def advise(self, indices: Indices) -> None:
-        """Announces the files to the kernel, unless the first and the last are in memory. Never fails."""
+        """Announces local files to the kernel, unless the first and the last are in memory; fetches remote ones."""
+        if self._fetcher is not None:
+            far = indices[[_remote.is_remote(self._source.describe(index)) for index in indices.tolist()]]
+            offsets = np.zeros_like(far)
+            self._fetcher.announce(far, offsets, offsets + WHOLE, retry_budget().limit_s)
+            return
         if not hasattr(os, "posix_fadvise") or not len(indices):
             return
         with suppress(OSError):
@@ -236,3 +255,8 @@ class OpenImageSource:
             with suppress(OSError):  # a remote file does not exist here
                 file = LocalFile(path, _NONBLOCK)
                 _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _KEPT_NBYTES))
+
+    def close(self) -> None:
+        """Ends the requests of remote files."""
+        if self._fetcher is not None:
+            self._fetcher.close()

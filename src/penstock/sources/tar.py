@@ -108,7 +108,7 @@ class OpenTarSource(RecordReader):
     """Reads samples; files are opened at their first read."""
 
     def __init__(self, source: TarSource) -> None:
-        super().__init__(source.files)
+        super().__init__(source.files, source.ahead_nbytes)
         self._source = source
         self._index = source.index
         self._columns = [

@@ -152,7 +152,7 @@ class OpenTFRecordSource(RecordReader):
     """Reads records; files are opened at their first read."""
 
     def __init__(self, source: TFRecordSource) -> None:
-        super().__init__(source.index.files)
+        super().__init__(source.index.files, source.ahead_nbytes)
         self._source = source
         self._index = source.index
         self._examples = None if source.wanted is None else ExampleReader(source.wanted)

@@ -48,6 +48,7 @@ from penstock.plan._stream import StreamSource
 from penstock.sources._listing import FileList
 from penstock.sources._openfile import File
 from penstock.sources._remote import Settings, arrive, protocols_of
+from penstock.sources._store import StorageOptions, is_native
 from penstock.sources.files import require_same
 from penstock.sources.npy import StridedFile, arrived, content_mark
 
@@ -298,6 +299,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, Cache):
             if id(obj) not in self._own and obj.known_spec is None:
                 self.unseen.append(obj)
+        elif isinstance(obj, StorageOptions):
+            return StorageOptions, (obj.values,)
         elif isinstance(obj, (File, FileList)):
             return self._reduce_files(obj)
         elif isinstance(obj, StridedFile) and self._leaves_machine:
@@ -349,6 +352,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         if isinstance(files, File) and files.is_local and self._leaves_machine:
             return File, tuple(vars(files.for_other_machines()).values())
         urls = files.remote_folders if isinstance(files, FileList) else [files.url] * (not files.is_local)
+        urls = [url for url in urls if not is_native(url)]
         if not urls:
             return super().reducer_override(files)
         protocols = {protocol for url in urls for protocol in protocols_of(url)}

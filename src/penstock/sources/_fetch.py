@@ -1,0 +1,400 @@
+"""Requests of remote files: many at once, made ahead in the order of the reads to come, each kept until it is read.
+
+A `Fetcher` belongs to one open source. `announce` takes the ranges that will be read, joins neighbours, and puts the
+requests into a queue. `read` copies what has arrived, waits for what is under way, and requests the rest at once,
+before all that is announced. Measured against a server with 30 ms of latency (two cores, 2026-11): 128 threads that
+call obstore make 3,300 requests of 100 kB a second with 0.9 s of CPU, asyncio in one thread 2,600 with 1.1 s, s3fs with
+128 connections 310 with 6 s. So a fetcher is a queue and up to `CONNECTIONS` threads, which start when they are needed.
+
+Memory. Announced requests take `ahead_nbytes` from their start until they are read. An announcement that was not read
+`KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a request, never a wrong byte.
+
+A request that took three times the median while a reader waits for it is made a second time, `HEDGED_SHARE` of the
+requests at most; the first answer counts. Busy answers (503, 429) lower the number of requests under way: at 2 % of
+busy answers it stays as it is, with fewer it grows.
+
+Threads. All state is under `_changed`, whose lock is reentrant, because a finalizer may call `close` on any thread.
+
+Each wait, and what ends it. Threads wait for work: `submit`, the end of another request, a read that frees memory, or
+`close` notify them. A reader waits for its request, which ends by its answer, an error, or the client's timeout and the
+limits of `insist`. It looks every `LOOK_S` whether its unit is still wanted. The threads are daemons: a request under
+way holds up neither `close` nor the end of the process.
+"""
+
+import statistics
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base._errors import SourceError
+from penstock.base._retries import NOTHING_WANTED, RetryBudget
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+CONNECTIONS: Final = 128
+"""The most requests of a source under way."""
+LEAST_CONNECTIONS: Final = 4
+AHEAD_NBYTES: Final = 128 << 20
+"""The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
+PART_NBYTES: Final = 8 << 20
+"""Larger ranges are several requests."""
+GAP_NBYTES: Final = 2 << 20
+"""The most bytes between two ranges that are one request: what a connection of 80 MB/s brings in 30 ms."""
+GAP_SHARE: Final = 0.3
+"""The largest gap, as a part of the range before it. So at most 1.3 times the needed bytes are fetched."""
+KEPT_ANNOUNCEMENTS: Final = 4
+LOOK_S: Final = 0.02
+HEDGED_SHARE: Final = 0.02
+HEDGED_NBYTES: Final = 8 << 20
+_BUSY: Final = frozenset({429, 503})
+WHOLE: Final = 1 << 40
+"""The end of a request for all bytes of a file of unknown size."""
+
+reads_ahead = True
+"""Whether announcements are followed. A worker process sets it to False, because another may run what was announced."""
+
+
+class RangeFile(Protocol):
+    """A remote file."""
+
+    path: str
+
+    def fetch(self, start: int, stop: int | None) -> Any:
+        """Returns a range, or all bytes, by one request."""
+
+    def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Callable[[], Any]) -> Any:
+        """Calls `ask`, and repeats it if it fails for a moment."""
+
+
+@final
+class _Request:
+    """One range of a file. A request without an announcement has `serial` 0."""
+
+    __slots__ = (
+        "began_s", "data", "done", "error", "held_nbytes", "is_started", "left", "limit_s", "number", "reader_count",
+        "repeat_count", "serial", "start", "stop", "tries",
+    )  # fmt: skip
+
+    def __init__(self, number: int, start: int, stop: int, serial: int, limit_s: float) -> None:
+        self.number, self.start, self.stop = number, start, stop
+        self.serial, self.limit_s = serial, limit_s
+        self.left = 0
+        """Announced bytes that were not read yet."""
+        self.reader_count = 0
+        self.is_started = False
+        self.held_nbytes = 0
+        """Its part of the memory for announced requests."""
+        self.tries = 0
+        """Threads that are asking."""
+        self.began_s = 0.0
+        self.repeat_count = 0
+        self.done = threading.Event()
+        self.data: memoryview | None = None
+        self.error: BaseException | None = None
+
+
+_start = attrgetter("start")
+
+
+@final
+class Fetcher:
+    """Reads ranges of remote files.
+
+    Args:
+        open_file: Returns the file with a number. Any thread may call it.
+        ahead_nbytes: The most memory for announced requests.
+    """
+
+    def __init__(self, open_file: Callable[[int], RangeFile], ahead_nbytes: int = AHEAD_NBYTES) -> None:
+        self._open_file = open_file
+        self._ahead_nbytes = ahead_nbytes
+        self._changed = threading.Condition()
+        self._table: dict[int, list[_Request]] = {}
+        """The requests of each file that are queued, under way or kept, by start."""
+        self._urgent: deque[_Request] = deque()
+        self._ahead: deque[_Request] = deque()
+        self._announced: deque[_Request] = deque()
+        """In the order of their announcements, until they are old."""
+        self._serial = 0
+        self._held_nbytes = 0
+        self._running = self._thread_count = 0
+        self._limit = float(CONNECTIONS)
+        self._durations_s: deque[float] = deque(maxlen=64)
+        self._whole_nbytes = 256 << 10
+        self._words = memoryview(bytearray(8)).cast("q")
+        self._is_closed = False
+        self.request_count = self.hedge_count = self.busy_count = self.fetched_nbytes = 0
+
+    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float) -> None:
+        """Requests ranges that will be read soon, in their order. Joins neighbours. Never waits.
+
+        Args:
+            numbers: The file of each range, shape `(n,)`.
+            offsets: The first byte of each.
+            sizes: The bytes of each.
+            limit_s: See `RetryBudget`.
+        """
+        if not reads_ahead or not len(numbers):
+            return
+        order = np.lexsort((offsets, numbers))
+        ends = (offsets + sizes)[order]
+        apart = np.concatenate(([True], ~is_joined(numbers[order], offsets[order], sizes[order])))
+        firsts = np.flatnonzero(apart)
+        segments = zip(
+            np.minimum.reduceat(order, firsts).tolist(),  # where the first of its ranges is needed
+            numbers[order][firsts].tolist(),
+            offsets[order][firsts].tolist(),
+            np.maximum.reduceat(ends, firsts).tolist(),
+            np.add.reduceat(sizes[order], firsts).tolist(),
+            strict=True,
+        )
+        with self._changed:
+            self._serial += 1
+            for _, number, start, stop, nbytes in sorted(segments):
+                for request in self._cover(number, start, stop, limit_s, self._serial):
+                    # Without the gaps, which are not read.
+                    request.left += (min(stop, request.stop) - max(start, request.start)) * nbytes // (stop - start)
+            while self._announced and self._announced[0].serial < self._serial - KEPT_ANNOUNCEMENTS:
+                old = self._announced.popleft()
+                old.left = 0
+                self._drop(old)
+            self._employ()
+
+    def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget) -> None:
+        """Reads ranges: of the file with a number, from an offset on, into memory.
+
+        Raises:
+            SourceError: A file is too short, has changed, or the connection fails.
+            UnwantedError: The result is no longer wanted.
+        """
+        spans = [(number, offset, offset + len(place)) for number, offset, place in wanted]
+        for (_, offset, place), parts in zip(wanted, self._reading(spans, asker), strict=True):
+            for start, data in parts:
+                skipped = max(0, offset - start)
+                at = max(0, start - offset)
+                some = data[skipped : skipped + len(place) - at]
+                place[at : at + len(some)] = np.frombuffer(some, np.uint8)
+
+    def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
+        """Yields all bytes of each file, requested at once; raises as `read`."""
+        for parts in self._reading([(number, 0, WHOLE) for number in numbers], asker):
+            yield parts[0][1]
+
+    def _reading(
+        self, spans: Sequence[tuple[int, int, int]], asker: RetryBudget
+    ) -> Iterator[list[tuple[int, memoryview]]]:
+        """Yields the parts of each span, with their starts, when they have arrived."""
+        with self._changed:
+            if self._is_closed:
+                raise SourceError("This source is closed, and cannot be read.")
+            found = [self._cover(*span, asker.limit_s, 0) for span in spans]
+            for requests in found:
+                for request in requests:
+                    request.reader_count += 1
+                    if not request.is_started:
+                        request.is_started = True  # the copy in the queue of announcements is passed over
+                        self._urgent.append(request)
+            self._employ()
+        done = 0
+        try:
+            for (_, start, stop), requests in zip(spans, found, strict=True):
+                yield [(request.start, self._await(request, asker)) for request in requests]
+                done += 1
+                self._leave(requests, start, stop)
+        finally:
+            for (_, start, stop), requests in zip(spans[done:], found[done:], strict=True):
+                self._leave(requests, start, stop)
+
+    def close(self) -> None:
+        """Drops all requests and ends the threads, those that are asking after their answers."""
+        with self._changed:
+            self._is_closed = True
+            self._words[0] = NOTHING_WANTED
+            self._table.clear()
+            self._urgent.clear()
+            self._ahead.clear()
+            self._announced.clear()
+            self._changed.notify_all()
+
+    # With the lock held.
+
+    def _cover(self, number: int, start: int, stop: int, limit_s: float, serial: int) -> list[_Request]:
+        """Returns the requests that hold a range. Those that are missing are made, and queued if announced."""
+        table = self._table.setdefault(number, [])
+        at = bisect_right(table, start, key=_start)
+        if at and table[at - 1].stop > start:
+            at -= 1
+        found = []
+        while start < stop:
+            if at == len(table) or table[at].start > start:
+                end = stop if at == len(table) else min(stop, table[at].start)
+                if end < WHOLE:
+                    end = start + -(-(end - start) // -(-(end - start) // PART_NBYTES))  # parts of equal size
+                table.insert(at, _Request(number, start, end, serial, limit_s))
+                if serial:
+                    self._ahead.append(table[at])
+                    self._announced.append(table[at])
+            found.append(table[at])
+            start = table[at].stop
+            at += 1
+        return found
+
+    def _drop(self, request: _Request) -> None:
+        """Forgets a request that has no reader, and of which nothing is left to be read."""
+        if request.left > 0 or request.reader_count:
+            return
+        self._held_nbytes -= request.held_nbytes
+        request.held_nbytes = 0
+        request.is_started = True
+        table = self._table.get(request.number, [])
+        at = bisect_right(table, request.start, key=_start) - 1
+        if at >= 0 and table[at] is request:
+            del table[at]
+            if not table:
+                del self._table[request.number]
+
+    def _employ(self) -> None:
+        """Wakes threads for the queues, or starts some."""
+        waiting = len(self._urgent) + len(self._ahead)
+        for _ in range(min(CONNECTIONS, waiting + self._running) - self._thread_count):
+            self._thread_count += 1
+            threading.Thread(target=self._work, name="penstock-fetch", daemon=True).start()
+        self._changed.notify(waiting)
+
+    def _next(self) -> _Request | None:
+        if self._running >= self._limit:
+            return None
+        if self._urgent:
+            return self._urgent.popleft()
+        while self._ahead:
+            request = self._ahead[0]
+            if not request.is_started:
+                size = self._whole_nbytes if request.stop == WHOLE else request.stop - request.start
+                if self._held_nbytes and self._held_nbytes + size > self._ahead_nbytes:
+                    return None
+                self._held_nbytes += size
+                request.held_nbytes = size
+                request.is_started = True
+                return self._ahead.popleft()
+            self._ahead.popleft()
+        return None
+
+    # Without it.
+
+    def _work(self) -> None:
+        """Makes requests, until the fetcher is closed."""
+        while True:
+            with self._changed:
+                request = None
+                while not self._is_closed and (request := self._next()) is None:
+                    self._changed.wait()
+                if request is None or self._is_closed:
+                    return
+                self._running += 1
+                request.tries += 1
+                request.began_s = time.monotonic()
+                self._changed.notify()  # there may be room for another
+            self._make(request)
+            del request
+
+    def _make(self, request: _Request) -> None:
+        asker = RetryBudget(self._words, 1, request.limit_s)
+        data, error, began_s = None, None, time.monotonic()
+        stop = None if request.stop == WHOLE else request.stop
+        try:
+            file = self._open_file(request.number)
+            data = memoryview(file.insisted(request.start, stop, asker, lambda: self._fetched(file, request, stop)))
+            if stop is not None and len(data) != stop - request.start:
+                raise SourceError(
+                    f"{file.path} ends at byte {request.start + len(data):,} now. Make the dataset again."
+                )
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            self._running -= 1
+            request.tries -= 1
+            if not request.done.is_set() and (error is None or not request.tries):
+                request.data, request.error = data, error
+                request.repeat_count += asker.repeat_count
+                request.done.set()
+            if data is not None and request.repeat_count == 0:
+                self._durations_s.append(time.monotonic() - began_s)
+            if error is not None:
+                request.left = 0
+                self._drop(request)  # a later read asks again
+            self._changed.notify()
+
+    def _fetched(self, file: RangeFile, request: _Request, stop: int | None) -> Any:
+        with self._changed:
+            self.request_count += 1
+        try:
+            data = file.fetch(request.start, stop)
+        except Exception as error:
+            with self._changed:
+                if getattr(error, "status", None) in _BUSY:
+                    self.busy_count += 1
+                    self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
+            raise
+        with self._changed:
+            self._limit = min(CONNECTIONS, 1.002 * self._limit)
+            self.fetched_nbytes += len(data)
+            if stop is None:
+                self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
+        return data
+
+    def _await(self, request: _Request, asker: RetryBudget) -> memoryview:
+        if not request.done.is_set():
+            began_s = time.monotonic()
+            while not request.done.wait(LOOK_S):
+                asker.require_wanted()
+                self._hedge(request)
+            asker.waited_s += time.monotonic() - began_s
+        asker.repeat_count += request.repeat_count
+        request.repeat_count = 0
+        if request.error is not None:
+            raise request.error
+        assert request.data is not None
+        return request.data
+
+    def _hedge(self, request: _Request) -> None:
+        """Makes a request a second time if it is slow."""
+        if request.tries != 1 or request.stop - request.start > HEDGED_NBYTES or len(self._durations_s) < 16:
+            return
+        with self._changed:
+            usual_s = statistics.quantiles(self._durations_s, n=20)
+            is_slow = time.monotonic() - request.began_s > max(3 * usual_s[9], usual_s[18])
+            if is_slow and self.hedge_count < HEDGED_SHARE * self.request_count:
+                self.hedge_count += 1
+                self._urgent.append(request)
+                self._employ()
+
+    def _leave(self, requests: Sequence[_Request], start: int, stop: int) -> None:
+        with self._changed:
+            for request in requests:
+                request.reader_count -= 1
+                request.left -= min(stop, request.stop) - max(start, request.start)
+                self._drop(request)
+            self._changed.notify()
+
+
+def is_joined(numbers: Integers, offsets: Integers, sizes: Integers) -> npt.NDArray[np.bool_]:
+    """Whether each range but the first belongs to the request of the one before, shape `(n - 1,)`.
+
+    Args:
+        numbers: The files, sorted, shape `(n,)`.
+        offsets: The first bytes, sorted within a file.
+        sizes: The bytes.
+    """
+    gaps = offsets[1:] - offsets[:-1] - sizes[:-1]
+    joined: npt.NDArray[np.bool_] = (numbers[1:] == numbers[:-1]) & (
+        gaps <= np.minimum(GAP_NBYTES, GAP_SHARE * sizes[:-1])
+    )
+    return joined

@@ -1,0 +1,290 @@
+"""Objects in S3, Google Cloud Storage, Azure and behind HTTP, by `obstore`: their versions, and reads of ranges.
+
+A version is the ETag, or the time of the last change where a server has none. Listings, HEAD and each answer report
+the same one. So a read sends it as a condition (`If-Match`), compares it with that of the answer, and needs no HEAD.
+obstore releases the GIL while it waits. Its own retries are off: `_remote.insist` repeats requests, by one rule for all
+clients. Its messages hold addresses with keys in their queries, so none of them is passed on unchanged.
+"""
+
+import fnmatch
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, final
+from urllib.parse import urlsplit
+
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+
+_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http")
+_HTTP: Final = ("http", "https")
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_QUERY: Final = re.compile(r"\?\S+")
+_METADATA: Final = ("169.254.169.254", "metadata.google.internal", "Account must be specified")
+"""Where clients look for credentials if there are none; and what Azure's says."""
+
+
+@final
+class StorageOptions:
+    """Options of a client, such as keys. They are in no repr or fingerprint, and pickle refuses them.
+
+    Args:
+        values: The names and values; see `penstock.from_tar`.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    @classmethod
+    def of(cls, verb: str, given: Any) -> "StorageOptions | None":
+        """Returns the options that a user gave; None for none.
+
+        Raises:
+            ArgumentTypeError: They are no dict with text as keys.
+        """
+        if given is None:
+            return None
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise ArgumentTypeError(f"{verb}(storage_options=) is a dict of names and values, got {type_of(given)}.")
+        return cls(dict(given))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageOptions) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.values))
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(self.values)})"
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Nothing: elements do not depend on keys."""
+        return {}
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "storage_options= may hold keys, which do not belong into a pickle. Give them by environment variables, or "
+            "make the dataset again where it is used."
+        )
+
+
+class StoreError(OSError):
+    """A request failed: its status, or None if no answer came; and a message without addresses and keys."""
+
+    def __init__(self, status: int | None, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Found(NamedTuple):
+    """An object in a listing."""
+
+    url: str
+    nbytes: int
+    version: str
+
+
+def is_native(url: str) -> bool:
+    """Whether `obstore` reads a URL, and not `fsspec`.
+
+    Not chained ones, those with a query, and protocols for which the program configured fsspec.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in _SCHEMES or "::" in url or (scheme in _HTTP and ("?" in rest or "#" in rest)):
+        return False
+    config = sys.modules.get("fsspec.config")
+    if config is not None and config.conf.get(scheme):
+        return False
+    return _has_obstore()
+
+
+@lru_cache
+def _has_obstore() -> bool:
+    try:
+        import obstore  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def facts_of(url: str, options: StorageOptions | None) -> tuple[int, str]:
+    """Returns the size and version of an object, by HEAD."""
+    import obstore
+
+    store, key = _place(url, options)
+    meta = _asked(lambda: obstore.head(store, key))
+    return int(meta["size"]), _version(meta)
+
+
+def matches(pattern: str, options: StorageOptions | None) -> list[Found] | None:
+    """Returns the objects that match a pattern, from one listing, sorted by URL; None if the server has no listing.
+
+    `*` and `?` match within a part of the path, `**` over several.
+    """
+    import obstore
+
+    if pattern.startswith(("http://", "https://")):
+        return None
+    store, key = _place(pattern, options)
+    root = pattern[: len(pattern) - len(key)]
+    # A prefix of a listing ends at a separator.
+    fixed = key[: next(at for at in range(len(key)) if glob.has_magic(key[at]))].rpartition("/")[0]
+    is_match = _regex(key).fullmatch
+
+    def found() -> Iterator[Found]:
+        for some in obstore.list(store, prefix=fixed or None):
+            for meta in some:
+                if is_match(meta["path"]):
+                    yield Found(root + meta["path"], int(meta["size"]), _version(meta))
+
+    listed: list[Found] = _asked(lambda: sorted(found()))
+    return listed
+
+
+def _regex(pattern: str) -> "re.Pattern[str]":
+    parts = []
+    for part in re.split(r"(\*\*/?|[*?])", pattern):
+        if part.startswith("**"):
+            parts.append("(?:.*/)?" if part.endswith("/") else ".*")
+        elif part in ("*", "?"):
+            parts.append(f"[^/]{'*' * (part == '*')}")
+        else:
+            parts.append(fnmatch.translate(part).removesuffix(r"\Z").removesuffix(r"\z"))
+    return re.compile("".join(parts))
+
+
+@final
+class ObjectFile:
+    """An object in one version. Any number of threads may read.
+
+    Args:
+        url: Its name.
+        version: See `facts_of`; None for whatever is there.
+        options: Those of the client.
+    """
+
+    def __init__(self, url: str, version: str | None, options: StorageOptions | None) -> None:
+        self.path = url
+        self._version = version
+        self._store, self._key = _place(url, options)
+        # A weak ETag never fits the condition, so it is only compared.
+        is_tag = version is not None and version.startswith('"')
+        self._condition = {"if_match": version} if is_tag else {}
+
+    def fetch(self, start: int, stop: int | None) -> Any:
+        """Returns a range, or all bytes if `stop` is None, as an object with a buffer. One request.
+
+        Raises:
+            SourceError: The object is another version, or the server does not know ranges.
+            StoreError: The request failed.
+        """
+        import obstore
+
+        options: dict[str, Any] = dict(self._condition)
+        if stop is not None:
+            options["range"] = (start, stop)
+
+        def ask() -> Any:
+            answer = obstore.get(self._store, self._key, options=options)
+            if self._version is not None and _version(answer.meta) != self._version:
+                raise self.has_changed()
+            return answer.bytes()
+
+        try:
+            return _asked(ask)
+        except StoreError as error:
+            if error.status == 412:
+                raise self.has_changed() from None
+            if "partial" in str(error).lower():
+                raise SourceError(
+                    f"{self.path} does not come in parts: its server knows no ranges. Fetch it to this machine first."
+                ) from None
+            raise
+
+    def has_changed(self) -> SourceError:
+        """The error of an object that is another one now."""
+        return SourceError(
+            f"{self.path} has changed since the dataset was made. A run must not mix two versions; make the dataset "
+            "again."
+        )
+
+
+def _version(meta: Any) -> str:
+    tag = meta.get("e_tag")
+    if tag:
+        return tag if tag.startswith(('"', "W/")) else f'"{tag}"'  # Azure's listing has no quotes
+    return f"{meta['size']} {meta['last_modified'].isoformat()}"
+
+
+def _place(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+    """Returns the client of a bucket, one for all threads, and the key."""
+    parts = urlsplit(url.replace("#", "%23").replace("?", "%3F"))
+    root = f"{parts.scheme}://{parts.netloc}"
+    return _client(root, options, os.getpid()), url[len(root) + 1 :]
+
+
+@lru_cache(64)
+def _client(root: str, options: StorageOptions | None, pid: int) -> Any:
+    import obstore.exceptions
+    from obstore.store import from_url
+
+    given = {} if options is None else dict(options.values)
+    # Plain HTTP happens only where the URL or the endpoint says so. A total of 30 s for an answer is obstore's own.
+    client_options = {"allow_http": True, **given.pop("client_options", {})}
+    if root.startswith("s3") and "credential_provider" not in given and _needs_boto3(given):
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        given["credential_provider"] = Boto3CredentialProvider()
+    try:
+        return from_url(root, client_options=client_options, retry_config={"max_retries": 0}, **given)
+    except obstore.exceptions.UnknownConfigurationKeyError as error:
+        raise ArgumentError(
+            f"storage_options= of {root}: {_words(error)} They are those of obstore, such as 'region', 'endpoint', "
+            "'access_key_id', 'secret_access_key' and 'skip_signature'."
+        ) from None
+    except TypeError as error:
+        raise ArgumentTypeError(f"storage_options= of {root}: {_words(error)}.") from None
+
+
+def _needs_boto3(given: dict[str, Any]) -> bool:
+    """Whether keys come from the files in `~/.aws`, which boto3 reads and obstore does not."""
+    if {name.removeprefix("aws_") for name in given} & {"access_key_id", "skip_signature", "token"}:
+        return False
+    if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_SKIP_SIGNATURE"):
+        return False
+    try:
+        import boto3
+    except ImportError:
+        return False
+    return boto3.Session().get_credentials() is not None
+
+
+def _asked(ask: Any) -> Any:
+    """Calls obstore, and raises its errors as `StoreError`s."""
+    import obstore.exceptions
+
+    try:
+        return ask()
+    except FileNotFoundError as error:
+        raise StoreError(404, f"it is not there ({_words(error)})") from None
+    except obstore.exceptions.BaseError as error:
+        status = _STATUS.search(str(error))
+        words = _words(error)
+        if any(place in str(error) for place in _METADATA):
+            raise StoreError(
+                401,
+                "no credentials were found. Give them by the usual environment variables (AWS_ACCESS_KEY_ID, "
+                "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME) or storage_options=; for public data "
+                "storage_options={'skip_signature': True}",
+            ) from None
+        is_connection = "HTTP error" in words
+        raise StoreError(int(status[1]) if status else None if is_connection else 400, words) from None
+
+
+def _words(error: BaseException) -> str:
+    text = str(error).partition("\n\nDebug source")[0]
+    return _QUERY.sub("?...", " ".join(text.split())).rstrip(": ")

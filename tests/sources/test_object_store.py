@@ -1,0 +1,355 @@
+"""Objects in a real implementation of S3: moto's server. Threads and worker processes read the same."""
+
+import io
+import logging
+import pickle
+import tarfile
+import threading
+import urllib.request
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.base._retries import RetryBudget, UnwantedError
+from penstock.sources import _fetch, _openfile, _remote, _store
+
+obstore = pytest.importorskip("obstore")
+moto = pytest.importorskip("moto.server")
+
+KEYS = {"AWS_ACCESS_KEY_ID": "known", "AWS_SECRET_ACCESS_KEY": "hidden-secret", "AWS_REGION": "us-east-1"}
+EXECUTORS = ["inline", "threads", pytest.param("processes", marks=pytest.mark.slow)]
+
+
+class S3:
+    def __init__(self, endpoint):
+        self.endpoint = endpoint
+        self.call("PUT", "bucket")
+        self.store = obstore.store.from_url(
+            "s3://bucket",
+            endpoint=endpoint,
+            access_key_id="known",
+            secret_access_key="s",
+            client_options={"allow_http": True},
+        )
+
+    def call(self, method, path, data=None):
+        request = urllib.request.Request(
+            f"{self.endpoint}/{path}", data=data, method=method, headers={"Content-Type": "text/plain"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
+    def put(self, key, data):
+        obstore.put(self.store, key, data)
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.001,) * 6)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server}.items():
+        monkeypatch.setenv(name, value)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    s3 = S3(server)
+    yield s3
+    s3.call("POST", "moto-api/reset")
+
+
+def tar_of(*members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def content_of(number):
+    return bytes([number % 256]) * (1000 + number)
+
+
+def shards(s3, count=3, each=4):
+    for shard in range(count):
+        numbers = range(shard * each, (shard + 1) * each)
+        s3.put(f"train/{shard:04}.tar", tar_of(*((f"{number}.bin", content_of(number)) for number in numbers)))
+    return count * each
+
+
+def read(ds, executor, **options):
+    with ds.map(len_and_first).loader(executor, workers=2 if executor != "inline" else "auto", **options) as loader:
+        return [(int(size), int(first)) for size, first in loader]
+
+
+def len_and_first(element):
+    return np.int64(len(element["bin"])), np.int64(element["bin"][0])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("pattern", ["*", "[0-9]*", "*?"])
+def test_files_of_a_pattern_are_read_on_each_executor(s3, executor, pattern):
+    if executor == "processes" and pattern != "*":
+        pytest.skip("The pattern makes no difference to workers.")
+    count = shards(s3)
+    ds = ps.from_tar(f"s3://bucket/train/{pattern}.tar")
+    assert read(ds, executor) == [(1000 + number, number) for number in range(count)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_another_file_in_the_folder_changes_nothing(s3, executor):
+    count = shards(s3)
+    ds = ps.from_tar("s3://bucket/train/*.tar")
+    s3.put("train/other", b"x")
+    assert len(read(ds.shuffle(seed=1), executor)) == count
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kind", ["replaced", "cut", "deleted"])
+def test_object_that_changes_while_it_is_read_is_an_error_that_names_it(s3, executor, kind):
+    shards(s3)
+    ds = ps.from_tar("s3://bucket/train/*.tar").map(len_and_first)
+    with ds.loader(executor, workers=1 if executor != "inline" else "auto", prefetch=1, timeout_s=60) as loader:
+        assert len(loader) == 12
+        before = bytes(obstore.get(s3.store, "train/0002.tar").bytes())
+        if kind == "deleted":
+            obstore.delete(s3.store, "train/0002.tar")
+        else:
+            s3.put("train/0002.tar", before[:2000] if kind == "cut" else before[::-1])
+        what = "it is not there" if kind == "deleted" else "has changed since the dataset was made"
+        with pytest.raises(ps.SourceError, match=rf"s3://bucket/train/0002\.tar.*{what}"):
+            list(loader)
+
+
+def test_image_files_are_read(s3):
+    cv2 = pytest.importorskip("cv2")
+    picture = np.arange(48, dtype="uint8").reshape(4, 4, 3)
+    for number in range(5):
+        s3.put(f"pictures/{number}.png", cv2.imencode(".png", picture + number)[1].tobytes())
+    ds = ps.from_image_files("s3://bucket/pictures/*.png", image_size=(4, 4))
+    with ds.batch(2).loader("threads") as loader:
+        images = np.concatenate(list(loader))
+    np.testing.assert_array_equal(images, [picture[..., ::-1] + number for number in range(5)])
+
+
+def test_tables_and_records_are_read(s3, tmp_path):
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"x": np.arange(90.0)}), tmp_path / "t", row_group_size=10)
+    ps.write_tfrecord(tmp_path / "r", [b"%d" % number for number in range(50)])
+    for name in "tr":
+        s3.put(name, (tmp_path / name).read_bytes())
+    rows = ps.from_parquet("s3://bucket/t").shuffle(seed=1, window=20)
+    assert sorted(float(row["x"]) for row in rows) == list(range(90))
+    records = ps.from_tfrecord("s3://bucket/r")
+    assert [record.tobytes() for record in records] == [b"%d" % number for number in range(50)]
+
+
+def test_missing_bucket_and_missing_object_are_named(s3):
+    with pytest.raises(ps.SourceError, match=r"s3://bucket/none\.tar cannot be read: it is not there"):
+        ps.from_tar("s3://bucket/none.tar")
+    with pytest.raises(
+        ps.SourceError, match=r"s3://nobucket/\*\.tar cannot be looked for: .*NoSuchBucket|is not there"
+    ):
+        ps.from_tar("s3://nobucket/*.tar")
+    with pytest.raises(ps.SourceError, match=r"No file fits the pattern s3://bucket/none-\*"):
+        ps.from_tar("s3://bucket/none-*")
+
+
+def test_wrong_keys_are_named_and_not_shown(s3, monkeypatch):
+    shards(s3)
+    s3.call("POST", "moto-api/reset-auth", b"0")
+    try:
+        with pytest.raises(ps.SourceError, match=r"s3://bucket/train/0000\.tar cannot be read: .*403") as told:
+            ps.from_tar("s3://bucket/train/0000.tar", storage_options={"secret_access_key": "hidden-secret"})
+        assert "hidden" not in str(told.value)
+        assert told.value.__cause__ is None or "hidden" not in str(told.value.__cause__)
+    finally:
+        s3.call("POST", "moto-api/reset-auth", b"inf")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_storage_options_reach_workers_and_no_text_or_pickle(s3, executor, monkeypatch):
+    count = shards(s3)
+    for name in ("AWS_ENDPOINT_URL", *KEYS):
+        monkeypatch.delenv(name)
+    options = {
+        "endpoint": s3.endpoint, "access_key_id": "known", "secret_access_key": "hidden-secret", "region": "us-east-1",
+    }  # fmt: skip
+    ds = ps.from_tar("s3://bucket/train/*.tar", storage_options=options)
+    assert len(read(ds, executor)) == count
+    with ds.loader("inline") as loader:
+        shown = [repr(ds), repr(ds._node), repr(loader.get_state()), str(loader.report())]
+    assert not any("hidden" in text for text in shown)
+    with pytest.raises(TypeError, match=r"storage_options= may hold keys, which do not belong into a pickle"):
+        pickle.dumps(ds)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nonsense": "x"}, r"storage_options= of s3://bucket: .*nonsense.* those of obstore, such as 'region'"),
+        ({"region": 3}, r"storage_options= of s3://bucket: "),
+        (["x"], r"from_tar\(storage_options=\) is a dict of names and values, got"),
+    ],
+)
+def test_wrong_options_are_refused(s3, options, said):
+    with pytest.raises((ps.ArgumentError, ps.ArgumentTypeError), match=said):
+        ps.from_tar("s3://bucket/a.tar", storage_options=options)
+
+
+def test_a_thousand_shards_are_listed_once_and_read_in_any_order(s3, monkeypatch):
+    count = shards(s3, count=200, each=1)
+    heads = []
+    original = obstore.head
+    monkeypatch.setattr(obstore, "head", lambda *given: heads.append(given) or original(*given))
+    ds = ps.from_tar("s3://bucket/train/*.tar").shuffle(seed=1)
+    assert len(read(ds, "threads")) == count
+    assert not heads
+
+
+class Gated:
+    """A remote file in memory that answers when it may, and counts."""
+
+    def __init__(self, nbytes=1000, path="gated"):
+        self.path, self.data, self.asked, self.errors = path, np.arange(nbytes).astype("uint8").tobytes(), [], []
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def fetch(self, start, stop):
+        self.begun.set()
+        self.asked.append((start, stop))
+        assert self.gate.wait(60)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.data[start:stop]
+
+    def insisted(self, start, stop, asker, ask):
+        return _remote.insist(ask, lambda: self.path, asker=asker)
+
+
+@pytest.fixture
+def gated():
+    file = Gated()
+    fetcher = _fetch.Fetcher(lambda number: file, 400)
+    yield file, fetcher
+    file.gate.set()
+    fetcher.close()
+
+
+def ranges(*spans):
+    starts, sizes = np.array(spans, np.int64).T
+    return np.zeros(len(spans), np.int64), starts, sizes
+
+
+def got(fetcher, start, size):
+    place = np.zeros(size, np.uint8)
+    fetcher.read([(0, start, place)], RetryBudget())
+    return place.tobytes()
+
+
+def test_announced_ranges_are_joined_kept_within_their_memory_and_read_once(gated):
+    file, fetcher = gated
+    fetcher.announce(*ranges((0, 100), (120, 100), (400, 150), (800, 150)), 60.0)
+    assert got(fetcher, 120, 100) == file.data[120:220]
+    assert got(fetcher, 0, 100) == file.data[0:100]
+    assert got(fetcher, 400, 150) == file.data[400:550]
+    assert got(fetcher, 800, 150) == file.data[800:950]
+    assert sorted(file.asked) == [(0, 220), (400, 550), (800, 950)]
+    assert fetcher._held_nbytes == 0
+    assert not fetcher._table
+
+
+def test_what_does_not_fit_waits_until_something_is_read(gated):
+    file, fetcher = gated
+    fetcher.announce(*ranges((0, 300), (500, 300)), 60.0)
+    assert file.begun.wait(60)
+    assert got(fetcher, 0, 150) == file.data[:150]
+    assert file.asked == [(0, 300)]
+    assert got(fetcher, 500, 300) == file.data[500:800]  # it is needed now, whatever is kept
+    assert file.asked == [(0, 300), (500, 800)]
+
+
+def test_announcements_that_nobody_reads_are_dropped(gated):
+    file, fetcher = gated
+    for start in range(0, 700, 100):
+        fetcher.announce(*ranges((start, 50)), 60.0)
+    assert got(fetcher, 600, 50) == file.data[600:650]
+    with fetcher._changed:
+        assert fetcher._held_nbytes <= 50 * _fetch.KEPT_ANNOUNCEMENTS
+        assert {request.start for table in fetcher._table.values() for request in table} == {200, 300, 400, 500}
+
+
+def test_ranges_across_requests_are_put_together(gated, monkeypatch):
+    file, fetcher = gated
+    monkeypatch.setattr(_fetch, "PART_NBYTES", 100)
+    fetcher.announce(*ranges((50, 200)), 60.0)
+    assert got(fetcher, 0, 1000) == file.data
+    assert all(stop - start <= 100 for start, stop in file.asked)
+
+
+def test_failed_request_is_an_error_and_is_asked_again_later(gated):
+    file, fetcher = gated
+    file.errors.append(_store.StoreError(403, "refused"))
+    with pytest.raises(ps.SourceError, match="gated: refused"):
+        got(fetcher, 0, 10)
+    assert got(fetcher, 0, 10) == file.data[:10]
+
+
+def test_busy_answers_lower_the_requests_under_way(gated, monkeypatch):
+    file, fetcher = gated
+    monkeypatch.setattr(_remote, "PAUSES_S", (0.0,) * 6)
+    file.errors += [_store.StoreError(503, "slow down")] * 4
+    assert got(fetcher, 0, 10) == file.data[:10]
+    assert fetcher.busy_count == 4
+    assert fetcher._limit == pytest.approx(_fetch.CONNECTIONS * 0.9**4 * 1.002)
+
+
+def test_slow_request_is_made_twice(monkeypatch):
+    file = Gated()
+    stuck, free = threading.Event(), file.gate
+    original = file.fetch
+
+    def fetch(start, stop):
+        if start == 500 and not stuck.is_set():
+            stuck.set()
+            assert free.wait(60)
+        return original(start, stop)
+
+    file.fetch = fetch
+    fetcher = _fetch.Fetcher(lambda number: file)
+    for start in range(100):
+        got(fetcher, start, 1)
+    free.clear()
+    file.gate = threading.Event()
+    file.gate.set()
+    assert got(fetcher, 500, 10) == file.data[500:510]
+    assert fetcher.hedge_count == 1
+    free.set()
+    fetcher.close()
+
+
+def test_reader_leaves_when_its_unit_is_given_up(gated):
+    file, fetcher = gated
+    file.gate.clear()
+    words = memoryview(bytearray(8)).cast("q")
+    words[0] = 5
+    with pytest.raises(UnwantedError):
+        fetcher.read([(0, 0, np.zeros(10, np.uint8))], RetryBudget(words, 1))
+
+
+def test_whole_files_of_unknown_size_are_kept_ahead_too(gated):
+    file, fetcher = gated
+    numbers = np.array([0, 1])
+    fetcher.announce(numbers, np.zeros_like(numbers), np.full(2, _fetch.WHOLE), 60.0)
+    assert [bytes(data) for data in fetcher.whole([1, 0], RetryBudget())] == [file.data, file.data]
+    assert len(file.asked) == 2
+    assert _openfile.AHEAD_NBYTES == _fetch.AHEAD_NBYTES
