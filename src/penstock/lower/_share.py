@@ -68,8 +68,9 @@ class Share(NamedTuple):
         """The values of the additional leaf: False and True, or the weight of a row by the rows of its batch."""
         if self.uneven == "mask":
             return np.array([False, True])
-        own = [last - first for first, last in (self.rows(count, most) for count in range(most + 1))]
-        return (self.count * np.array(own) / np.maximum(1, np.arange(most + 1))).astype(np.float32)
+        row_counts = np.arange(most + 1)
+        own = (self.index + 1) * row_counts // self.count - self.index * row_counts // self.count
+        return (self.count * own / np.maximum(1, row_counts)).astype(np.float32)
 
     def pieces(self, leaves: Sequence[Any]) -> list[list[Any]]:
         """Cuts what is delivered of a batch into its pieces, the last one first; weights are those within pieces."""
