@@ -53,13 +53,20 @@ if dist.get_rank() == 0:
 print(json.dumps(seen))
 batches.close()
 
-# Another seed in one rank is told before the first step.
+# Another seed in one rank is told before the first step, also where a thread waits for another rank all the time.
+import threading
+from torch.distributed.distributed_c10d import _get_default_store
+store = _get_default_store()
+waits = threading.Thread(target=store.wait, args=(["done"],))
+waits.start()
 other = rows.shuffle(seed=5 + dist.get_rank() // (dist.get_world_size() - 1)).batch(12).to_torch(shard="auto")
 try:
     next(iter(other))
 except ps.LoaderError as error:
     print(error)
 other.close()
+store.clone().set("done", "")
+waits.join()
 dist.barrier()
 
 if dist.get_world_size() == 4:

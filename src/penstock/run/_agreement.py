@@ -5,8 +5,9 @@ that comes first puts down what it is about to deliver. Every other one compares
 two requests a run and rank, and none in a step. It is no collective: nothing here waits for another rank.
 
 No deadlock. The only waits are for the server of that table. It answers by itself, or it is dead, and then the request
-fails as everything else does. No rank waits for one that never comes here. The price: where the rank that differs comes
-first, the others find the difference. The message names both.
+fails as everything else does. A thread that waits in torch's store for another rank would hold up all that use the same
+connection, so this one has its own (`clone`). No rank waits for one that never comes here. The price: where the rank
+that differs comes first, the others find the difference. The message names both.
 
 What is compared with what. A rank counts the first iterations of loaders whose share was found (`FoundShard`), for each
 group of ranks. The n-th of one rank is compared with the n-th of the others. Ranks that iterate together count alike.
@@ -49,13 +50,13 @@ def require_agreement(shard: tuple[int, int], facts: dict[str, Any]) -> None:
     """
     if not isinstance(shard, FoundShard) or shard[1] == 1:
         return
-    table = _TorchTable.find() or _JaxTable.find()
-    if table is None:
-        return
     rank = find_world().rank
     group = "penstock/" + "-".join(map(str, shard.ranks))
     mine = json.loads(json.dumps(facts))
     try:
+        table = _TorchTable.find() or _JaxTable.find()
+        if table is None:
+            return
         number = table.count(f"{group}/{rank}")
         theirs = json.loads(table.first(f"{group}/run {number}", json.dumps(mine | {"rank": rank})))
     except RuntimeError as error:  # a store of another kind; or a dead server, of which the first step will tell
@@ -94,7 +95,7 @@ class _TorchTable:
         # There is no public path to it (torch 2.13).
         get = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store", None)
         store = None if get is None else get()
-        return None if store is None else cls(store)
+        return None if store is None else cls(store.clone() if hasattr(store, "clone") else store)
 
     def count(self, key: str) -> int:
         number: int = self._store.add(key, 1)
