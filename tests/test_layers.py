@@ -97,7 +97,7 @@ OPTIONAL = {
     "cv2": ("image/",),
     "matplotlib": ("report/", "demos/"),
     "skimage": ("demos/",),
-    "ray": ("run/executors/_ray.py", "run/executors/_ray_fleet.py"),
+    "ray": ("run/executors/_ray.py", "run/executors/_ray_fleet.py", "adapters/ray.py"),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }

@@ -39,6 +39,7 @@ from penstock._constructors import (
     from_arrays as from_arrays,
     from_generator as from_generator,
     from_npy as from_npy,
+    from_ray as from_ray,
     from_source as from_source,
     from_tf as from_tf,
     interleave as interleave,

@@ -1155,6 +1155,25 @@ class Dataset(NoArray):
         options = _options("to_tf", loader_options, training=training)
         return to_dataset(Loader(self._node, options, same_epoch=not training))
 
+    def to_ray(self, *, override_num_blocks: int | None = None) -> Any:
+        """Makes a `ray.data.Dataset` of the elements of epoch 0, whose read tasks are ranges of positions.
+
+        A row of it is an element. Its columns are the leaves: named by their keys, joined by dots, or `item` for a
+        lone array. Order: kept, by `preserve_order`. Memory: Ray's; each task makes blocks of 32 MiB. Functions run in
+        Ray's tasks. To train on what they give, `executor="ray"` saves a copy and keeps the state of the run.
+
+        Args:
+            override_num_blocks: The number of read tasks; Ray chooses one by default.
+
+        Raises:
+            UnknownLengthError: It is a stream, or endless.
+            TravelError: A function holds an object that cannot travel. Names the variable.
+        """
+        with needs("to_ray", "ray"):
+            from penstock.adapters.ray import to_ray
+
+        return to_ray(self._node, override_num_blocks)
+
     def _require_random(self, what: str, cure: str) -> None:
         """Refuses what needs elements by their index, where a stream gives one after the other."""
         node = self._node
