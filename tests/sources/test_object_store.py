@@ -130,6 +130,27 @@ def test_object_that_changes_while_it_is_read_is_an_error_that_names_it(s3, exec
             list(loader)
 
 
+@pytest.mark.parametrize(("nbytes", "share"), [(100_000, 0.05), (500, 1.3)])
+def test_index_of_a_tar_reads_heads(s3, monkeypatch, nbytes, share):
+    members = [(f"{number}.bin", bytes(nbytes)) for number in range(30)]
+    members[7:7] = [(f"{'long/' * 40}name.bin", bytes(nbytes))]
+    data = tar_of(*members)
+    s3.put("large.tar", data)
+    fetched, original = [], _store.ObjectFile.fetch
+
+    def fetch(self, start, stop):
+        fetched.append(stop - start)
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_store.ObjectFile, "fetch", fetch)
+    ds = ps.from_tar("s3://bucket/large.tar")
+    assert len(ds) == 31
+    assert sum(fetched) <= share * len(data)
+    assert len(fetched) < 100 * share + 60
+    assert ds[7]["__key__"].startswith("long/")
+    assert len(ds[30]["bin"]) == nbytes
+
+
 def test_image_files_are_read(s3):
     cv2 = pytest.importorskip("cv2")
     picture = np.arange(48, dtype="uint8").reshape(4, 4, 3)

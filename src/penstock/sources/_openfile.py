@@ -46,8 +46,14 @@ _GAP_NBYTES: Final = 4 << 10
 _KEPT_NBYTES: Final = 8 << 20
 # Begins the version of a local file that travels to other machines.
 _CONTENT: Final = "content "
-# Files that are examined or indexed at once.
+# Files that are examined or indexed at once. A server can answer more.
 _THREADS: Final = 8
+_REMOTE_THREADS: Final = 64
+# The bytes of a remote file that are requested for one head, and at most. A member from the third size on is jumped
+# over: a request for its end takes longer than its bytes, but many files are scanned at once.
+_SCAN_NBYTES: Final = 2 << 10
+_SCAN_MOST_NBYTES: Final = 4 << 20
+_JUMP_NBYTES: Final = 32 << 10
 # A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
 # The kernel cuts an announcement to the device's readahead, and drops the rest.
@@ -128,6 +134,12 @@ class File:
         stream = _Stream(opened or self.open(), self.nbytes)
         return io.BufferedReader(stream, buffer_nbytes if self.is_local else 8 << 20)
 
+    def scan(self) -> io.BufferedIOBase:
+        """Opens the file for reading heads with large parts between them, which a remote file does not send."""
+        if self.is_local:
+            return self.stream(buffer_nbytes=16 << 10)
+        return io.BufferedReader(_Scan(self.open(), self.nbytes), _SCAN_NBYTES)
+
 
 def find(verb: str, paths: Any, storage_options: Any = None) -> tuple[File, ...]:
     """Returns the files of a path, a glob pattern, a URL, or a list of these.
@@ -171,7 +183,9 @@ def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
         with reading_with(RetryBudget(words, generation=1)):
             return function(file)
 
-    with ThreadPoolExecutor(max(1, min(_THREADS, len(files))), "penstock-index") as pool:
+    is_local = all(isinstance(file, File) and file.is_local for file in files)
+    thread_count = _THREADS if is_local else _REMOTE_THREADS
+    with ThreadPoolExecutor(max(1, min(thread_count, len(files))), "penstock-index") as pool:
         try:
             return list(pool.map(call, files))
         except BaseException:
@@ -522,6 +536,30 @@ class _Stream(io.RawIOBase):
         count = self._file.read_into(self._at, place, self._asker) if len(place) else 0
         self._at += count
         return count
+
+
+class _Scan(_Stream):
+    """A remote file whose reads are requests of growing size as long as they are near each other.
+
+    Heads of small members come many in a request. After a jump the next head is requested alone.
+    """
+
+    def __init__(self, file: ByteSource, nbytes: int) -> None:
+        super().__init__(file, nbytes)
+        self._block, self._block_at = memoryview(b""), 0
+
+    def readinto(self, buffer: Any) -> int:
+        end = self._block_at + len(self._block)
+        if not self._block_at <= self._at < end:
+            is_near = end <= self._at < end + _JUMP_NBYTES
+            wanted = max(len(buffer), min(2 * len(self._block), _SCAN_MOST_NBYTES) if is_near else 0)
+            block = bytearray(max(0, min(wanted, self._nbytes - self._at)))
+            count = self._file.read_into(self._at, memoryview(block), self._asker) if block else 0
+            self._block, self._block_at = memoryview(block)[:count], self._at
+        some = self._block[self._at - self._block_at :][: len(buffer)]
+        memoryview(buffer).cast("B")[: len(some)] = some
+        self._at += len(some)
+        return len(some)
 
 
 def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:

@@ -180,7 +180,7 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
             "it once; images and sound are compressed anyway."
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
-    with file.stream(buffer_nbytes=16 << 10) as stream:
+    with file.scan() as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (member := tar.next()) is not None:
