@@ -106,11 +106,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         OSError,
         r"/nowhere/\*\.npy cannot be read: No such file or directory\. from_npy\(\) reads one file\. For several .*",
     ),
-    "file behind an URL": (
-        lambda: ps.from_npy("s3://bucket/ds.npy"),
-        OSError,
-        r".* cannot be read: No such file or directory\. s3://bucket/ds\.npy is an URL, and from_npy\(\) reads .*",
-    ),
     "file at home": (
         lambda: ps.from_npy("~/ds.npy"),
         OSError,

@@ -23,13 +23,16 @@ from penstock.plan._source import Source, SourceAdapter
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
-from penstock.sources import arrays, files, generators, npy
+from penstock.sources import arrays, files, generators, npy, remote_npy
+from penstock.sources._remote import is_remote
 
 MOST_WEIGHT: Final = 1e300
 """Weights of `mix` are below it, so that the sum of many is finite."""
 
 
-def from_npy(path_or_tree: Tree, *, mapped: bool | None = None) -> Dataset:
+def from_npy(
+    path_or_tree: Tree, *, mapped: bool | None = None, storage_options: dict[str, Any] | None = None
+) -> Dataset:
     """Makes a dataset of the rows of a `.npy` file, or of several side by side.
 
     Reads headers only. C and Fortran order, every dtype of fixed size, also structured ones, format versions 1 to 3.
@@ -43,10 +46,12 @@ def from_npy(path_or_tree: Tree, *, mapped: bool | None = None) -> Dataset:
     when something else needs the memory.
 
     Args:
-        path_or_tree: A path, or a tree of paths: `{"x": "x.npy", "y": "y.npy"}`.
+        path_or_tree: A path or a URL (`s3://`, `https://`), or a tree of these: `{"x": "x.npy", "y": "y.npy"}`. A
+            remote file must be in C order.
         mapped: False reads with `pread`, and no page of the file shows as memory of the process. True maps the file,
             which is faster for rows below 32 KiB. None maps it for such rows if a plan only moves data, and gives the
             pages of a file larger than a quarter of the memory back from time to time.
+        storage_options: See `from_tar`.
 
     Raises:
         ArgumentTypeError: A leaf is no path, or `mapped` is no bool.
@@ -68,7 +73,12 @@ def from_npy(path_or_tree: Tree, *, mapped: bool | None = None) -> Dataset:
             if isinstance(leaf, list) and leaf and all(isinstance(each, (str, os.PathLike)) for each in leaf):
                 cure = f" {npy.SEVERAL_FILES}"
             raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}{cure}")
-        nodes.append(SourceNode(files.FileSource(replace(npy.describe(leaf), mapped=mapped)), "from_npy"))
+        made: Source
+        if isinstance(leaf, str) and is_remote(leaf):
+            made = remote_npy.source(leaf, storage_options)
+        else:
+            made = files.FileSource(replace(npy.describe(leaf), mapped=mapped))
+        nodes.append(SourceNode(made, "from_npy"))
     return _side_by_side("from_npy", nodes, structure)
 
 

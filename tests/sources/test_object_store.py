@@ -151,6 +151,27 @@ def test_index_of_a_tar_reads_heads(s3, monkeypatch, nbytes, share):
     assert len(ds[30]["bin"]) == nbytes
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_rows_of_a_npy_file_are_read(s3, tmp_path, executor):
+    x, y = np.arange(600.0).reshape(100, 2, 3), np.arange(100, dtype=">i2")
+    for name, array in (("x", x), ("y", y), ("z", np.asfortranarray(x)), ("empty", np.zeros((5, 0)))):
+        np.save(tmp_path / name, array)
+        s3.put(f"{name}.npy", (tmp_path / f"{name}.npy").read_bytes())
+    ds = ps.from_npy({"x": "s3://bucket/x.npy", "y": "s3://bucket/y.npy"})
+    np.testing.assert_array_equal(ds[99]["x"], x[99])
+    order = [int(i) for i in ps.range(100).shuffle(seed=1)]
+    with ds.shuffle(seed=1).batch(10).loader(executor) as loader:
+        batches = list(loader)
+    np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in batches]), x[order])
+    np.testing.assert_array_equal(np.concatenate([batch["y"] for batch in batches]), y[order])
+    assert ps.from_npy("s3://bucket/empty.npy").batch(5)[0].shape == (5, 0)
+    with pytest.raises(ps.SourceError, match=r"s3://bucket/z\.npy is in Fortran order: a row is scattered"):
+        ps.from_npy("s3://bucket/z.npy")
+    s3.put("cut.npy", (tmp_path / "x.npy").read_bytes()[:-5])
+    with pytest.raises(ps.SourceError, match=r"cut\.npy is truncated: shape \(100, 2, 3\)"):
+        ps.from_npy("s3://bucket/cut.npy")
+
+
 def test_image_files_are_read(s3):
     cv2 = pytest.importorskip("cv2")
     picture = np.arange(48, dtype="uint8").reshape(4, 4, 3)

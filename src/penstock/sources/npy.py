@@ -261,11 +261,23 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
         require_places(absolute)
         with open(absolute, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            header, offset = _read_header(file, name)
+            return described(file, name, absolute, (status.st_dev, status.st_ino, status.st_size))
     except SourceError:
         raise
     except OSError as error:
         raise SourceError(f"{absolute} cannot be read: {error.strerror or error}.{_cure(os.fspath(path))}") from error
+
+
+def described(file: BinaryIO | Any, name: str, path: str, state: tuple[int, int, int]) -> StridedFile:
+    """Describes the array in an open `.npy` file; see `describe`.
+
+    Args:
+        file: The file, at its start.
+        name: Its name in messages.
+        path: Its path.
+        state: Its device, inode and size.
+    """
+    header, offset = _read_header(file, name)
     shape, dtype, fortran_order = _parse(header, name)
     if dtype.hasobject:
         raise SourceError(
@@ -284,14 +296,12 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
             f"axis: np.save({name!r}, value[None])."
         )
     strides = _contiguous_strides(shape, dtype.itemsize, fortran_order)
-    described = StridedFile(absolute, offset, shape, dtype, strides, status.st_dev, status.st_ino, status.st_size)
-    _check_complete(described, fortran_order, name)
-    return described
+    found = StridedFile(path, offset, shape, dtype, strides, *state)
+    _check_complete(found, fortran_order, name)
+    return found
 
 
 def _cure(path: str) -> str:
-    if "://" in path:
-        return f" {path} is an URL, and from_npy() reads files of this machine: fetch it first."
     if os.path.isdir(path) or any(each in path for each in "*?["):
         return f" from_npy() reads one file. {SEVERAL_FILES}"
     return home_cure(path)
