@@ -186,7 +186,7 @@ def test_a_slow_consumer_has_nothing_spilled() -> None:
         for number in range(24):
             assert next(iterator)[0, 0] == number
             until(lambda: sum(source.reads.values()) >= number + 1 + 6)  # noqa: B023  # all slots are filled again
-            assert stores()[0] <= ring_nbytes + (1 << 20)
+            until(lambda: stores()[0] <= ring_nbytes + (1 << 20))  # the message that frees an object takes a while
     assert stores()[1] == spilled
 
 

@@ -99,8 +99,9 @@ class Fleet:
     # For everybody.
 
     def post(self, call: Callable[[], object]) -> None:
-        """Makes the fleet's thread make a call. Takes no lock, so finalizers may do it."""
-        self._inbox.put(call)
+        """Makes the fleet's thread make a call, unless it has ended. Takes no lock, so finalizers may do it."""
+        if not self._is_over:
+            self._inbox.put(call)
 
     @property
     def is_current_thread(self) -> bool:
@@ -127,6 +128,9 @@ class Fleet:
                 if ray.is_initialized():
                     _log.exception("The agents on Ray failed.")
                 self._fail(LoaderError(f"The connection to Ray failed: {type(error).__name__}: {error}."))
+        with suppress(queue.Empty):
+            while True:  # results that came too late, which hold their part of the object store
+                self._inbox.get_nowait()
 
     def _turn(self) -> None:
         """Waits for a post or a tick, and gives out work."""
