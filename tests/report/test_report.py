@@ -383,7 +383,8 @@ def test_the_gil_is_spoken_of_for_steps_of_the_user_alone() -> None:
         (50, 1.0, 2, "; more threads help if it releases the GIL, executor='processes' in any case"),
         (50, None, 2, "; more threads help if it releases the GIL"),
         (70, 2.0, 2, "; more threads help if it releases the GIL"),
-        (20, 2.0, 2, "; more threads help if it releases the GIL"),
+        (20, 2.0, 2, "; 12 more workers would give 509 elements/s"),
+        (45, 1.0, 4, "; more threads help if it releases the GIL"),
         (100, 2.0, 1, "; more threads help if it releases the GIL"),
     ],
 )
@@ -404,7 +405,9 @@ def test_threads_may_help_if_the_users_object_is_the_limit() -> None:
             return 160
 
         def __getitem__(self, index: int) -> int:
-            time.sleep(0.002)
+            deadline_s = time.thread_time() + 0.002
+            while time.thread_time() < deadline_s:
+                pass
             return index
 
     with ps.from_source(Items()).batch(8).loader("threads", workers=2) as loader:
@@ -603,3 +606,27 @@ def test_the_longest_wait_is_measured_without_that_for_the_first_batch() -> None
         said = loader.report()
     assert 0.1 <= said.longest_wait_s <= said.wait_s
     assert said.longest_wait_s < 0.3 <= said.first_batch_s
+
+
+def test_threads_whose_waits_are_not_for_cpus_share_the_gil_beside_other_programs_too() -> None:
+    # Eight threads, of which at each time one is on a CPU, or waits for one: others have the CPUs.
+    step = StepTime("range(160)", 2, 160, 8.0)
+    lane = Lane("batch(16)", 8, False, 10, 8.0, 0.5, (step,), delay_s=0.5)
+    said = replace(report(lane, use_ms=1, wait_ms=99, workers=8, cpu_count=2), executor="threads", may_hold_gil=True)
+    assert "; its threads share one CPU, as Python does that holds the GIL" in replace(said, cpus=1.0).limit
+
+
+def test_more_processes_are_not_promised_where_handing_over_takes_the_time() -> None:
+    step = StepTime("map(cut)", 1, 160, 0.004, may_hold_gil=True)
+    short = Lane("batch(16)", 2, False, 10, 0.008, 0.006, (step,), "processes", delay_s=0.0)
+    limit = report(short, use_ms=0.1, wait_ms=0.9).limit
+    assert limit.endswith(
+        "on 2 workers; executor='threads' may be faster, and more workers would not help: handing such a batch over "
+        "costs as much as filling it"
+    )
+
+
+def test_the_limit_counts_what_the_speed_counts() -> None:
+    tokens = StepTime("from_npy(tokens.npy)", 2, 160_000, 1.98)
+    said = report(replace(lane(200, 200), steps=(tokens,)), use_ms=1, wait_ms=99)
+    assert said.limit.startswith("from_npy(tokens.npy) is the limit, 12.4 ms an element on 2 workers")

@@ -31,6 +31,8 @@ SIDE_BY_SIDE_SHARE: Final = 0.8
 """Threads that compute for a larger share of their work do not wait for each other."""
 ONE_CPU: Final = (0.8, 1.2)
 """The CPUs that threads use together if the GIL lets one run at a time. Threads that wait for a disk use fewer."""
+WAITING_SHARE: Final = 0.5
+"""Threads of which fewer than this number compute at a time wait for something else than the GIL."""
 TWO_CPUS: Final = 1.6
 """A program that had fewer CPUs shows nothing of its threads."""
 MOST_ALIKE: Final = 4
@@ -249,7 +251,11 @@ class Report:
         if step is None:
             what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {an(unit)}"
         else:
-            what = f"{step.step} is the limit, {ms(step.element_s)} {an(step.unit)}"
+            if step.elements > elements:  # such as tokens, where the speed is in windows
+                each = f"{ms(step.seconds / elements)} {an(unit)}"
+            else:
+                each = f"{ms(step.element_s)} {an(step.unit)}"
+            what = f"{step.step} is the limit, {each}"
         where = f"on {plural(self.workers, 'worker')}" if self.workers else "inline"
         cpus = "the one CPU" if self.cpu_count == 1 else f"the {self.cpu_count} CPUs"
         others = f", while other programs have {self._others:.1f} of {cpus}" if self._others else ""
@@ -268,31 +274,40 @@ class Report:
 
     def _remedy_for_python(self, lane: Lane, step: StepTime | None) -> str:
         """The remedy where the user's Python may hold the GIL. Empty where that does not take the time."""
-        is_short = lane.wall_s < HANDING_OVER_S * lane.batches
-        if is_short and not self.workers and any(each.may_hold_gil for each in lane.steps):
-            return "workers would not help: handing such a batch over costs as much as filling it"
+        is_short = lane.wall_s - (lane.delay_s or 0.0) < HANDING_OVER_S * lane.batches
+        is_apart = not self.workers or lane.executor == "processes"
+        if is_short and is_apart and any(each.may_hold_gil for each in lane.steps):
+            faster = "executor='threads' may be faster, and " if self.workers else ""
+            workers = "more workers" if self.workers else "workers"
+            return f"{faster}{workers} would not help: handing such a batch over costs as much as filling it"
         if not self.may_hold_gil:
             return ""
         if is_short:
             return "handing such a batch over costs as much as filling it, so executor='inline' may be faster"
-        shares = lane.shares(self._batch_s)
-        is_parallel = shares and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
-        if is_parallel or (step is not None and not step.may_hold_gil):
-            return ""
         if self._holds_gil(lane):
             return (
                 "its threads share one CPU, as Python does that holds the GIL: executor='processes' helps, more "
                 "threads do not"
             )
+        shares = lane.shares(self._batch_s)
+        is_parallel = shares and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
+        waits = lane.executor == "threads" and self._runnable(lane) < WAITING_SHARE
+        if is_parallel or waits or (step is not None and not step.may_hold_gil):
+            return ""
         return "more threads help if it releases the GIL, executor='processes' in any case"
 
     def _holds_gil(self, lane: Lane) -> bool:
-        """Whether threads that may hold the GIL use one CPU together, although the program had more."""
-        shares = lane.shares(self._batch_s) if self.may_hold_gil and lane.executor == "threads" else None
-        if shares is None or lane.at_once < 2 or (self.cpus or 0.0) < TWO_CPUS:
+        """Whether of threads that may hold the GIL one at a time is on a CPU, or waits for one."""
+        if not self.may_hold_gil or lane.executor != "threads" or lane.at_once < 2 or not lane.batches:
+            return False
+        if lane.delay_s is None and (self.cpus or 0.0) < TWO_CPUS:
             return False
         least, most = ONE_CPU
-        return least <= lane.at_once * shares.computing <= most
+        return least <= self._runnable(lane) <= most
+
+    def _runnable(self, lane: Lane) -> float:
+        """The workers of a lane that are on a CPU, or would be if there was one; on average."""
+        return (lane.cpu_s + (lane.delay_s or 0.0)) / lane.batches / self._batch_s
 
     @property
     def _why_not_more(self) -> str:
