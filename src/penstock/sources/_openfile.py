@@ -225,7 +225,7 @@ class FilesSource(Source):
     @cached_property
     def ahead_nbytes(self) -> int:
         """The memory for requests that are made ahead. No field, because elements do not depend on it."""
-        return AHEAD_NBYTES
+        return min(AHEAD_NBYTES, sum(file.nbytes for file in self.files))
 
     def with_cache_limit(self, nbytes: int) -> "FilesSource":
         if nbytes >= self.kept_nbytes:

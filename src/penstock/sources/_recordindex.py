@@ -60,7 +60,9 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
     for path in paths:
         with contextlib.suppress(OSError):
             with complete(path) as out:
-                np.savez(out, allow_pickle=False, **{"stamp": np.array(_stamp_of(stamp, made)), **made})
+                # Without allow_pickle=, which NumPy 2.0 would save as an array.
+                content: dict[str, Any] = {"stamp": np.array(_stamp_of(stamp, made)), **made}
+                np.savez(out, **content)
             return made
     _log.warning(
         "The index of %s cannot be kept in %s, so every process that reads it makes its own. Give a cache_dir that can "

@@ -1,0 +1,315 @@
+"""How fast are images read from object storage, beside a bare loop of requests and other libraries?
+
+Questions, each of 100 kB images behind 30 ms of latency:
+
+- `random`: 200 tar files, shuffled as a whole; beside `bare_random`, 128 threads that call obstore for as many ranges.
+- `window`: the same, shuffled in a window of 2,048; beside WebDataset (`curl`, four workers, a buffer of 1,000),
+  LitData and MosaicML Streaming (their own formats, two workers, shuffled).
+- `sequential`: the same in order; beside `bare_sequential`, 16 threads that fetch parts of 8 MiB.
+- `objects`: one object an image, shuffled as a whole; beside s3torchconnector (a map-style dataset, eight workers) and
+  PyTorch with s3fs (eight workers).
+- `random_faults`: `random` with 1 % of 503 and 1 % of answers after 1 s.
+
+Method: `python benchmarks/object_store.py`. The server (`_object_server.py`) is a process of its own on the same
+machine. Each run is a fresh process, contenders in turn, `--rounds` times. A run reads `--count` images and counts
+their bytes, from the call that makes the dataset on; imports do not count, and indexes are kept. `first` is the time to
+the first batch of 32. Contenders that are not installed are left out: pip install webdataset litdata mosaicml-streaming
+s3torchconnector s3fs. Results are images a second, with the requests and megabytes of the server, and the CPU
+seconds of the client and of the server.
+
+Machine and result: not measured alone on a machine yet.
+
+Not shown: real networks, TLS, more than two cores.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from _object_server import Behaviour, Store, serving
+
+NBYTES = 100_000
+IMAGES_A_SHARD = 20
+BATCH = 32
+FAULTS = Behaviour(busy=0.01, tail=0.01)
+BUCKET = "bench"
+
+
+def _penstock(ds: Any) -> Iterator[int]:
+    with ds.batch(BATCH).loader("threads") as loader:
+        for batch in loader:
+            yield int(batch.sum())
+
+
+def _length(element: Any) -> int:
+    return len(element["jpg"])
+
+
+def _tar() -> Any:
+    import penstock as ps
+
+    return ps.from_tar(f"s3://{BUCKET}/tar/*.tar", fields=["jpg"])
+
+
+def random_(shards: int) -> Iterator[int]:
+    return _penstock(_tar().shuffle(seed=1).map(_length))
+
+
+def window(shards: int) -> Iterator[int]:
+    return _penstock(_tar().shuffle(seed=1, window=2048).map(_length))
+
+
+def sequential(shards: int) -> Iterator[int]:
+    return _penstock(_tar().map(_length))
+
+
+def _bare(ranges: list[tuple[str, int, int]], threads: int) -> Iterator[int]:
+    import obstore
+    from obstore.store import from_url
+
+    store = from_url(f"s3://{BUCKET}", client_options={"allow_http": True})
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(lambda of: len(obstore.get_range(store, of[0], start=of[1], end=of[2])), ranges)
+
+
+def bare_random(shards: int) -> Iterator[int]:
+    places = [(shard, image) for shard in range(shards) for image in range(IMAGES_A_SHARD)]
+    random.Random(1).shuffle(places)
+    step = 512 + -(-NBYTES // 512) * 512
+    return _bare([(f"tar/{s:05}.tar", i * step + 512, i * step + 512 + NBYTES) for s, i in places], 128)
+
+
+def bare_sequential(shards: int) -> Iterator[int]:
+    size, part = IMAGES_A_SHARD * (512 + -(-NBYTES // 512) * 512), 8 << 20
+    starts = [(shard, at) for shard in range(shards) for at in range(0, size, part)]
+    return _bare([(f"tar/{shard:05}.tar", at, min(size, at + part)) for shard, at in starts], 16)
+
+
+def objects(shards: int) -> Iterator[int]:
+    """Without decoding: an `ImageSource` decodes, which the others do not."""
+    import numpy as np
+
+    from penstock.base._retries import retry_budget
+    from penstock.sources import _fetch, _remote
+
+    urls = [f"s3://{BUCKET}/objects/{number:06}.jpg" for number in range(shards * IMAGES_A_SHARD)]
+    order = np.random.default_rng(1).permutation(len(urls))
+    fetcher = _fetch.Fetcher(lambda number: _remote.RemoteFile(urls[number]))
+    for start in range(0, len(order), BATCH):
+        ahead = order[start : start + 16 * BATCH] if start == 0 else order[start + 15 * BATCH : start + 16 * BATCH]
+        fetcher.announce(ahead, np.zeros_like(ahead), np.full_like(ahead, _fetch.WHOLE), 60.0)
+        yield sum(len(data) for data in fetcher.whole(order[start : start + BATCH].tolist(), retry_budget()))
+
+
+def webdataset(shards: int) -> Iterator[int]:
+    import webdataset as wds
+
+    urls = f"pipe:curl -s -L {os.environ['AWS_ENDPOINT_URL']}/{BUCKET}/tar/{{00000..{shards - 1:05}}}.tar"
+    data = wds.WebDataset(urls, shardshuffle=100, seed=1).shuffle(1000).to_tuple("jpg").map_tuple(len).batched(BATCH)
+    for (sizes,) in wds.WebLoader(data, batch_size=None, num_workers=4):
+        yield int(sum(sizes))
+
+
+def litdata(shards: int) -> Iterator[int]:
+    from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import downloader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no option for a server without TLS
+    options = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
+    with tempfile.TemporaryDirectory() as cache:
+        data = StreamingDataset(f"s3://{BUCKET}/litdata", cache_dir=cache, shuffle=True, storage_options=options)
+        yield from StreamingDataLoader(data, batch_size=BATCH, num_workers=2, collate_fn=_total)
+
+
+def streaming(shards: int) -> Iterator[int]:
+    from streaming import StreamingDataset
+    from torch.utils.data import DataLoader
+
+    with tempfile.TemporaryDirectory() as cache:
+        data = StreamingDataset(remote=f"s3://{BUCKET}/mds", local=cache, shuffle=True, batch_size=BATCH)
+        yield from DataLoader(data, batch_size=BATCH, num_workers=2, collate_fn=_total)
+
+
+def _total(samples: list[Any]) -> int:
+    return sum(len(each["image"]) for each in samples)
+
+
+def s3torchconnector(shards: int) -> Iterator[int]:
+    import s3torchconnector as s3
+    from torch.utils.data import DataLoader
+
+    data = s3.S3MapDataset.from_prefix(
+        f"s3://{BUCKET}/objects/",
+        region="us-east-1",
+        endpoint=os.environ["AWS_ENDPOINT_URL"],
+        transform=_read,
+        s3client_config=s3.S3ClientConfig(force_path_style=True),
+    )
+    yield from DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=8, collate_fn=sum)
+
+
+def _read(reader: Any) -> int:
+    return len(reader.read())
+
+
+class _S3fs:
+    def __init__(self, count: int) -> None:
+        self.count, self.system = count, None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> int:
+        import s3fs
+
+        if self.system is None:
+            self.system = s3fs.S3FileSystem(endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+        return len(self.system.cat_file(f"{BUCKET}/objects/{number:06}.jpg"))
+
+
+def torch_s3fs(shards: int) -> Iterator[int]:
+    from torch.utils.data import DataLoader
+
+    data: Any = _S3fs(shards * IMAGES_A_SHARD)
+    options = {"num_workers": 8, "multiprocessing_context": "spawn", "collate_fn": sum}
+    yield from DataLoader(data, batch_size=BATCH, shuffle=True, **options)
+
+
+CASES: dict[str, tuple[Callable[[int], Iterator[int]], str, str]] = {
+    # What it runs, the contender of its ratio, and the package that it needs.
+    "bare_random": (bare_random, "", "obstore"),
+    "random": (random_, "bare_random", "obstore"),
+    "random_faults": (random_, "random", "obstore"),
+    "webdataset": (webdataset, "", "webdataset"),
+    "litdata": (litdata, "", "litdata"),
+    "streaming": (streaming, "", "streaming"),
+    "window": (window, "webdataset litdata streaming", "obstore"),
+    "bare_sequential": (bare_sequential, "", "obstore"),
+    "sequential": (sequential, "bare_sequential", "obstore"),
+    "s3torchconnector": (s3torchconnector, "", "s3torchconnector"),
+    "torch_s3fs": (torch_s3fs, "", "s3fs"),
+    "objects": (objects, "s3torchconnector torch_s3fs", "obstore"),
+}
+
+
+def fill(store: Store, shards: int, names: list[str], scratch: Path) -> None:
+    image = random.Random(0).randbytes(NBYTES)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(IMAGES_A_SHARD):
+            member = tarfile.TarInfo(f"{number:06}.jpg")
+            member.size = NBYTES
+            tar.addfile(member, io.BytesIO(image))
+    for shard in range(shards):
+        store.put(f"{BUCKET}/tar/{shard:05}.tar", file.getvalue())
+    count = shards * IMAGES_A_SHARD
+    if {"objects", "s3torchconnector", "torch_s3fs"} & set(names):
+        for number in range(count):
+            store.put(f"{BUCKET}/objects/{number:06}.jpg", image)
+    if "litdata" in names:
+        from litdata.streaming import Cache
+
+        cache = Cache(str(scratch / "litdata"), chunk_bytes="8MB")
+        for number in range(count):
+            cache[number] = {"image": image}
+        cache.done()
+        cache.merge()
+    if "streaming" in names:
+        from streaming import MDSWriter
+
+        with MDSWriter(out=str(scratch / "mds"), columns={"image": "bytes"}, size_limit=8 << 20) as out:
+            for _ in range(count):
+                out.write({"image": image})
+    for path in sorted(scratch.rglob("*")):
+        if path.is_file():
+            store.put(f"{BUCKET}/{path.relative_to(scratch)}", path.read_bytes())
+
+
+def run(name: str, shards: int, count: int) -> None:
+    """Runs a case in this process, and prints what it took. Imports of libraries do not count."""
+    for library in ("penstock", CASES[name][2], *(["torch"] * (CASES[name][2] != "obstore"))):
+        importlib.import_module(library)
+    began_s, first_s, nbytes = time.perf_counter(), 0.0, 0
+    for size in CASES[name][0](shards):
+        nbytes += size
+        if not first_s and nbytes >= BATCH * NBYTES:
+            first_s = time.perf_counter() - began_s
+        if nbytes >= count * NBYTES:
+            break
+    seconds = time.perf_counter() - began_s
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in used)
+    print(json.dumps([nbytes / NBYTES / seconds, first_s, cpu_s]), flush=True)
+    os._exit(0)  # contenders may wait for their workers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shards", type=int, default=200)
+    parser.add_argument("--count", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run:
+        run(given.run, given.shards, given.count)
+    names = [name for name in given.only if importlib.util.find_spec(CASES[name][2])]
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    with serving(Behaviour(latency_s=0.0)) as store, contextlib.ExitStack() as stack:
+        scratch, kept = (stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2))
+        fill(store, given.shards, names, Path(scratch))
+        environment = {**os.environ, **store.environment, "XDG_CACHE_HOME": kept, "S3_ENDPOINT_URL": store.endpoint}
+        for round_ in range(given.rounds + 1):  # the first makes the indexes, and is not counted
+            for name in names:
+                if round_ == 0 and name not in ("random", "sequential"):
+                    continue
+                store.set(FAULTS if name == "random_faults" else Behaviour())
+                before_s = store.stats()["cpu_s"]
+                given_again = ["--shards", str(given.shards), "--count", str(given.count), "--run", name]
+                command = [sys.executable, __file__, *given_again]
+                done = None
+                try:
+                    done = subprocess.run(
+                        command, check=False, env=environment, capture_output=True, text=True, timeout=300
+                    )
+                    speed, first_s, cpu_s = json.loads(done.stdout.splitlines()[-1])
+                except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
+                    print(
+                        f"{name}: no result ({type(error).__name__}) {done.stderr[-200:] if done else ''}", flush=True
+                    )
+                    continue
+                if round_ == 0:
+                    continue
+                stats = store.stats()
+                speeds[name].append(speed)
+                asked = ", ".join(f"{stats[kind]} {kind}" for kind in ("GET", "HEAD", "LIST") if kind in stats)
+                print(
+                    f"{name:18} {speed:7,.0f}/s  first {first_s:.2f} s  {asked}  {stats['bytes'] / 1e6:.0f} MB  "
+                    f"CPU {cpu_s:.1f} s, server {stats['cpu_s'] - before_s:.1f} s",
+                    flush=True,
+                )
+    for name in names:
+        for other in CASES[name][1].split():
+            if ratios := [a / b for a, b in zip(speeds[name], speeds.get(other, []), strict=False)]:
+                spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+                print(f"{name} beside {other}: {statistics.median(ratios):.2f} ({spread})")
+
+
+if __name__ == "__main__":
+    main()
