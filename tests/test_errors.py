@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "executor": (
         lambda: ps.range(3).loader("process"),
         ValueError,
-        r"executor='process' is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
+        r"executor='process' is not known\. Use 'auto', 'threads', 'processes', 'ray', or 'inline' \(no workers\)\.",
     ),
     "workers as executor": (
         lambda: ps.range(3).loader(4),
@@ -257,7 +257,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no workers as executor": (
         lambda: ps.range(3).loader(-1),
         ValueError,
-        r"executor=-1 is not known\. Use 'auto', 'threads', 'processes', or 'inline' \(no workers\)\.",
+        r"executor=-1 is not known\. Use 'auto', 'threads', 'processes', 'ray', or 'inline' \(no workers\)\.",
     ),
     "workers": (
         lambda: ps.range(3).loader(workers=0),

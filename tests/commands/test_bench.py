@@ -191,7 +191,7 @@ def test_targets_without_a_dataset_are_refused_with_the_place(target, complaint,
         (["--seconds", "soon"], "argument --seconds: 'soon' is no number of seconds above 0"),
         (["--workers", "many"], "argument --workers: 'many' is no integer from 1 on"),
         (["--batch-size", "0"], "argument --batch-size: '0' is no integer from 1 on"),
-        (["--executor", "ray"], "argument --executor: invalid choice: 'ray'"),
+        (["--executor", "dask"], "argument --executor: invalid choice: 'dask'"),
     ],
 )
 def test_senseless_options_are_status_2(options, complaint, capsys):
