@@ -235,7 +235,7 @@ def _as_array_spec(leaf: object, place: str) -> ArraySpec:
     if isinstance(leaf, ArraySpec):
         return leaf
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if shape is None or dtype is None:
+    if shape is None or dtype is None or isinstance(leaf, type):  # `np.float32` has both, as descriptors
         raise SpecError(
             f"element_spec{place} is {leaf!r}, which has no shape and dtype. "
             'Write penstock.ArraySpec(shape, dtype), such as ArraySpec((28, 28), "uint8").'
