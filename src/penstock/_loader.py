@@ -395,7 +395,7 @@ class Loader(NoArray):
         delivery = self._delivery  # another thread may be putting another one there
         busiest = self._setup.busiest
         # Of processes, a loader beside this one may have had more started, and all of them share the work.
-        hands = [lane.workers for lane in lanes if lane.executor == "processes" and not lane.is_serial]
+        hands = [lane.workers for lane in lanes if lane.executor in ("processes", "ray") and not lane.is_serial]
         return Report(
             batches=counters.batches,
             elements_per_batch=self._elements_per_batch(),
@@ -407,7 +407,9 @@ class Loader(NoArray):
             first_batch_s=counters.first_batch_s or 0.0,
             copied=delivery.ring.copied_count if delivery else 0,
             executor=busiest.executor,
-            workers=max([busiest.worker_count, *hands]) if busiest.executor == "processes" else busiest.worker_count,
+            workers=max([busiest.worker_count, *hands])
+            if busiest.executor in ("processes", "ray")
+            else busiest.worker_count,
             projected_nbytes=self.projected_nbytes,
             slot_count=self._budget.slot_count,
             slot_nbytes=self._budget.slot_nbytes,

@@ -29,6 +29,14 @@ def agents_stay(cluster: object) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("agents_stay")
+def test_the_report_counts_the_workers_of_agents_that_run() -> None:
+    with ps.range(8).batch(4).loader(executor="ray", workers=1) as loader:
+        list(loader)
+        assert loader.report().executor == "ray"
+        assert loader.report().workers in (1, 2)  # the second agent may start still
+
+
+@pytest.mark.usefixtures("agents_stay")
 @given(plan=plans())
 @settings(max_examples=8)
 def test_a_loader_delivers_the_epochs_of_the_model(plan: Plan) -> None:
