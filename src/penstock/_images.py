@@ -55,6 +55,7 @@ def image_dataset_from_directory(
     decode: "Speed" = "exact",
     extensions: Sequence[str] = EXTENSIONS,
     dtype: Literal["float32", "uint8"] = "float32",
+    storage_options: dict[str, Any] | None = None,
 ) -> Dataset: ...
 @overload
 def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
@@ -80,6 +81,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     decode: "Speed" = "exact",
     extensions: Sequence[str] = EXTENSIONS,
     dtype: Literal["float32", "uint8"] = "float32",
+    storage_options: dict[str, Any] | None = None,
 ) -> Any:
     """Makes a dataset of the images in a directory, whose folders are the classes: Keras's function of this name.
 
@@ -97,7 +99,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     Memory: 16 bytes a file and its name, shared by worker processes; for each worker a decoded image.
 
     Args:
-        directory: The folder with a folder for each class.
+        directory: The folder with a folder for each class, or its URL (`s3://`, `gs://`), of which all is listed once.
         labels: `"inferred"` from the folders; None; or a number for each file, in the order of the paths.
         label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels all files in the
             directory are listed, also those beside the folders.
@@ -119,6 +121,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         decode: `"fast"` decodes a JPEG at a half, a quarter or an eighth of its size, if that is large enough.
         extensions: The endings of file names, in any case: `(".webp", ".tif")` for files that Keras does not list.
         dtype: `"uint8"` rounds, and takes a quarter of the memory.
+        storage_options: See `penstock.from_tar`.
 
     Returns:
         A `Dataset`; for `subset="both"` a tuple of those for training and validation. The latter is not shuffled.
@@ -145,10 +148,8 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {no_path(directory)}")
     root = os.fspath(directory)
-    if _remote.is_remote(root):
-        raise ArgumentError(
-            f"{verb}() lists directories of this machine. Give the URLs of {root} to from_image_files()."
-        )
+    options = StorageOptions.of(verb, storage_options)
+    paths = _listing.below(root, options) if _remote.is_remote(root) else None
     if label_mode is not None:
         _require_one_of(verb, "label_mode", label_mode, LabelMode)
     if subset is not None:
@@ -169,8 +170,12 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         labels, label_mode, is_inferred = None, None, False
     if class_names is not None and not is_inferred:
         raise ArgumentError(f"{verb}(class_names=...) goes with labels='inferred' alone: it names the folders.")
-    folders = _class_folders(verb, root, class_names) if is_inferred else [""]
-    files, counts = _listing.listed(root, folders, _suffixes(verb, extensions), bool(follow_links))
+    folders = _class_folders(verb, root, class_names, paths) if is_inferred else [""]
+    suffixes = _suffixes(verb, extensions)
+    if paths is None:
+        files, counts = _listing.listed(root, folders, suffixes, bool(follow_links))
+    else:
+        files, counts = _listing.listed_remotely(root, folders, suffixes, paths)
     names: tuple[str, ...] | None = None
     values: npt.NDArray[Any] | None = None
     if is_inferred:
@@ -202,7 +207,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         _require_apart(verb, place, subset == "training", (words, float(validation_split or 0)))
 
     def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
-        source = ImageSource(files.take(part), decoding, None if kept is None else kept.take(part), names)
+        source = ImageSource(files.take(part), decoding, None if kept is None else kept.take(part), names, options)
         made = Dataset(SourceNode(source, verb))
         made = made.shuffle(key) if is_shuffled else made
         return made if batch_size is None else made.batch(batch_size)
@@ -425,9 +430,12 @@ def _require_split(verb: str, part: Any, subset: object, shuffle: bool, seed: ob
         )
 
 
-def _class_folders(verb: str, root: str, class_names: Any) -> list[str]:
+def _class_folders(verb: str, root: str, class_names: Any, paths: Sequence[str] | None) -> list[str]:
     try:
-        there = sorted(name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name)))
+        if paths is None:
+            there = sorted(name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name)))
+        else:
+            there = sorted({path.partition("/")[0] for path in paths if "/" in path})
     except OSError as error:
         raise SourceError(f"The directory {root} cannot be listed: {error.strerror}.{home_cure(root)}") from error
     there = [name for name in there if not name.startswith(".")]

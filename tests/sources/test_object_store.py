@@ -183,6 +183,31 @@ def test_image_files_are_read(s3):
     np.testing.assert_array_equal(images, [picture[..., ::-1] + number for number in range(5)])
 
 
+@pytest.mark.parametrize("folder", ["s3://bucket/pets", "s3://bucket/pets/"])
+def test_folder_of_images_is_that_of_this_machine(s3, tmp_path, folder):
+    cv2 = pytest.importorskip("cv2")
+    for number, name in enumerate(["dog/b.png", "dog/a/z.png", "cat/c.PNG", "cat/readme.txt", "beside.png"]):
+        content = cv2.imencode(".png", np.full((4, 4, 3), number, np.uint8))[1].tobytes()
+        (path := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        s3.put(f"pets/{name}", content)
+        s3.put(f"petshop/{name}", content)
+    for options in (
+        {},
+        {"class_names": ["dog", "cat"]},
+        {"labels": None},
+        {"validation_split": 0.4, "subset": "training"},
+    ):
+        made = [
+            ps.image_dataset_from_directory(place, image_size=(4, 4), batch_size=2, seed=1, verbose=False, **options)
+            for place in (folder, str(tmp_path))
+        ]
+        assert made[0].class_names == made[1].class_names
+        for there, here in zip(*made, strict=True):
+            for left, right in zip(there, here, strict=True) if isinstance(there, tuple) else [(there, here)]:
+                np.testing.assert_array_equal(left, right)
+
+
 def test_tables_and_records_are_read(s3, tmp_path):
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     pq.write_table(pa.table({"x": np.arange(90.0)}), tmp_path / "t", row_group_size=10)

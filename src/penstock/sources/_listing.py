@@ -4,6 +4,7 @@ A list of a million paths is a million Python objects, 150 MB that each worker p
 in one array, folders are in a table, and a file is three numbers. A path is made when it is requested.
 """
 
+import glob
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, SourceError
-from penstock.sources._remote import is_remote
+from penstock.sources._remote import is_remote, matches
+from penstock.sources._store import StorageOptions
 
 Integers = npt.NDArray[np.int64]
 
@@ -183,6 +185,31 @@ def named(paths: Iterable[str]) -> FileList:
         numbers.append(np.array([folders.setdefault(folder, len(folders)) for folder, _ in split], np.int32))
     folder_of = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
     return FileList("", os.getcwd(), Texts.of([packed(list(folders))]), folder_of, Texts.of(pieces))
+
+
+def below(root: str, options: StorageOptions | None) -> list[str]:
+    """Returns the paths of the files below a remote folder, relative to it, from one listing.
+
+    Raises:
+        SourceError: The connection fails.
+    """
+    start = root.rstrip("/") + "/"
+    found = matches(f"{glob.escape(start)}**", options)
+    urls = (each if isinstance(each, str) else each[0] for each in found)
+    return [url.removeprefix(start) for url in urls if url.startswith(start)]
+
+
+def listed_remotely(
+    root: str, folders: Sequence[str], extensions: tuple[str, ...], paths: Sequence[str]
+) -> tuple[FileList, list[int]]:
+    """Returns the files of some folders in the order of `listed`, of the result of `below`, and their numbers."""
+    kept: list[list[str]] = []
+    for folder in folders:
+        mine = [path for path in paths if path.startswith(f"{folder}/" * bool(folder))]
+        some = [path for path in mine if path.lower().endswith(extensions)]
+        kept.append(sorted(some, key=os.path.split))
+    urls = (f"{root.rstrip('/')}/{path}" for some in kept for path in some)
+    return named(urls), [len(some) for some in kept]
 
 
 @dataclass(frozen=True)
