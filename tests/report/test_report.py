@@ -412,7 +412,10 @@ def test_threads_may_help_if_the_users_object_is_the_limit() -> None:
 
     with ps.from_source(Items()).batch(8).loader("threads", workers=2) as loader:
         assert sum(map(len, loader)) == 160
-        assert "; more threads help if it releases the GIL, executor='processes' in any case" in loader.report().limit
+        limit = loader.report().limit
+    # Which of the two sentences it is depends on the CPU time that other programs left: see the test before this one.
+    assert limit.startswith("from_source(Items) is the limit")
+    assert "executor='processes'" in limit
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(4, 4), (100, 1)])

@@ -108,7 +108,8 @@ def _assert_rows_are_those_of_numpy(path: Path, shape: tuple[int, ...], dtype: A
         reads.append(Read(indices, [out], where))
         expected.append(want)
     rows.gather(reads)
-    for (_, (out,), _), want in zip(reads, expected, strict=True):
+    for read, want in zip(reads, expected, strict=True):
+        (out,) = read.arrays
         assert out.tobytes() == want.tobytes(), (dtype, order)
         out[...] = np.zeros((), dtype)
     for read, want in zip(reads, expected, strict=True):
@@ -132,7 +133,7 @@ def test_any_requests_together_are_each_as_if_alone(
         out = np.full((len(indices), *shape), -1, array.dtype)
         reads.append(Read(np.array(indices, np.int64), [out], np.array(where, np.int64)))
     rows.gather(reads)
-    for indices, (out,), where in reads:
+    for indices, (out,), where, _ in reads:
         np.testing.assert_array_equal(out[where], array[indices])
 
 

@@ -41,6 +41,8 @@ class Analysis:
     is_cpu_bound: bool
     may_hold_gil: bool
     is_remote: bool
+    suits_one_thread: bool
+    """Several threads would take the GIL from each other, and fill batches no sooner than one."""
     reads_spans: bool
     """It is the steps above a stream, whose elements units read from spans."""
     is_cached: bool
@@ -125,6 +127,7 @@ def analyse(plan: Node) -> Analysis:
     steps = tuple(walk(plan))
     functions = tuple(each for each in reversed(list(upwards(plan))) if isinstance(each, Map))
     traits = [each.traits for each in steps]
+    is_cpu_bound, is_remote = (any(getattr(each, name) for each in traits) for name in ("is_cpu_bound", "is_remote"))
     return Analysis(
         plan=plan,
         steps=steps,
@@ -133,9 +136,10 @@ def analyse(plan: Node) -> Analysis:
         user_steps=tuple(each for each in steps if isinstance(each, (Map, FlatMap, SourceNode, Generate))),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
         guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
-        is_cpu_bound=any(each.is_cpu_bound for each in traits),
+        is_cpu_bound=is_cpu_bound,
         may_hold_gil=any(each.may_hold_gil for each in traits),
-        is_remote=any(each.is_remote for each in traits),
+        is_remote=is_remote,
+        suits_one_thread=any(each.suits_one_thread for each in traits) and not is_cpu_bound and not is_remote,
         reads_spans=any(isinstance(each, Inlet) for each in steps),
         is_cached=any(isinstance(each, (Cache, CompleteCache)) for each in steps),
         is_shuffled=any(isinstance(each, Shuffle) for each in steps),

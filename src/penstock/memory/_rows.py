@@ -1,8 +1,9 @@
 """Places that elements are written into: one array a leaf, and which rows of it."""
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ Indices = npt.NDArray[np.int64]
 Leaves = list[Any]
 """The leaves of an element, without its structure."""
 
+_DTYPE: Final = operator.attrgetter("dtype")
 CHUNK_NBYTES = 1 << 20
 """Scratch memory of a step is about this large: it stays in the core's cache, and calls are amortised."""
 
@@ -27,7 +29,7 @@ class Rows:
     leaf `(count,)`, of arrays. Where the first axis varies, `extents` holds how much of it is used.
     """
 
-    __slots__ = ("_is_plain", "_of_leaves", "_parts", "arrays", "extents", "rows")
+    __slots__ = ("_is_plain", "_of_leaves", "_parts", "arrays", "borrows", "extents", "rows")
 
     def __init__(
         self,
@@ -38,6 +40,8 @@ class Rows:
         self.arrays: Sequence[npt.NDArray[Any]] = arrays
         self.rows: Indices | slice = rows
         self.extents: Sequence[npt.NDArray[np.int64] | None] = extents
+        self.borrows = False
+        """Whether arrays of any size may stay the source's own: they are only read, and before the next read."""
         self._parts: Rows | None = None
         self._of_leaves: dict[tuple[int, int], Rows] = {}
         self._is_plain: bool | None = None
@@ -53,6 +57,7 @@ class Rows:
         """Some of these rows, numbered from the first of them."""
         taken = Rows(self.arrays, compose(self.rows, rows), self.extents)
         taken._is_plain = self._plain()
+        taken.borrows = self.borrows
         return taken
 
     def leaves(self, start: int, stop: int) -> "Rows":
@@ -60,6 +65,7 @@ class Rows:
         rows = self._of_leaves.get((start, stop))
         if rows is None:
             rows = Rows(self.arrays[start:stop], self.rows, self.extents[start:stop])
+            rows.borrows = self.borrows
             self._of_leaves[start, stop] = rows
         return rows
 
@@ -261,6 +267,11 @@ def chunk_nbytes(spec: Spec) -> int:
 def places_of(spec: Spec) -> list[tuple[tuple[int, ...] | None, bool]]:
     """The shape of the place of each leaf, and whether its first axis varies."""
     return [(leaf.max_shape, leaf.varies) for leaf in spec.leaves]
+
+
+def have_dtype(arrays: Sequence[npt.NDArray[Any]], dtype: np.dtype[Any]) -> bool:
+    """Whether all arrays have a dtype. The loop is in C, for this runs for each element."""
+    return all(map(dtype.__eq__, map(_DTYPE, arrays)))
 
 
 def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:

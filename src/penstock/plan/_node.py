@@ -61,6 +61,8 @@ class Traits(NamedTuple):
     """It runs code that may hold the GIL."""
     is_remote: bool = False
     """It waits for a server."""
+    suits_one_thread: bool = False
+    """Several threads read no faster than one."""
     is_hidden: bool = False
     """It is a part of the step after it, and the user did not write it."""
 

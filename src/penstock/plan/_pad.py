@@ -14,7 +14,7 @@ from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, Rows, copied
+from penstock.memory._rows import Indices, Leaves, Rows, copied, have_dtype
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
@@ -97,7 +97,9 @@ class Padding:
             if leaf.dtype.itemsize == 0:
                 stacked.append(stacked_text(leaf, column))
                 continue
-            values = [value if type(value) is np.ndarray else np.asarray(value) for value in column]
+            # Most calls below are made in C, for all elements at once.
+            are_arrays = set(map(type, column)) == {np.ndarray}
+            values = column if are_arrays else [np.asarray(value) for value in column]
             found = [value.shape for value in values]
             largest = tuple(map(max, zip(*found, strict=True)))
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
@@ -109,11 +111,11 @@ class Padding:
                 )
             place = np.empty((len(values), *size), leaf.dtype)
             filling = None
-            if any(have != size for have in found):
+            if found.count(size) < len(found):
                 filling = np.zeros((), leaf.dtype)
                 if (fill := self.value(number)) is not None:
                     filling[...] = fill
-            if len(size) == 1 and place.size and all(value.dtype == leaf.dtype for value in values):
+            if len(size) == 1 and place.size and have_dtype(values, leaf.dtype):
                 native.copy(
                     [(native.Engine.ragged(values, padding=filling), np.arange(len(values)), place, None, None)]
                 )
@@ -176,7 +178,7 @@ class PaddedBatch(Batching):
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             count = self.element_count(index)
             members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
-            box = source.scratch(count)
+            box = source.borrowed(count)
             source.read(epoch, members, box)
             stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
             out.put(row, stacked, are_new=True)

@@ -50,7 +50,9 @@ class Gather:
         """
         source = reader.source if source is None else source
         assert source is not None
-        self._wanted.setdefault(id(source), (source, []))[1].append((Read(indices, out.arrays, out.rows), reader))
+        self._wanted.setdefault(id(source), (source, []))[1].append(
+            (Read(indices, out.arrays, out.rows, out.borrows), reader)
+        )
 
     def run(self) -> None:
         """Reads everything that was noted; after it, the rows hold their elements."""
@@ -308,6 +310,12 @@ class Reader:
         again. If a view of the memory is left, the memory belongs to its holder, and new memory is made.
         """
         return self._reusable("scratch", self.spec, count)
+
+    def borrowed(self, count: int) -> Rows:
+        """The same for elements that are only read: arrays of any size may stay the source's own."""
+        box = self._reusable("borrowed", self.spec, count)
+        box.borrows = True
+        return box
 
     def part_scratch(self, count: int) -> Rows:
         """The same for `count` parts of an element."""

@@ -22,6 +22,8 @@ class Read(NamedTuple):
     """One array for each leaf, `(count, *shape)`, C-contiguous."""
     rows: Indices | slice
     """The `n` different rows of the arrays to write."""
+    may_borrow: bool = False
+    """Whether arrays of any size may stay the source's own: they are only read, and before the next read."""
 
 
 class Openable:
@@ -68,6 +70,11 @@ class Source(Openable, ABC):
 
     may_hold_gil: bool = False
     """Whether reading may hold the GIL. The report then says what helps."""
+
+    suits_one_thread: bool = False
+    """Whether one thread reads as fast as several, because reads hold the GIL, or a library's lock, most of the time.
+
+    `workers="auto"` then starts one thread, unless the plan also computes or waits for a server."""
 
     @property
     def kept_nbytes(self) -> int:
@@ -171,7 +178,7 @@ class SourceAdapter(Source):
         self._inner = inner
         self._handle = handle
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
-        for flag in ("is_cpu_bound", "is_remote", "may_hold_gil"):
+        for flag in ("is_cpu_bound", "is_remote", "may_hold_gil", "suits_one_thread"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]

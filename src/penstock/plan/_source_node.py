@@ -51,7 +51,12 @@ class SourceNode(Node):
     @property
     def traits(self) -> Traits:
         data = self.data
-        return Traits(is_cpu_bound=data.is_cpu_bound, may_hold_gil=data.may_hold_gil, is_remote=data.is_remote)
+        return Traits(
+            is_cpu_bound=data.is_cpu_bound,
+            may_hold_gil=data.may_hold_gil,
+            is_remote=data.is_remote,
+            suits_one_thread=data.suits_one_thread,
+        )
 
     def fill(self, reader: "Reader", epoch: int, indices: Indices, out: Rows, gather: "Gather") -> None:
         # The source executes all of its reads at once.

@@ -236,7 +236,8 @@ def choose(
 
     `auto` means processes if a user's function may hold the GIL, and threads if such a function cannot travel to
     another process. Without such a function it means threads: the library releases the GIL, and so does a function with
-    the attribute `releases_gil = True`. There are as many workers as CPUs, and more threads if they wait for a server.
+    the attribute `releases_gil = True`. There are as many workers as CPUs; more threads if they wait for a server, and
+    one if several would be no faster.
 
     Args:
         analysis: The plan.
@@ -297,6 +298,8 @@ def _on_threads(
     if drawing is None:
         if workers == "auto" and analysis.is_remote:
             count = max(count, REMOTE_THREAD_COUNT)
+        elif workers == "auto" and analysis.suits_one_thread:
+            count = 1
         drawing = next((each for each in analysis.functions if each.memo.learned.uses_torch), None)
         if drawing is not None:
             warning = (

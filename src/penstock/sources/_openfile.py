@@ -197,6 +197,7 @@ class FilesSource(Source):
     """A source whose elements lie in files, one file after the other. Messages call it `a.tar and 3 more`."""
 
     files: tuple[File, ...]
+    suits_one_thread = True
 
     @property
     def bounds(self) -> Integers:

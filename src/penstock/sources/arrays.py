@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any, Final, final
@@ -21,7 +22,7 @@ from penstock.base._errors import (
 )
 from penstock.base._spec import ArraySpec, Spec, is_masked, loses_masks, loses_zeros
 from penstock.base._tree import Tree
-from penstock.memory._rows import Indices, chunk_count, pieces
+from penstock.memory._rows import Indices, chunk_count, have_dtype, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
 from penstock.plan._source import Read, Source
 
@@ -39,6 +40,8 @@ _TEXT_OF_PANDAS: Final = "table['name'].fillna('').to_numpy('U')"
 
 # Characters of a text in a message. A longer text shows its beginning and its end, where paths differ.
 _MAX_TEXT: Final = 120
+
+_NDIM: Final = operator.attrgetter("ndim")
 
 # Elements of an object that are read before they are written. They may be large.
 _AT_ONCE: Final = 64
@@ -165,6 +168,10 @@ class SequenceSource(Source):
     def _is_list(self) -> bool:
         return type(self._items) in (list, tuple)
 
+    @property
+    def suits_one_thread(self) -> bool:  # type: ignore[override]  # another object may wait for something
+        return self._is_list
+
     def describe(self, index: int) -> str:
         """Names the object's type and the index; for a list also the element's text, often the name of a file."""
         place = f"{self}[{index}]"
@@ -191,16 +198,24 @@ class SequenceSource(Source):
         return self._spec
 
     def read_into(self, indices: Indices, out: Tree) -> None:
+        arrays = _tree.flatten_like(self._known_spec().structure, out)
+        self._fill(Read(indices, arrays, slice(0, len(indices))))
+
+    def gather(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            self._fill(read)
+
+    def _fill(self, read: Read) -> None:
         """Reads some elements at a time, or all in one call of `__getitems__`."""
-        spec = self._known_spec()
-        numbers, arrays = indices.tolist(), _tree.flatten_like(spec.structure, out)
+        spec, numbers = self._known_spec(), read.indices.tolist()
+        rows = range(*read.rows.indices(len(read.arrays[0]))) if isinstance(read.rows, slice) else read.rows.tolist()
         step = len(numbers) if hasattr(self._items, "__getitems__") else min(_AT_ONCE, chunk_count(spec))
         for start, stop in pieces(len(numbers), max(1, step)):
             columns = self._columns(numbers[start:stop], spec)
-            for array, column, rank in zip(arrays, columns, spec.free_ranks, strict=True):
-                # Copies, because the object may use its memory again.
-                leaves = _copies(column, rank) if array.dtype.hasobject else column
-                for row, leaf in enumerate(leaves, start):
+            for array, column, rank in zip(read.arrays, columns, spec.free_ranks, strict=True):
+                # Copies, because another object than a list may use its memory again, and a function may write to them.
+                is_own = array.dtype.hasobject and not (read.may_borrow and self._is_list)
+                for row, leaf in zip(rows[start:stop], _copies(column, rank) if is_own else column, strict=True):
                     array[row] = leaf
 
     def _columns(self, numbers: list[int], spec: Spec) -> list[Sequence[Any]]:
@@ -208,7 +223,7 @@ class SequenceSource(Source):
         items = self._get(numbers)
         if spec.is_lone and spec.free_ranks[0] >= 0:  # text, or arrays of any size; `conformed` takes ten times as long
             dtype, rank = spec.leaves[0].dtype, spec.free_ranks[0]
-            if all(type(item) is np.ndarray and item.dtype == dtype and item.ndim == rank for item in items):
+            if set(map(type, items)) == {np.ndarray} and have_dtype(items, dtype) and set(map(_NDIM, items)) == {rank}:
                 return [items]
         elements = []
         for index, item in zip(numbers, items, strict=True):

@@ -86,6 +86,7 @@ class EtlcdbSource(FilesSource):
     groups: tuple[Group, ...] | None
     co59: File | None
     """The table of ETL2's codes."""
+    suits_one_thread = False  # NumPy unpacks pixels without the GIL
 
     @property
     def layout(self) -> Layout:

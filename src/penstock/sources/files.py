@@ -97,9 +97,10 @@ class FileRows:
             return
         source = self._opened(int(reads[0].indices[0]))
         copies: list[tuple[Any, ...]] = []
-        for indices, (out,), rows in reads:
+        for read in reads:
+            (out,), rows = read.arrays, read.rows
             place = (out[rows], None) if isinstance(rows, slice) else (out, rows)
-            copies.append((source, indices, *place, None))
+            copies.append((source, read.indices, *place, None))
         try:
             native.copy(copies)
         except native.CopyError as error:

@@ -30,6 +30,7 @@ class Hdf5Source(NamedSource):
     """The dataset's path in the file."""
     element_spec: ArraySpec
     count: int
+    suits_one_thread = True  # HDF5 has one lock
 
     def __str__(self) -> str:
         return f"{self.path}{self.name}"

@@ -93,6 +93,8 @@ class _Leaf:
 class HuggingFaceSource(NamedSource):
     """The rows of a `datasets.Dataset`."""
 
+    suits_one_thread = True
+
     def __init__(self, name: str, count: int, leaves: Tree, table: Table, order: Table | None) -> None:
         self._name = name
         self.count = count
