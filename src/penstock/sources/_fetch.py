@@ -111,11 +111,19 @@ class Fetcher:
     Args:
         open_file: Returns the file with a number. Any thread may call it.
         ahead_nbytes: The most memory for announced requests.
+        arrived: Gets the file, the first byte and the bytes of each answer, on the thread that made the request. Must
+            not raise.
     """
 
-    def __init__(self, open_file: Callable[[int], RangeFile], ahead_nbytes: int = AHEAD_NBYTES) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[int], RangeFile],
+        ahead_nbytes: int = AHEAD_NBYTES,
+        arrived: Callable[[int, int, memoryview], None] | None = None,
+    ) -> None:
         self._open_file = open_file
         self._ahead_nbytes = ahead_nbytes
+        self._arrived = arrived
         self._changed = threading.Condition()
         self._table: dict[int, list[_Request]] = {}
         """The requests of each file that are queued, under way or kept, by start."""
@@ -176,7 +184,7 @@ class Fetcher:
             UnwantedError: The result is no longer wanted.
         """
         spans = [(number, offset, offset + len(place)) for number, offset, place in wanted]
-        for (_, offset, place), parts in zip(wanted, self._reading(spans, asker), strict=True):
+        for (_, offset, place), parts in zip(wanted, self.parts(spans, asker), strict=True):
             for start, data in parts:
                 skipped = max(0, offset - start)
                 at = max(0, start - offset)
@@ -185,13 +193,16 @@ class Fetcher:
 
     def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
         """Yields all bytes of each file, requested at once; raises as `read`."""
-        for parts in self._reading([(number, 0, WHOLE) for number in numbers], asker):
+        for parts in self.parts([(number, 0, WHOLE) for number in numbers], asker):
             yield parts[0][1]
 
-    def _reading(
+    def parts(
         self, spans: Sequence[tuple[int, int, int]], asker: RetryBudget
     ) -> Iterator[list[tuple[int, memoryview]]]:
-        """Yields the parts of each span, with their starts, when they have arrived."""
+        """Yields the parts of each span (file, start, stop), with their starts, when they have arrived.
+
+        Raises as `read`. The first and the last part may be larger than the span.
+        """
         with self._changed:
             if self._is_closed:
                 raise SourceError("This source is closed, and cannot be read.")
@@ -331,6 +342,8 @@ class Fetcher:
                 request.left = 0
                 self._drop(request)  # a later read asks again
             self._changed.notify()
+        if data is not None and self._arrived is not None:
+            self._arrived(request.number, request.start, data)
 
     def _fetched(self, file: RangeFile, request: _Request, stop: int | None) -> Any:
         with self._changed:
