@@ -49,11 +49,11 @@ def test_empty_dataset_can_be_shuffled():
 
 def test_plan_over_10_to_the_12_elements_is_built_and_indexed_at_once():
     tracemalloc.start()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     ds = ps.range(10**12).windows(3).shuffle(1).map(np.negative).batch(4, drop_remainder=True).shuffle(2)
     train, test = ps.range(10**12).split(0.9, 0.1)
     first = ds[0], ds[-1], train.shuffle(window=4096)[10**11], test[-1]
-    took_s = time.perf_counter() - began_s
+    took_s = time.process_time() - began_s
     _, peak_nbytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(ds) == (10**12 - 2) // 4

@@ -740,3 +740,17 @@ def test_functions_one_after_the_other_that_all_fail_are_told_by_the_first() -> 
     with pytest.raises(ps.ElementError, match=r"map\(broken\) .* ValueError: all wrong") as caught:
         dataset.loader("inline", on_error="skip")
     assert "so did all of the first" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_function_of_verdicts_is_not_run_to_find_a_spec(executor: Any) -> None:
+    def fails(_: Any) -> bool:
+        raise AssertionError("there is no element")
+
+    def one() -> Iterator[int]:
+        yield 1
+
+    empty = ps.from_generator(one).skip(2)
+    for dataset in (empty.filter(fails), empty.bucket_by_length(fails, [3], [2, 2])):
+        with dataset.loader(executor) as loader:
+            assert list(loader) == []

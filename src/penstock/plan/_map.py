@@ -70,7 +70,7 @@ def learn(plan: Node, status: WorkerStatus, *, takes_any: bool) -> dict[int, Lea
     numbers = {id(node): number for number, node in enumerate(walk(plan))}
     found = {}
     for node in upwards(plan):
-        if isinstance(node, Map) and node.known_spec is None:
+        if isinstance(node, Map) and node.verdict is None and node.known_spec is None:
             status.words[0] = numbers[id(node)] + 1
             found[numbers[id(node)]] = node.learn(takes_any=takes_any)
     return found
