@@ -653,3 +653,14 @@ def test_the_limit_counts_what_the_speed_counts() -> None:
     tokens = StepTime("from_npy(tokens.npy)", 2, 160_000, 1.98)
     said = report(replace(lane(200, 200), steps=(tokens,)), use_ms=1, wait_ms=99)
     assert said.limit.startswith("from_npy(tokens.npy) is the limit, 12.4 ms an element on 2 workers")
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_threads_that_sleep_and_wait_long_for_a_cpu_do_not_share_the_gil(workers: int) -> None:
+    # Half of the time or an eighth of it each waits for a CPU, to use it for a moment: one or so at a time.
+    step = StepTime("map(f)", 1, 160, workers * 0.99, may_hold_gil=True)
+    lane = Lane("batch(16)", workers, False, 10, workers * 0.99, 0.01, (step,), delay_s=0.99)
+    said = report(lane, use_ms=1, wait_ms=99, workers=workers, cpu_count=2)
+    said = replace(said, executor="threads", may_hold_gil=True, cpus=0.1)
+    assert "GIL" not in said.limit
+    assert re.search(r"; \d+ more workers would give ", said.limit)

@@ -33,6 +33,8 @@ ONE_CPU: Final = (0.8, 1.2)
 """The CPUs that threads use together if the GIL lets one run at a time. Threads that wait for a disk use fewer."""
 WAITING_SHARE: Final = 0.5
 """Threads of which fewer than this number compute at a time wait for something else than the GIL."""
+COMPUTING_SHARE: Final = 0.25
+"""Workers that are on a CPU for a smaller part of the time that they want one only wake up to sleep again."""
 TWO_CPUS: Final = 1.6
 """A program that had fewer CPUs shows nothing of its threads."""
 MOST_ALIKE: Final = 4
@@ -291,8 +293,8 @@ class Report:
             )
         shares = lane.shares(self._batch_s)
         is_parallel = shares and lane.at_once > 1 and shares.computing >= SIDE_BY_SIDE_SHARE * (1 - shares.idle)
-        waits = lane.executor == "threads" and self._runnable(lane) < WAITING_SHARE
-        if is_parallel or waits or (step is not None and not step.may_hold_gil):
+        waits = self._runnable(lane) < WAITING_SHARE or not _computes(lane)
+        if is_parallel or (lane.executor == "threads" and waits) or (step is not None and not step.may_hold_gil):
             return ""
         return "more threads help if it releases the GIL, executor='processes' in any case"
 
@@ -303,7 +305,7 @@ class Report:
         if lane.delay_s is None and (self.cpus or 0.0) < TWO_CPUS:
             return False
         least, most = ONE_CPU
-        return least <= self._runnable(lane) <= most
+        return least <= self._runnable(lane) <= most and _computes(lane)
 
     def _runnable(self, lane: Lane) -> float:
         """The workers of a lane that are on a CPU, or would be if there was one; on average."""
@@ -441,3 +443,11 @@ class Report:
             label = f"{lane.label}, read in one place" if lane.is_serial else "into batches"
             (elements, unit), part = self._given(lane), share(lane.rest_s, lane.wall_s)
             yield label, f"{round(elements):,}", plural_of(unit), "", ms(lane.rest_s / elements), part
+
+
+def _computes(lane: Lane) -> bool:
+    """Whether workers use the CPU that they wait for.
+
+    Workers that sleep want a CPU for moments, and beside other programs they wait longer for it than they use it.
+    """
+    return lane.cpu_s >= COMPUTING_SHARE * (lane.cpu_s + (lane.delay_s or 0.0))
