@@ -4,11 +4,12 @@ Question: the sentence of a report says how many more workers would help, or tha
 that number, beside the fastest of all numbers?
 
 Method: `python benchmarks/advice.py`, or `--only "sleep quiet,sleep busy"`. A case is a job and a machine: quiet, or
-with two processes beside it that compute in endless loops. In one process, the job runs with 1, 2, 4, 8 and 16
-workers (processes: up to 8), in turns, and then with each number that was advised and is not among these. The speed of
-a number is the median of its turns, each of a second that follows the start of its workers. The reports are those of the
-first runs with 1, 2 and 8 workers. "from 1" is the speed of the number that the run with one worker advises, divided by
-the speed of the fastest number. "1 advises" is that number.
+with two processes beside it that compute in endless loops. One process runs the job with 1, 2 and 8 workers, and reads
+their reports. Then it runs the job with 1, 2, 4, 8 and 16 workers (processes: up to 8) and with each number that was
+advised, in turns of 0.8 s that follow the start of the workers. The speed of a number is the median of its turns.
+"from 1" is the speed of the number that the run with one worker advises, divided by the speed of the fastest number.
+"1 advises" is that number.
+
 Jobs, in batches of 16:
 
 - `sleep`: a function that sleeps 4 ms, on threads.
@@ -140,7 +141,7 @@ def _measure(job: str, options: Options) -> Numbers:
                 turns[count].append(_turn(job, count, _RUN_S)[0])
     speeds = {count: statistics.median(found) for count, found in turns.items()}
     best = max(speeds, key=lambda count: speeds[count])
-    print(f"{job}: {({count: round(speed) for count, speed in speeds.items()})}", file=sys.stderr)
+    print(f"{job}: { ({count: round(speed) for count, speed in speeds.items()}) }", file=sys.stderr)
     numbers = {f"from {start}": speeds[advised[start]] / speeds[best] for start in _STARTS}
     return numbers | {f"{start} advises": float(advised[start]) for start in _STARTS} | {"best": float(best)}
 
@@ -162,7 +163,9 @@ _CASES = {f"{job} {name}": make(job) for name, make in (("quiet", _quiet), ("bus
 
 def _targets(options: Options) -> list[Target]:
     return [
-        Target(f"{case}: from {start}", value(case, f"from {start}"), at_least=0.9) for case in _CASES for start in _STARTS
+        Target(f"{case}: from {start}", value(case, f"from {start}"), at_least=0.9)
+        for case in _CASES
+        for start in _STARTS
     ]
 
 
