@@ -5,6 +5,7 @@
 #   make test    every test: the fast set first, on a machine without frameworks     (about 16 minutes)
 #   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
+#   make docs    the site of the documentation, in site/
 #   make dist    the sdist, and a wheel for this platform, in dist/
 #   make sanitize   the tests of the copy engine under AddressSanitizer, UBSan and ThreadSanitizer (Linux, GCC)
 #   make clean   removes the results
@@ -19,7 +20,7 @@ SHELL := bash
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
 .PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits check check-native sanitize dist format
-.PHONY: bench clean
+.PHONY: bench clean docs
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
 PYTHON :=
@@ -104,6 +105,10 @@ sanitize: $(STAMP)-core $(STAMP)-check
 	$(CMAKE) --build build/thread
 	setarch -R build/thread/races
 
+docs: $(STAMP)-docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo 'Open site/index.html, or serve it, for the search: $(PY) -m http.server -d site'
+
 dist: $(STAMP)-dist
 	rm -rf dist
 	$(PY) -m build --outdir dist/built .
@@ -124,7 +129,7 @@ bench: $(STAMP)-bench
 	@for file in $(BENCH); do echo "== $$file"; $(PY) "$$file" $(ARGS); done
 
 clean:
-	rm -rf .venv .venv-* build dist src/penstock/native/*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist site src/penstock/native/*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip: 25.1 is the first that knows dependency groups.
@@ -173,6 +178,11 @@ $(STAMP)-bench: $(STAMP)-frameworks pyproject.toml
 $(STAMP)-check: $(STAMP)-venv pyproject.toml
 	$(INSTALLING)
 	$(PIP_INSTALL) -e . --group check
+	touch $@
+
+$(STAMP)-docs: $(STAMP)-venv pyproject.toml
+	$(INSTALLING)
+	$(PIP_INSTALL) --group docs
 	touch $@
 
 $(STAMP)-dist: $(STAMP)-venv pyproject.toml

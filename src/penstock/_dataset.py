@@ -306,7 +306,7 @@ class Dataset(NoArray):
             element_spec: As for `map`.
 
         Raises:
-            As `map`.
+            ArgumentTypeError, ElementError, SpecError: As for `map`.
 
         Example:
             >>> noisy = penstock.from_arrays(np.zeros((4, 2))).random_map(lambda x, rng: x + rng.normal(size=2))

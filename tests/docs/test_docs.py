@@ -29,6 +29,7 @@ from tests.conftest import WARNINGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
+OTHER_PAGES = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 # Extras that the fast set has installed.
 FORMATS = {"hdf5", "image", "parquet", "remote", "tfrecord", "zarr"}
@@ -192,6 +193,30 @@ def test_needs_are_extras_of_ours():
 
 
 def test_reference_has_every_public_name():
-    words = set(re.findall(r"\w+", (ROOT / "docs" / "reference.md").read_text()))
-    names = {name for kind in (penstock.Dataset, penstock.Loader) for name in vars(kind) if not name.startswith("_")}
-    assert {*penstock.__all__, *names} <= words
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    listed = [name for page in pages for name in re.findall(r"^::: penstock\.(\w+)$", page.read_text(), re.MULTILINE)]
+    assert sorted(listed) == sorted([*penstock.__all__, "image", "testing"])
+
+
+def test_navigation_lists_every_page():
+    listed = re.findall(r"^ *- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    docs = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    design = [path.relative_to(ROOT).as_posix() for path in (ROOT / "design").glob("*.md")]
+    assert sorted(listed) == sorted([*docs, *design, "CHANGELOG.md", "CONTRIBUTING.md"])
+
+
+def _anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", [*PAGES, *OTHER_PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_resolve(path):
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)", text):
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), target
+        if anchor:
+            assert anchor in _anchors(file.read_text()), f"{target}#{anchor}"

@@ -2,7 +2,7 @@
 
 Covers unknown and missing arguments, several arguments in place of one tuple, data in place of an array, and relative
 paths after the current folder was deleted. Names from tf.data, torch and Keras are answered with the name used here, as
-in docs/coming-from.md.
+in docs/coming-from/.
 """
 
 import contextlib

@@ -1,0 +1,53 @@
+"""Hooks for the site: pages outside docs/, links that leave it, and examples in docstrings.
+
+Links are written for the files of the repository, so they also work where these are read. On the site, design pages
+lie beside docs/'s own, and a link to a file that has no page becomes its text.
+"""
+
+import os.path
+import re
+from pathlib import Path
+from typing import Any
+
+from griffe import Extension, Object
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = [*sorted((ROOT / "design").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)]*)?\)")
+
+
+class Examples(Extension):
+    """Shows a section `Example:` as code, as mkdocstrings shows `Examples:` only."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Renames the section."""
+        if obj.docstring:
+            obj.docstring.value = re.sub("^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Adds the pages outside docs/, under their paths in the repository."""
+    for path in OUTSIDE:
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Points links at pages of the site."""
+    source = Path(page.file.abs_src_path or "")
+
+    def moved(found: re.Match[str]) -> str:
+        target = (source.parent / found["path"]).resolve()
+        try:
+            uri = target.relative_to(ROOT / "docs").as_posix()
+        except ValueError:
+            uri = os.path.relpath(target, ROOT)
+        if target.exists() and files.get_file_from_path(uri) is None:
+            return found["text"]
+        here = os.path.dirname(page.file.src_uri)
+        return f"[{found['text']}]({os.path.relpath(uri, here or '.')}{found['anchor'] or ''})"
+
+    return LINK.sub(moved, markdown)
