@@ -350,7 +350,7 @@ def test_announcements_that_nobody_reads_are_dropped(gated):
     for start in range(0, 700, 100):
         fetcher.announce(*ranges((start, 50)), 60.0)
     assert got(fetcher, 600, 50) == file.data[600:650]
-    with fetcher._changed:
+    with fetcher._lock:
         assert fetcher._held_nbytes <= 50 * _fetch.KEPT_ANNOUNCEMENTS
         assert {request.start for table in fetcher._table.values() for request in table} == {200, 300, 400, 500}
 
@@ -377,7 +377,20 @@ def test_busy_answers_lower_the_requests_under_way(gated, monkeypatch):
     file.errors += [_store.StoreError(503, "slow down")] * 4
     assert got(fetcher, 0, 10) == file.data[:10]
     assert fetcher.busy_count == 4
-    assert fetcher._limit == pytest.approx(_fetch.CONNECTIONS * 0.9**4 * 1.002)
+    assert fetcher._limit == pytest.approx(_fetch.FIRST_CONNECTIONS * 0.9**4)
+    assert got(fetcher, 10, 10) == file.data[10:20]  # the second read
+    assert fetcher._limit == _fetch.CONNECTIONS
+
+
+def test_first_read_is_not_delayed_by_announced_requests(gated):
+    file, fetcher = gated
+    file.gate.clear()
+    fetcher.announce(*ranges(*((start, 2) for start in range(0, 800, 10))), 60.0)
+    assert fetcher._running == _fetch.FIRST_CONNECTIONS
+    file.gate.set()
+    assert got(fetcher, 0, 2) == file.data[0:2]
+    assert got(fetcher, 790, 2) == file.data[790:792]
+    assert fetcher._limit == _fetch.CONNECTIONS
 
 
 def test_slow_request_is_made_twice(monkeypatch):

@@ -13,14 +13,16 @@ A request that took three times the median while a reader waits for it is made a
 requests at most; the first answer counts. Busy answers (503, 429) lower the number of requests under way: at 2 % of
 busy answers it stays as it is, with fewer it grows.
 
-Threads. All state is under `_changed`, whose lock is reentrant, because a finalizer may call `close` on any thread.
+Threads. All state is under `_lock`, which is reentrant, because a finalizer may call `close` on any thread. A request
+takes the lock when it is handed to a thread and when it has ended, and the thread that ends one hands out the next.
 
-Each wait, and what ends it. Threads wait for work: `submit`, the end of another request, a read that frees memory, or
-`close` notify them. A reader waits for its request, which ends by its answer, an error, or the client's timeout and the
-limits of `insist`. It looks every `LOOK_S` whether its unit is still wanted. The threads are daemons: a request under
-way holds up neither `close` nor the end of the process.
+Each wait, and what ends it. Threads wait for `_ready`, a queue in C: a request that may start, or `close`, wakes one. A
+reader waits for its request, which ends by its answer, an error, or the client's timeout and the limits of `insist`. It
+looks every `LOOK_S` whether its unit is still wanted. The threads are daemons: a request under way holds up neither
+`close` nor the end of the process.
 """
 
+import itertools
 import statistics
 import threading
 import time
@@ -28,6 +30,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
+from queue import SimpleQueue
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -42,6 +45,9 @@ Bytes = npt.NDArray[np.uint8]
 CONNECTIONS: Final = 128
 """The most requests of a source under way."""
 LEAST_CONNECTIONS: Final = 4
+FIRST_CONNECTIONS: Final = 32
+"""The most requests under way, unless a read needs more, until a reader comes back for a second read. With more the first
+batch waits for a CPU: it took 0.25 s with 128 on two cores."""
 AHEAD_NBYTES: Final = 128 << 20
 """The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
 PART_NBYTES: Final = 8 << 20
@@ -124,7 +130,9 @@ class Fetcher:
         self._open_file = open_file
         self._ahead_nbytes = ahead_nbytes
         self._arrived = arrived
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._ready: SimpleQueue[_Request | None] = SimpleQueue()
+        """Requests for the threads. None ends one of them."""
         self._table: dict[int, list[_Request]] = {}
         """The requests of each file that are queued, under way or kept, by start."""
         self._urgent: deque[_Request] = deque()
@@ -134,7 +142,8 @@ class Fetcher:
         self._serial = 0
         self._held_nbytes = 0
         self._running = self._thread_count = 0
-        self._limit = float(CONNECTIONS)
+        self._limit = float(FIRST_CONNECTIONS)
+        self._is_first, self._has_read = True, False
         self._durations_s: deque[float] = deque(maxlen=64)
         self._whole_nbytes = 256 << 10
         self._words = memoryview(bytearray(8)).cast("q")
@@ -164,17 +173,21 @@ class Fetcher:
             np.add.reduceat(sizes[order], firsts).tolist(),
             strict=True,
         )
-        with self._changed:
+        several = iter(sorted(segments))
+        while some := list(itertools.islice(several, FIRST_CONNECTIONS)):  # the first are asked for at once
+            with self._lock:
+                for _, number, start, stop, nbytes in some:
+                    for request in self._cover(number, start, stop, limit_s, self._serial + 1):
+                        # Without the gaps, which are not read.
+                        request.left += (min(stop, request.stop) - max(start, request.start)) * nbytes // (stop - start)
+                thread_count = self._hand_out()
+            self._start(thread_count)
+        with self._lock:
             self._serial += 1
-            for _, number, start, stop, nbytes in sorted(segments):
-                for request in self._cover(number, start, stop, limit_s, self._serial):
-                    # Without the gaps, which are not read.
-                    request.left += (min(stop, request.stop) - max(start, request.start)) * nbytes // (stop - start)
             while self._announced and self._announced[0].serial < self._serial - KEPT_ANNOUNCEMENTS:
                 old = self._announced.popleft()
                 old.left = 0
                 self._drop(old)
-            self._employ()
 
     def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget) -> None:
         """Reads ranges: of the file with a number, from an offset on, into memory.
@@ -203,7 +216,7 @@ class Fetcher:
 
         Raises as `read`. The first and the last part may be larger than the span.
         """
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise SourceError("This source is closed, and cannot be read.")
             found = [self._cover(*span, asker.limit_s, 0) for span in spans]
@@ -213,27 +226,33 @@ class Fetcher:
                     if not request.is_started:
                         request.is_started = True  # the copy in the queue of announcements is passed over
                         self._urgent.append(request)
-            self._employ()
+            if self._has_read and self._is_first:
+                self._is_first, self._limit = False, float(CONNECTIONS)
+            elif self._is_first:
+                self._limit = min(CONNECTIONS, max(self._limit, sum(map(len, found))))
+            thread_count = self._hand_out()
+        self._start(thread_count)
         done = 0
         try:
             for (_, start, stop), requests in zip(spans, found, strict=True):
                 yield [(request.start, self._await(request, asker)) for request in requests]
                 done += 1
-                self._leave(requests, start, stop)
+                self._leave(requests, start, stop, is_last=done == len(spans))
         finally:
             for (_, start, stop), requests in zip(spans[done:], found[done:], strict=True):
                 self._leave(requests, start, stop)
 
     def close(self) -> None:
         """Drops all requests and ends the threads, those that are asking after their answers."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._words[0] = NOTHING_WANTED
             self._table.clear()
             self._urgent.clear()
             self._ahead.clear()
             self._announced.clear()
-            self._changed.notify_all()
+            for _ in range(self._thread_count):
+                self._ready.put(None)
 
     # With the lock held.
 
@@ -272,17 +291,18 @@ class Fetcher:
             if not table:
                 del self._table[request.number]
 
-    def _employ(self) -> None:
-        """Wakes threads for the queues, or starts some."""
-        waiting = len(self._urgent) + len(self._ahead)
-        for _ in range(min(CONNECTIONS, waiting + self._running) - self._thread_count):
-            self._thread_count += 1
-            threading.Thread(target=self._work, name="penstock-fetch", daemon=True).start()
-        self._changed.notify(waiting)
+    def _hand_out(self) -> int:
+        """Hands requests to threads, as many as may be under way. Returns the number of threads to start for them."""
+        while self._running < self._limit and (request := self._next()) is not None:
+            self._running += 1
+            request.tries += 1
+            request.began_s = time.monotonic()
+            self._ready.put(request)
+        started = max(0, self._running - self._thread_count)
+        self._thread_count += started
+        return started
 
     def _next(self) -> _Request | None:
-        if self._running >= self._limit:
-            return None
         if self._urgent:
             return self._urgent.popleft()
         while self._ahead:
@@ -300,19 +320,14 @@ class Fetcher:
 
     # Without it.
 
-    def _work(self) -> None:
-        """Makes requests, until the fetcher is closed."""
-        while True:
-            with self._changed:
-                request = None
-                while not self._is_closed and (request := self._next()) is None:
-                    self._changed.wait()
-                if request is None or self._is_closed:
-                    return
-                self._running += 1
-                request.tries += 1
-                request.began_s = time.monotonic()
-                self._changed.notify()  # there may be room for another
+    def _start(self, count: int) -> None:
+        if count:
+            threading.Thread(target=self._work, args=(count - 1,), name="penstock-fetch", daemon=True).start()
+
+    def _work(self, start_count: int) -> None:
+        """Starts the next thread, so that no reader waits for all of them. Makes requests until the end."""
+        self._start(start_count)
+        while (request := self._ready.get()) is not None:
             self._make(request)
             del request
 
@@ -322,46 +337,46 @@ class Fetcher:
         stop = None if request.stop == WHOLE else request.stop
         try:
             file = self._open_file(request.number)
-            data = memoryview(file.insisted(request.start, stop, asker, lambda: self._fetched(file, request, stop)))
+            data = memoryview(file.insisted(request.start, stop, asker, lambda: self._asked(file, request.start, stop)))
             if stop is not None and len(data) != stop - request.start:
                 raise SourceError(
                     f"{file.path} ends at byte {request.start + len(data):,} now. Make the dataset again."
                 )
         except BaseException as caught:
             error = caught
-        with self._changed:
+        with self._lock:
             self._running -= 1
             request.tries -= 1
             if not request.done.is_set() and (error is None or not request.tries):
                 request.data, request.error = data, error
                 request.repeat_count += asker.repeat_count
                 request.done.set()
-            if data is not None and request.repeat_count == 0:
-                self._durations_s.append(time.monotonic() - began_s)
+            if data is not None:
+                self.request_count += 1
+                self.fetched_nbytes += len(data)
+                self._limit = min(self._limit if self._is_first else CONNECTIONS, 1.002 * self._limit)
+                if request.repeat_count == 0:
+                    self._durations_s.append(time.monotonic() - began_s)
+                if stop is None:
+                    self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
             if error is not None:
                 request.left = 0
                 self._drop(request)  # a later read asks again
-            self._changed.notify()
+            thread_count = self._hand_out()
+        self._start(thread_count)
         if data is not None and self._arrived is not None:
             self._arrived(request.number, request.start, data)
 
-    def _fetched(self, file: RangeFile, request: _Request, stop: int | None) -> Any:
-        with self._changed:
-            self.request_count += 1
+    def _asked(self, file: RangeFile, start: int, stop: int | None) -> Any:
         try:
-            data = file.fetch(request.start, stop)
+            return file.fetch(start, stop)
         except Exception as error:
-            with self._changed:
+            with self._lock:
+                self.request_count += 1
                 if getattr(error, "status", None) in _BUSY:
                     self.busy_count += 1
                     self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
             raise
-        with self._changed:
-            self._limit = min(CONNECTIONS, 1.002 * self._limit)
-            self.fetched_nbytes += len(data)
-            if stop is None:
-                self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
-        return data
 
     def _await(self, request: _Request, asker: RetryBudget) -> memoryview:
         if not request.done.is_set():
@@ -381,21 +396,25 @@ class Fetcher:
         """Makes a request a second time if it is slow."""
         if request.tries != 1 or request.stop - request.start > HEDGED_NBYTES or len(self._durations_s) < 16:
             return
-        with self._changed:
+        thread_count = 0
+        with self._lock:
             usual_s = statistics.quantiles(self._durations_s, n=20)
             is_slow = time.monotonic() - request.began_s > max(3 * usual_s[9], usual_s[18])
             if is_slow and self.hedge_count < HEDGED_SHARE * self.request_count:
                 self.hedge_count += 1
                 self._urgent.append(request)
-                self._employ()
+                thread_count = self._hand_out()
+        self._start(thread_count)
 
-    def _leave(self, requests: Sequence[_Request], start: int, stop: int) -> None:
-        with self._changed:
+    def _leave(self, requests: Sequence[_Request], start: int, stop: int, *, is_last: bool = False) -> None:
+        with self._lock:
             for request in requests:
                 request.reader_count -= 1
                 request.left -= min(stop, request.stop) - max(start, request.start)
                 self._drop(request)
-            self._changed.notify()
+            self._has_read |= is_last
+            thread_count = self._hand_out()
+        self._start(thread_count)
 
 
 def is_joined(numbers: Integers, offsets: Integers, sizes: Integers) -> npt.NDArray[np.bool_]:

@@ -32,32 +32,27 @@ KEY: Final = "__key__"
 _MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 _BLOCK_NBYTES: Final = 512
 _PIECE_NBYTES: Final = 1 << 20
+_PLACES: Final = ("offsets", "sizes")
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 
-class _Shard(NamedTuple):
-    """The places of the samples of one file."""
-
-    keys: npt.NDArray[np.uint8]
-    """The keys in UTF-8, one after the other."""
-    key_ends: Integers
-    """The end of each key, shape `(samples,)`."""
-    fields: list[str]
-    """The fields that any sample has."""
-    offsets: Integers
-    """The first byte of each member's content, shape `(samples, fields)`; -1 if it is missing."""
-    sizes: Integers
-    """The bytes of each member."""
-
-    def key(self, sample: int) -> str:
-        start = int(self.key_ends[sample - 1]) if sample else 0
-        return self.keys[start : self.key_ends[sample]].tobytes().decode(errors="surrogateescape")
-
-
 class _Index(NamedTuple):
-    shards: list[_Shard]
+    """The places of the samples of all files, one file after the other."""
+
     bounds: Integers
     """See `bounds_of`."""
+    keys: npt.NDArray[np.uint8]
+    """The keys in UTF-8, one after the other."""
+    key_bounds: Integers
+    """The start of each key, and the end of the last."""
+    offsets: Integers
+    """The first byte of each field's content, shape `(samples, fields)`; -1 if it is missing."""
+    sizes: Integers
+    """The bytes of each field."""
+
+    def key(self, index: int) -> str:
+        start, end = self.key_bounds[index : index + 2]
+        return self.keys[start:end].tobytes().decode(errors="surrogateescape")
 
 
 @final
@@ -73,7 +68,18 @@ class TarSource(FilesSource):
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """The fields of an element."""
-        return self.given if self.given is not None else tuple(_first_fields(self.files))
+        return self.given if self.given is not None else tuple(self._first_fields())
+
+    def _first_fields(self) -> list[str]:
+        for file in self.files:
+            if (index := _recordindex.kept_before(file, "tar", self.cache_dir)) is not None:
+                if len(index["offsets"]):
+                    return [str(field) for field in index["fields"][index["offsets"][0] >= 0]]
+                continue
+            for _, members in itertools.groupby(_members(file), key=lambda member: member[0]):
+                return [field for _, field, _, _ in members]
+        more = " and the others" * (len(self.files) > 1)
+        raise SourceError(f"There are no samples in {self.files[0].url}{more}.")
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -83,13 +89,23 @@ class TarSource(FilesSource):
     @cached_property
     def index(self) -> _Index:
         """The places of the samples."""
-        shards = for_each(self.files, self._shard)
-        return _Index(shards, bounds_of(len(shard.key_ends) for shard in shards))
+        shards = for_each(self.files, self.shard)
+        bounds = bounds_of(len(shard["key_ends"]) for shard in shards)
+        key_bounds = bounds_of(len(shard["keys"]) for shard in shards)
+        ends = [shard["key_ends"] + start for shard, start in zip(shards, key_bounds.tolist(), strict=False)]
+        keys = np.concatenate([shard["keys"] for shard in shards])
+        offsets, sizes = (np.concatenate([self._columns(shard, name) for shard in shards]) for name in _PLACES)
+        return _Index(bounds, keys, np.concatenate([[0], *ends]), offsets, sizes)
 
-    def _shard(self, file: File) -> _Shard:
-        arrays = _recordindex.kept(file, "tar", self.cache_dir, lambda: _indexed(file))
-        fields = arrays["fields"].tolist()
-        return _Shard(arrays["keys"], arrays["key_ends"], fields, arrays["offsets"], arrays["sizes"])
+    def shard(self, file: File) -> _recordindex.Arrays:
+        """The places of the samples of one file; see `_indexed`."""
+        return _recordindex.kept(file, "tar", self.cache_dir, lambda: _indexed(file))
+
+    def _columns(self, shard: _recordindex.Arrays, name: str) -> Integers:
+        """Returns the columns of the fields of an element; -1 for those that a file lacks."""
+        found: list[str] = shard["fields"].tolist()
+        wanted = [found.index(field) if field in found else len(found) for field in self.fields]
+        return np.pad(shard[name], ((0, 0), (0, 1)), constant_values=-1)[:, wanted]
 
     @property
     def bounds(self) -> Integers:
@@ -97,7 +113,7 @@ class TarSource(FilesSource):
 
     def describe(self, index: int) -> str:
         number, sample = placed(self.index.bounds, index)
-        return f"{self.files[number].name} sample {sample} ({self.index.shards[number].key(sample)!r})"
+        return f"{self.files[number].name} sample {sample} ({self.index.key(index)!r})"
 
     def open(self) -> "OpenTarSource":
         return OpenTarSource(self)
@@ -111,10 +127,6 @@ class OpenTarSource(RecordReader):
         super().__init__(source.files, source.ahead_nbytes)
         self._source = source
         self._index = source.index
-        self._columns = [
-            np.array([shard.fields.index(field) if field in shard.fields else -1 for field in source.fields], np.int64)
-            for shard in self._index.shards
-        ]
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests. Members that are neighbours in a file are one read.
@@ -125,8 +137,7 @@ class OpenTarSource(RecordReader):
         for read in reads:
             rows = np.arange(len(read.arrays[0]))[read.rows]
             for row, index in zip(rows.tolist(), read.indices.tolist(), strict=True):
-                number, sample = placed(self._index.bounds, index)
-                read.arrays[0][row] = self._index.shards[number].key(sample)
+                read.arrays[0][row] = self._index.key(index)
         width = len(self._source.fields)
         for read, (members, data, starts), sizes in self.requests(reads) if width else ():
             rows = np.arange(len(read.arrays[0]))[read.rows]
@@ -135,25 +146,18 @@ class OpenTarSource(RecordReader):
                 read.arrays[1 + field][rows[element]] = data[start : start + size].copy()
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        width = len(self._source.fields)
+        offsets = self._index.offsets[elements]
         numbers = np.searchsorted(self._index.bounds, elements, "right") - 1
-        offsets, sizes = np.empty((2, len(elements), width), np.int64)
-        for number in np.unique(numbers).tolist():
-            mine = np.flatnonzero(numbers == number)
-            samples = (elements[mine] - self._index.bounds[number])[:, None]
-            shard, columns = self._index.shards[number], self._columns[number]
-            offsets[mine] = np.where(columns < 0, -1, shard.offsets[samples, columns])
-            sizes[mine] = shard.sizes[samples, columns]
-        if bool((offsets < 0).any()):
+        if offsets.size and offsets.min() < 0:
             row, field = np.argwhere(offsets < 0)[0].tolist()
             number, sample = placed(self._index.bounds, int(elements[row]))
-            shard = self._index.shards[number]
-            found = [name for name, at in zip(shard.fields, shard.offsets[sample].tolist(), strict=True) if at >= 0]
+            shard = self._source.shard(self._source.files[number])
+            found = shard["fields"][shard["offsets"][sample] >= 0].tolist()
             raise SourceError(
                 f"{self._source.describe(int(elements[row]))} has no {self._source.fields[field]!r}; it has {found}. "
                 "Every sample needs all fields: name those that all have with fields=[...], or write the file again."
             )
-        return np.repeat(numbers, width), offsets.ravel(), sizes.ravel()
+        return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), self._index.sizes[elements].ravel()
 
 
 def source(files: tuple[File, ...], fields: Any, cache_dir: str | os.PathLike[str] | None) -> TarSource:
@@ -217,13 +221,6 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
                     f"{file.nbytes:,}, which would be left out. Several tar files were joined to one: give them as "
                     "they were, in a list, or join them with tar --concatenate."
                 )
-
-
-def _first_fields(files: Sequence[File]) -> list[str]:
-    for file in files:
-        for _, members in itertools.groupby(_members(file), key=lambda member: member[0]):
-            return [field for _, field, _, _ in members]
-    raise SourceError(f"There are no samples in {files[0].url}{' and the others' * (len(files) > 1)}.")
 
 
 def _indexed(file: File) -> _recordindex.Arrays:
