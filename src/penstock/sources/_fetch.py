@@ -46,8 +46,8 @@ CONNECTIONS: Final = 128
 """The most requests of a source under way."""
 LEAST_CONNECTIONS: Final = 4
 FIRST_CONNECTIONS: Final = 32
-"""The most requests under way, unless a read needs more, until a reader comes back for a second read. With more the first
-batch waits for a CPU: it took 0.25 s with 128 on two cores."""
+"""The most requests under way until a reader comes back for a second read, unless a read needs more. With 128 the first
+batch waited for a CPU: it took 0.25 s on two cores."""
 AHEAD_NBYTES: Final = 128 << 20
 """The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
 PART_NBYTES: Final = 8 << 20
