@@ -50,6 +50,14 @@ def cached(node: Node, path: Any, limit: int | None, key: str | None, verb: str 
     return Cache(node, store, text) if whole is None else CompleteCache(store, text, whole, node)
 
 
+def settled(node: Node) -> Node:
+    """Returns a plan with random access in place of a stream that `cache()` has in memory, once that is complete."""
+    if isinstance(node, Cache) and isinstance(node.store, CacheMemory) and node.access == "stream":
+        whole = node.store.complete()
+        return node if whole is None else CompleteCache(node.store, node.text, whole, node.source)
+    return node
+
+
 def _image_cure(node: Node) -> str:
     if any(each.verb == "image_dataset_from_directory" for each in walk(node)):
         return (

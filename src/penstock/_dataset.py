@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._caching import cached, materialized
+from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._show import show as draw_elements
@@ -73,7 +73,7 @@ class Dataset(NoArray):
     Make one with `from_npy`, `from_arrays`, `from_source` or `range`, or with any method of another.
     """
 
-    __slots__ = ("__weakref__", "_idle_readers", "_node")
+    __slots__ = ("__weakref__", "_idle_readers", "_plan")
     _called = "A dataset"
     _no_array = (
         "it is read as it is needed. Keras takes fit(ds.to_keras()); ds.element_spec says the shapes, and "
@@ -86,8 +86,14 @@ class Dataset(NoArray):
                 f"Dataset() takes no data, and got {type_of(node)}. Make one with from_arrays((x, y)), from_npy(path), "
                 "from_source(obj) or range(n)."
             )
-        self._node = node
+        self._plan = node
         self._idle_readers: list[Reader] = []
+
+    @property
+    def _node(self) -> Node:
+        """The last step. That of a stream changes once: when `cache()` has all of it in memory."""
+        self._plan = settled(self._plan)
+        return self._plan
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function that holds a dataset takes the plan along, not the files that were opened to look into it.
@@ -832,8 +838,9 @@ class Dataset(NoArray):
         A process may be killed at any moment, the disk may be full: what is read is right, and what could not be kept
         is made again in each epoch.
 
-        Random access, order: kept. It holds epoch 0. A stream is kept once it was read from beginning to end. From the
-        next run on, the dataset then has random access and a length. Memory: on disk 1 byte an
+        Random access, order: kept. It holds epoch 0. A stream is kept once it was read from beginning to end. The
+        dataset then has random access and a length: in memory at once, with the steps that are added from then on; on
+        disk from the next run on. Memory: on disk 1 byte an
         element a process (17 where elements have no fixed size); in memory all elements, or `limit`.
 
         Args:

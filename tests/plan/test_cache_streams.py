@@ -177,3 +177,43 @@ def test_materialize_into_a_new_folder_needs_no_fingerprint(tmp_path: Path) -> N
             ps.ArgumentTypeError, match=r"cannot tell this .* materialize\(\) into a new folder needs no"
         ):
             ds.materialize(place)
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_stream_that_is_kept_in_memory_has_random_access_at_once(executor: Any) -> None:
+    reads = 0
+
+    def numbers() -> Iterator[int]:
+        nonlocal reads
+        reads += 1
+        yield from range(10)
+
+    kept = ps.from_generator(numbers, element_spec=ps.ArraySpec((), "int64")).cache(limit=1 << 20)
+    squares = kept.map(lambda x: x * x)
+    assert (kept.access, kept.length) == ("stream", None)
+    with kept.loader(executor) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert kept.access == "stream"
+        assert [int(x) for x in batches] == list(range(1, 10))
+        state = loader.get_state()
+    assert (kept.access, len(kept), int(kept[7])) == ("random", 10, 7)
+    assert sorted(int(x) for x in kept.shuffle(1)) == list(range(10))
+    with kept.shuffle(1).batch(3).loader(executor) as loader:
+        assert sum(map(len, loader)) == 10
+    with kept.loader(executor) as loader:
+        loader.set_state(state)
+        assert [int(x) for x in loader] == list(range(10))
+    assert [int(x) for x in squares] == [x * x for x in range(10)]  # a stream still, which reads the cache
+    assert reads == 1
+
+
+def test_a_stream_of_text_that_is_kept_in_memory_has_random_access() -> None:
+    def words() -> Iterator[Any]:
+        yield from ({"text": "é" * i, "row": np.arange(i)} for i in range(5))
+
+    spec = {"text": ps.ArraySpec((), np.dtype("U")), "row": ps.ArraySpec((None,), "int64")}
+    kept = ps.from_generator(words, element_spec=spec).cache(limit=1 << 20)
+    assert len(list(kept)) == 5
+    assert kept[-1]["text"] == "éééé"
+    assert kept[2]["row"].tolist() == [0, 1]

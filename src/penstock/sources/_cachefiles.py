@@ -311,8 +311,13 @@ def _announce(path: str, steps: list[Step]) -> None:
 
 def stream_length(path: str, steps: list[Step]) -> int | None:
     """Returns the length of a stream whose cache is complete; None for another."""
+    return recorded_count(Path(path, fingerprint_of(steps), "count"))
+
+
+def recorded_count(path: str | Path) -> int | None:
+    """Reads the file that has the length of a stream once it is complete."""
     try:
-        count = int.from_bytes(Path(path, fingerprint_of(steps), "count").read_bytes(), "little") - 1
+        count = int.from_bytes(Path(path).read_bytes(), "little") - 1
         return count if count >= 0 else None
     except OSError:
         return None

@@ -17,6 +17,7 @@ from penstock.sources._cachefiles import (
     MemoryFiles,
     has_rows,
     of_directory,
+    recorded_count,
     recorded_spec,
     row_nbytes,
     stream_length,
@@ -149,6 +150,16 @@ class CacheDirectory(_Store):
 @final
 class CacheMemory(_Store):
     """A cache in memory that worker processes share. It lives as long as the dataset."""
+
+    def complete(self, asked: Asked = None) -> Whole | None:
+        if self._files is not None and self._length() is None:
+            count = recorded_count(self._files.paths["count"])
+            if count is None:
+                return None
+            with self._lock:
+                self._files = self._files.grown(count)
+            return Whole(self._files.spec, count)
+        return super().complete(asked)
 
     def _make(self, spec: Spec) -> CacheFiles:
         self._kept_nbytes(spec, self._before.length)

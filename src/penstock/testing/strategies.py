@@ -243,15 +243,15 @@ def _repeat(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 
 def _shuffle(draw: st.DrawFn, p: Plan) -> Plan | None:
-    seed, reshuffle = draw(st.integers(0, 3)), draw(st.booleans())
-    window = draw(st.integers(1, 9) if p.is_stream else st.none() | st.integers(1, len(p) + 1))
+    seed, reshuffle, is_stream = draw(st.integers(0, 3)), draw(st.booleans()), p.is_stream
+    window = draw(st.integers(1, 9) if is_stream else st.none() | st.integers(1, len(p) + 1))
 
     def elements(epoch: int) -> list[Tree]:
         values, era = p.elements(epoch), epoch if reshuffle else 0
         positions, n = np.arange(len(values)), len(values)
         if window is None:
             order: Any = permute(positions, n, seed=seed, epoch=era)
-        elif p.is_stream:
+        elif is_stream:
             order = shuffled(n, seed, window, era)
         else:
             order = local_permute(positions, n, seed=seed, epoch=era, window=window)
