@@ -20,6 +20,7 @@ RUN = PLAN | {"lower", "run", "report"}
 CORE = RUN | {
     "_loader",
     "_caching",
+    "_labels",
     "_check",
     "_show",
     "_dataset",
@@ -46,8 +47,9 @@ MAY_IMPORT = {
     "image": PLAN,
     "sources": PLAN | {"image", "report"},  # the limits of control groups
     "_caching": RUN | {"_loader", "sources"},
+    "_labels": RUN | {"_loader"},
     "_check": RUN | {"_loader"},
-    "_dataset": RUN | {"_loader", "_show", "_caching", "_check", "sources", "image"},
+    "_dataset": RUN | {"_loader", "_show", "_caching", "_labels", "_check", "sources", "image"},
     "_constructors": RUN | {"_dataset", "sources", "image"},
     "_image_labels": BASE,
     "_images": RUN | {"_dataset", "_image_labels", "sources", "image"},

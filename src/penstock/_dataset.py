@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from penstock._caching import cached, materialized, settled
 from penstock._check import EXECUTORS, CheckResult, check
+from penstock._labels import Labels, labels_of
 from penstock._loader import OPTIONS, Loader, LoaderOptions
 from penstock._show import show as draw_elements
 from penstock.base import _tree
@@ -523,8 +524,8 @@ class Dataset(NoArray):
     def split(
         self,
         *parts: float,
-        groups: npt.ArrayLike | None = None,
-        stratify: npt.ArrayLike | None = None,
+        groups: Labels | None = None,
+        stratify: Labels | None = None,
         seed: int | None = None,
     ) -> tuple["Dataset", ...]:
         """Divides the elements into parts that have none in common, by position.
@@ -543,8 +544,9 @@ class Dataset(NoArray):
 
         Args:
             parts: Fractions such as `0.6, 0.2, 0.2`, or counts such as `800, 200`.
-            groups: A label an element, `(n,)`: elements with the same label stay in one part.
-            stratify: A label an element, `(n,)`: its class.
+            groups: A label an element, `(n,)`: elements with the same label stay in one part. Or the key or place of a
+                leaf that is the label, such as `"label"` or `1`: then each element is read now.
+            stratify: A label an element, `(n,)`: its class; or a leaf, as for `groups`.
             seed: Deal elements, or groups, at random; without it parts are ranges, or ranges of each class.
 
         Raises:
@@ -593,7 +595,7 @@ class Dataset(NoArray):
                 parts[0], parts[0], 1 - parts[0],
             )  # fmt: skip
         if groups is not None:
-            return self._split_groups(parts, self._labels("split(groups=...)", groups), seed)
+            return self._split_groups(parts, labels_of(node, "split(groups=...)", groups), seed)
         scattering = scatters_overlaps(node)
         if scattering is not None:
             groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
@@ -608,24 +610,11 @@ class Dataset(NoArray):
                 f"data. Split by range (no {dealt_by}), or give groups=, a label a window."
             )
         if stratify is not None:
-            labels = self._labels("split(stratify=...)", stratify)
+            labels = labels_of(node, "split(stratify=...)", stratify)
             order = None if seed is None else permute(np.arange(count), count, seed=seed, epoch=0)
             return self._chosen(parts, by_classes(labels, parts, order))
         ends = boundaries(parts, count)
         return _ranges(node if seed is None else Shuffle(node, seed, None, reshuffle=False), parts, ends)
-
-    def _labels(self, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-        labels, count = np.asarray(values), self._node.length
-        if labels.shape != (count,):
-            raise ArgumentError(f"{name} needs a label an element, shape ({count},), got {labels.shape}.")
-        missing = np.flatnonzero(labels != labels)
-        if len(missing):
-            raise ArgumentError(
-                f"{name} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all, "
-                "which equal no other label, so their groups are unknown. Give these elements a label, or "
-                "leave them out of the dataset."
-            )
-        return labels
 
     def _split_groups(
         self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None
@@ -785,7 +774,7 @@ class Dataset(NoArray):
         return Dataset(Unbatch(self._node))
 
     def windows(
-        self, length: int, *, shift: int = 1, stride: int = 1, groups: npt.ArrayLike | None = None
+        self, length: int, *, shift: int = 1, stride: int = 1, groups: Labels | None = None
     ) -> "Dataset":
         """Looks at runs of `length` elements: element `i` is elements `i * shift + k * stride`, stacked.
 
@@ -798,8 +787,9 @@ class Dataset(NoArray):
             length: Elements in a window.
             shift: How far a window starts after the one before.
             stride: How far apart the elements of a window are.
-            groups: A label an element, `(n,)`, read now. No window crosses from one label to another, so elements of
-                one label have to stand together: a label that comes back is another group.
+            groups: A label an element, `(n,)`, read now; or the key or place of a leaf, as for `split`. No window
+                crosses from one label to another, so elements of one label have to stand together: a label that comes
+                back is another group.
 
         Raises:
             ArgumentError: A number is below 1, or labels do not fit.
@@ -818,7 +808,7 @@ class Dataset(NoArray):
             count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
             return Dataset(Windows(self._node, length, shift, stride, None, count))
         self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
-        labels = self._labels("windows(groups=...)", groups)
+        labels = labels_of(self._node, "windows(groups=...)", groups)
         bounds, count = group_bounds(labels, span, shift)
         return Dataset(Windows(self._node, length, shift, stride, bounds, count))
 

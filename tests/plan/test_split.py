@@ -280,3 +280,60 @@ def test_split_of_10_to_the_12_elements_holds_none_of_them():
     train, test = ps.range(10**12).split(0.9, 0.1, seed=3)
     assert len(train) == 9 * 10**11
     assert int(train[5]) != int(test[5])
+
+
+def named(label):
+    return {"label": f"class {label}", "x": 0.0}
+
+
+named.releases_gil = True  # it runs on threads, which start at once
+LABELLED = {"x": np.zeros((12, 3)), "label": np.arange(12) % 3}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "leaf"),
+    [
+        (ps.from_arrays(LABELLED), "label"),
+        (ps.from_arrays(LABELLED).shuffle(3, reshuffle=False)[2:], "label"),
+        (ps.from_arrays((LABELLED["x"], LABELLED["label"])), 1),
+        (ps.from_arrays((LABELLED["x"], LABELLED["label"])), -1),
+        (ps.from_arrays(LABELLED["label"]).map(named), "label"),
+    ],
+    ids=["arrays", "order", "tuple", "last", "function"],
+)
+def test_labels_may_be_a_leaf(dataset, leaf):
+    labels = np.array([element[leaf] for element in dataset])
+    for options in ({"stratify": leaf, "seed": 5}, {"groups": leaf}):
+        want = dataset.split(0.5, 0.5, **{name: labels if value is leaf else value for name, value in options.items()})
+        for part, expected in zip(dataset.split(0.5, 0.5, **options), want, strict=True):
+            assert [x[leaf] for x in part] == [x[leaf] for x in expected]
+    assert len(dataset.cast(None).windows(2, groups=leaf)) == len(dataset.windows(2, groups=labels))
+
+
+def test_a_leaf_is_read_without_the_others():
+    class Blind(ps.Source):
+        element_spec = ps.ArraySpec((3,), "float32")
+
+        def __len__(self):
+            return 4
+
+        def read_into(self, indices, out):
+            raise AssertionError("read")
+
+    both = ps.zip({"x": ps.from_source(Blind()), "label": ps.from_arrays(np.array([0, 0, 1, 1]))})
+    train, _ = both.split(0.5, 0.5, stratify="label")
+    assert len(train) == 2
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda ds: ds.split(0.5, 0.5, stratify="klass"), r"split\(stratify='klass'\): elements have no such leaf. They"),
+        (lambda ds: ds.split(0.5, 0.5, groups="x"), r"split\(groups='x'\): a label is one number or text, and this leaf"),
+        (lambda ds: ds.windows(2, groups=3), r"windows\(groups=3\): elements have no such leaf"),
+        (lambda ds: ds.shuffle(1).windows(2, groups="label"), "reads the labels of epoch 0, and a shuffle before it"),
+    ],
+)
+def test_leaves_that_are_no_labels_are_refused(use, text):
+    with pytest.raises(ps.ArgumentError, match=text):
+        use(ps.from_arrays(LABELLED))

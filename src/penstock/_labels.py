@@ -1,0 +1,90 @@
+"""The labels of `split` and `windows`: an array, or a leaf of the elements, which is read now."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._loader import Loader, LoaderOptions
+from penstock.base import _tree
+from penstock.base._arguments import as_int
+from penstock.base._errors import ArgumentError
+from penstock.base._tree import Tree
+from penstock.lower._rewrite import over
+from penstock.plan._batch import Batch
+from penstock.plan._combine import Zip
+from penstock.plan._index import Select, Shuffle, Slice
+from penstock.plan._map import Map
+from penstock.plan._node import Node
+
+Labels = npt.ArrayLike | str | int
+_BATCH_SIZE = 1024
+
+
+def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
+    """Returns a label for each element of a plan.
+
+    Args:
+        node: The plan, of known length.
+        call: What the user wrote: `split(groups=...)`.
+        values: The labels; or the key or place of a leaf.
+
+    Raises:
+        ArgumentError: There is no such leaf, or it is no label; or there is not one label for each element.
+    """
+    is_leaf = isinstance(values, str) or as_int(values) is not None
+    labels = _read(node, call, values) if is_leaf else np.asarray(values)
+    if labels.shape != (node.length,):
+        raise ArgumentError(f"{call} needs a label an element, shape ({node.length},), got {labels.shape}.")
+    missing = np.flatnonzero(labels != labels)
+    if len(missing):
+        raise ArgumentError(
+            f"{call} has the label {labels[missing[0]]} for element {missing[0]}, and {len(missing)} such in all, "
+            "which equal no other label, so their groups are unknown. Give these elements a label, or "
+            "leave them out of the dataset."
+        )
+    return labels
+
+
+def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
+    call = call.replace("...", repr(key))
+    if node.randomness.reorders:
+        raise ArgumentError(
+            f"{call} reads the labels of epoch 0, and a shuffle before it changes the order in each epoch. Put it "
+            "before the shuffle, or use shuffle(reshuffle=False)."
+        )
+    try:
+        part = _Part(key)(node.spec.tree)
+    except (LookupError, TypeError):
+        raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.") from None
+    if getattr(part, "shape", None) != ():
+        raise ArgumentError(f"{call}: a label is one number or text, and this leaf is {part}.")
+    if node.length == 0:
+        return np.empty(0, part.dtype)
+    with Loader(Batch(_leaf(node, key), _BATCH_SIZE, False), LoaderOptions()) as loader:
+        return np.concatenate([np.array(batch) for batch in loader])
+
+
+@final
+@dataclass(frozen=True)
+class _Part:
+    """Takes a leaf out of an element."""
+
+    key: Any
+    releases_gil = True
+
+    def __call__(self, element: Tree) -> Tree:
+        if isinstance(self.key, str) and hasattr(element, "_fields"):
+            return dict(zip(element._fields, element, strict=True))[self.key]
+        return element[self.key]
+
+
+def _leaf(node: Node, key: Any) -> Node:
+    """The steps that give a leaf alone, without the other leaves where they come from elsewhere."""
+    if isinstance(node, Zip):
+        number = _Part(key)(node.structure.unflatten(range(len(node.sources))))
+        return node.sources[number]
+    if isinstance(node, (Select, Shuffle, Slice)):
+        return over(node, (_leaf(node.source, key),))
+    return Map(node, _Part(key), None, None, "")
