@@ -2,6 +2,8 @@
 
 import inspect
 import pickle
+import pydoc
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -208,3 +210,24 @@ def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsy
 def _raises():
     raise FileNotFoundError(2, "nothing of the sort", "x.npy")
     yield
+
+
+PUBLIC = [
+    (name, value)
+    for name in ps.__all__
+    if not (isinstance(value := getattr(ps, name), type) and issubclass(value, Exception))
+    and not inspect.ismodule(value)
+]
+METHODS = [
+    (f"{each.__name__}.{name}", value)
+    for each in (ps.Dataset, ps.Loader, ps.Report)
+    for name, value in vars(each).items()
+    if name[0] != "_" and inspect.isfunction(value)
+]
+
+
+@pytest.mark.parametrize(("name", "value"), PUBLIC + METHODS, ids=lambda each: each if isinstance(each, str) else "")
+def test_help_begins_with_a_signature_that_a_user_can_read(name: str, value: Any) -> None:
+    text = str(inspect.signature(value))
+    assert not re.search(r"<|\b_\w|numpy\._|penstock\.\w+\.", text), text
+    assert text in pydoc.plain(pydoc.render_doc(value))

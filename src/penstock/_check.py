@@ -61,9 +61,9 @@ class CheckResult:
     """The executor of the pass over all of them."""
     compared: tuple[str, ...] = ()
     """Executors that ran the first elements, too, for comparison."""
-    bad: tuple[Failure, ...] = ()
+    bad: "tuple[Failure, ...]" = ()
     """Elements that fail, each with `step`, `sources`, `exception`, `message` and `traceback`."""
-    misfits: tuple[Failure, ...] = ()
+    misfits: "tuple[Failure, ...]" = ()
     """Elements that do not match `element_spec`, with the same fields."""
     ended: str = ""
     """The reason why the pass ended early, such as an exception of a generator."""

@@ -81,7 +81,7 @@ class Dataset(NoArray):
         "np.stack(list(ds)) loads all of it."
     )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: "Node") -> None:
         if not isinstance(node, Node):
             raise ArgumentTypeError(
                 f"Dataset() takes no data, and got {type_of(node)}. Make one with from_arrays((x, y)), from_npy(path), "
@@ -296,7 +296,7 @@ class Dataset(NoArray):
         return self._mapped("map", fn, element_spec, seed=None)
 
     def random_map(
-        self, fn: Callable[[Any, np.random.Generator], Any], *, seed: int = 0, element_spec: Tree = None
+        self, fn: "Callable[[Any, np.random.Generator], Any]", *, seed: int = 0, element_spec: Tree = None
     ) -> "Dataset":
         """Applies a function that draws random numbers: `fn(element, rng)`.
 
@@ -524,8 +524,8 @@ class Dataset(NoArray):
     def split(
         self,
         *parts: float,
-        groups: Labels | None = None,
-        stratify: Labels | None = None,
+        groups: "Labels | None" = None,
+        stratify: "Labels | None" = None,
         seed: int | None = None,
     ) -> tuple["Dataset", ...]:
         """Divides the elements into parts that have none in common, by position.
@@ -773,9 +773,7 @@ class Dataset(NoArray):
         """
         return Dataset(Unbatch(self._node))
 
-    def windows(
-        self, length: int, *, shift: int = 1, stride: int = 1, groups: Labels | None = None
-    ) -> "Dataset":
+    def windows(self, length: int, *, shift: int = 1, stride: int = 1, groups: "Labels | None" = None) -> "Dataset":
         """Looks at runs of `length` elements: element `i` is elements `i * shift + k * stride`, stacked.
 
         An element of shape `(height, width)` becomes `(length, height, width)`. Nothing is copied to make
@@ -895,7 +893,7 @@ class Dataset(NoArray):
         memory_limit: int | None = None,
         timeout_s: float = 300.0,
         on_error: Literal["raise", "skip", "replace"] = "raise",
-        shard: Shard = None,
+        shard: "Shard" = None,
         max_errors: int | float | None = None,
         quarantine: str | os.PathLike[str] = "penstock-quarantine.jsonl",
         ray_options: Mapping[str, Any] | None = None,

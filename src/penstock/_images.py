@@ -35,7 +35,7 @@ def image_dataset_from_directory(
 @overload
 def image_dataset_from_directory(
     directory: Path,
-    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
+    labels: "Literal['inferred'] | Sequence[float] | npt.ArrayLike | None" = "inferred",
     label_mode: LabelMode | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: "ColorMode" = "rgb",
@@ -61,7 +61,7 @@ def image_dataset_from_directory(
 def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
 def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all of `*args`
     directory: Path,
-    labels: Literal["inferred"] | Sequence[float] | npt.ArrayLike | None = "inferred",
+    labels: "Literal['inferred'] | Sequence[float] | npt.ArrayLike | None" = "inferred",
     label_mode: LabelMode | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: "ColorMode" = "rgb",
@@ -223,7 +223,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
 
 def from_image_files(
     paths: Path | Iterable[Path],
-    labels: npt.ArrayLike | None = None,
+    labels: "npt.ArrayLike | None" = None,
     *,
     class_names: Iterable[str] | None = None,
     image_size: int | tuple[int, int] | None = None,

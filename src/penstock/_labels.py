@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._loader import Loader, LoaderOptions
-from penstock.base import _tree
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
 from penstock.base._tree import Tree

@@ -86,11 +86,11 @@ class Loader(NoArray):
 
     def __init__(
         self,
-        node: Node,
-        options: LoaderOptions,
+        node: "Node",
+        options: "LoaderOptions",
         *,
         same_epoch: bool = False,
-        quarantine: Quarantine | None = None,
+        quarantine: "Quarantine | None" = None,
         multiple: int = 1,
     ) -> None:
         _require_elements(node)

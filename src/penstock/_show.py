@@ -24,7 +24,7 @@ def show(
     *,
     count: int = 16,
     class_names: Iterable[str] | None = None,
-) -> Picture:
+) -> "Picture":
     """Draws a labelled grid of the first elements of a dataset, or of a batch.
 
     In a notebook the result of the last line is shown. Elsewhere give a path, for a script has no window.

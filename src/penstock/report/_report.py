@@ -99,9 +99,9 @@ class Report:
     """The CPUs that it could have: those that it used, and idle ones. None where not measured."""
     cpu_s: float = 0.0
     """CPU time of this process in `elapsed_s`, all threads."""
-    lanes: tuple[Lane, ...] = ()
+    lanes: "tuple[Lane, ...]" = ()
     """The measurements of workers, step by step."""
-    plan: PlanStep | None = None
+    plan: "PlanStep | None" = None
     """The last step, with all that it reads."""
 
     longest_use_s: float = 0.0
@@ -150,7 +150,7 @@ class Report:
     def _batch_s(self) -> float:
         return self.elapsed_s / max(1, self._timed)
 
-    def what_if(self, *, workers: int) -> WhatIf:
+    def what_if(self, *, workers: int) -> "WhatIf":
         """Computes the speed with another number of workers, from the measurements of these.
 
         A batch takes as long as the slowest part of the pipeline: the consumer, the workers together, or the CPUs. The
