@@ -35,7 +35,7 @@ ARGS ?=
 
 # Every test belongs to exactly one of the seven sets; a set without tests is an error.
 FAST := not framework and not limits and not faults and not slow
-FRAMEWORK := framework and not keras and not limits and not trainers
+FRAMEWORK := framework and not keras and not limits and not trainers and not cluster
 KERAS := keras and not limits
 FAULTS := (faults or slow) and not framework and not limits and not cluster
 CLUSTER := cluster
@@ -160,9 +160,9 @@ $(STAMP)-frameworks: $(STAMP)-core pyproject.toml
 	$(PIP_INSTALL) -e '.[demo,hdf5,image,jax,keras,parquet,remote,tfrecord,zarr]' --group test --group frameworks
 	touch $@
 
-$(STAMP)-cluster: $(STAMP)-core pyproject.toml
+$(STAMP)-cluster: $(STAMP)-frameworks pyproject.toml
 	$(INSTALLING)
-	$(PIP_INSTALL) -e '.[ray]' --group test
+	$(PIP_INSTALL) -e '.[ray]' --group cluster
 	touch $@
 
 $(STAMP)-trainers: $(STAMP)-frameworks pyproject.toml

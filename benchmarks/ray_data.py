@@ -1,14 +1,15 @@
 """Is a loader on Ray as fast as Ray Data on the same CPUs, and as even?
 
-Question: two nodes of one CPU each do the work, and the consumer is on a third node without CPUs. `gil` is a function
-of pure Python that holds the GIL for about 1 ms an element, in batches of 32. `large` is batches of 64 pictures of
-150 kB, 9.6 MB, with next to no work. Of each the speed, the time to the first batch, and the evenness of gaps.
+Question: two CPUs do the work, either those of the consumer's own node (`here`, as after `ray.init()` on one machine),
+or those of two more nodes (`far`), whose rows go through object stores and a socket. `gil` is a function of pure Python
+that holds the GIL for about 1 ms an element, in batches of 32. `large` is batches of 64 pictures of 150 kB, 9.6 MB,
+with next to no work. Of each the speed, the time to the first batch, and the evenness of gaps.
 
-Method: `python benchmarks/ray_data.py`. Each contender has a fresh process and a fresh cluster of three nodes on this
-machine (`ray.cluster_utils.Cluster`), in turn. The consumer sums every byte. The rate is that of 3 s of batches after a
-second that warms up. `ray_data` is `map_batches` and `iter_torch_batches`, in the order of the data
-(`preserve_order`), as its documentation advises. `processes` is this library's executor with two workers, without Ray:
-what Ray costs. After each, the indices in the batches are checked. `split` has two consumers:
+Method: `python benchmarks/ray_data.py`. Each contender has a fresh process and a fresh cluster on this machine
+(`ray.cluster_utils.Cluster`), in turn. The consumer sums every byte, and checks a byte of each row. The rate is that of
+3 s of batches after a second that warms up. `ray_data` is `map_batches` and `iter_torch_batches`, in the order of the
+data (`preserve_order`), as its documentation advises. `processes` is this library's executor with two workers, without
+Ray: what Ray costs. After each, the indices in the batches are checked. `split` has two consumers:
 `streaming_split(2, equal=True)` beside two loaders with `shard=(0, 2)` and `(1, 2)`; it counts rows that no consumer
 got.
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from _harness import Array, Numbers, Options, Target, ratio, run, time_steady
+from _harness import Array, Numbers, Options, Round, Target, ratio, run, time_steady, value
 from _jobs import hold_gil, plain_picture
 
 import penstock as ps
@@ -37,24 +38,25 @@ BLOCK_ROWS = 64
 SPLIT_ROWS, SPLIT_SIZE = 4000, 32
 
 
-def cluster() -> Any:
-    """Starts three nodes on this machine, and connects to the one without CPUs."""
+def cluster(place: str = "far") -> Any:
+    """Starts one node with two CPUs (`here`), or two more with one each (`far`), and connects to the first."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 
     store = {"object_store_memory": 500 << 20}
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
-    for _ in range(2):
+    head = {"num_cpus": 2 if place == "here" else 0, "include_dashboard": False, **store}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2 if place == "far" else 0):
         found.add_node(num_cpus=1, **store)
     ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
     return found
 
 
-def _penstock(job: str, executor: Any) -> Iterator[Sequence[Array]]:
+def _penstock(job: str, executor: Any, workers: int) -> Iterator[Sequence[Array]]:
     function, size, count = JOBS[job]
     dataset = ps.range(count).repeat().map(lambda index: (index, function(index))).batch(size)
-    with dataset.loader(executor, workers=2 if executor == "processes" else 1) as loader:
+    with dataset.loader(executor, workers=workers) as loader:
         yield from loader
 
 
@@ -74,14 +76,17 @@ def _ray_data(job: str) -> Iterator[Sequence[Array]]:
         yield batch["index"].numpy(), batch["value"].numpy()
 
 
-def _case(job: str, contender: str) -> Callable[[Options], Numbers]:
+def _case(job: str, contender: str, place: str = "") -> Callable[[Options], Numbers]:
     def measure(options: Options) -> Numbers:
-        found = None if contender == "processes" else cluster()
+        found = None if contender == "processes" else cluster(place)
         seen: list[Array] = []
 
         def noted() -> Iterator[Sequence[Array]]:
-            for batch in _ray_data(job) if contender == "ray_data" else _penstock(job, contender):
+            workers = 1 if place == "far" else 2
+            for batch in _ray_data(job) if contender == "ray_data" else _penstock(job, contender, workers):
                 seen.append(batch[0].copy())
+                if job == "large" and not np.array_equal(batch[1][:, -1, -1, -1], batch[0] & 0xFF):
+                    raise RuntimeError(f"{contender} delivered other pictures.")
                 yield batch
 
         try:
@@ -144,24 +149,33 @@ def _end(found: Any) -> None:
         found.shutdown()
 
 
-_CASES = {f"{job} {each}": _case(job, each) for job in JOBS for each in ("ray", "ray_data", "processes")}
+_CASES = {
+    f"{job} {place} {each}": _case(job, each, place)
+    for job in JOBS
+    for place in ("here", "far")
+    for each in ("ray", "ray_data")
+}
+_CASES |= {f"{job} processes": _case(job, "processes") for job in JOBS}
 _CASES |= {"split ray": _split("ray"), "split ray_data": _split("ray_data")}
 
 
 def _targets(options: Options) -> list[Target]:
-    def evenness(numbers: Any) -> float:
-        return float(numbers["gil ray"]["p99/median"])
+    def first(place: str) -> Callable[[Round], float]:
+        ours, theirs = f"gil {place} ray", f"gil {place} ray_data"
+        return lambda numbers: numbers[theirs]["first batch ms"] / numbers[ours]["first batch ms"]
 
-    def first(numbers: Any) -> float:
-        return float(numbers["gil ray_data"]["first batch ms"] / numbers["gil ray"]["first batch ms"])
-
-    return [
-        Target("gil: ray / Ray Data", ratio("gil ray", ["gil ray_data"]), at_least=1.0),
-        Target("gil: ray / processes", ratio("gil ray", ["gil processes"]), at_least=0.9),
-        Target("large: ray / Ray Data", ratio("large ray", ["large ray_data"]), at_least=3.0),
-        Target("gil: Ray Data's time to a first batch / ray's", first, at_least=3.0),
-        Target("gil: p99 of the gaps / median", evenness, at_most=2.0),
-    ]
+    found = []
+    for place in ("here", "far"):
+        for job, least in (("gil", 1.0), ("large", 3.0)):
+            ours, theirs = f"{job} {place} ray", f"{job} {place} ray_data"
+            found.append(Target(f"{job} {place}: ray / Ray Data", ratio(ours, [theirs]), at_least=least))
+            least = 0.9 if job == "gil" else 0
+            found.append(Target(f"{job} {place}: ray / processes", ratio(ours, [f"{job} processes"]), at_least=least))
+        found += [
+            Target(f"gil {place}: Ray Data's time to a first batch / ray's", first(place), at_least=3.0),
+            Target(f"gil {place}: p99 of the gaps / median", value(f"gil {place} ray", "p99/median"), at_most=2.0),
+        ]
+    return found
 
 
 if __name__ == "__main__":

@@ -186,6 +186,12 @@ def test_a_state_of_another_plan_says_what_differs(name: str) -> None:
         dataset().loader("inline").set_state(state)
 
 
+def test_another_batch_size_needs_random_access_and_the_error_says_so() -> None:
+    before, after = (ps.range(40).filter(lambda x: x % 2 == 0).batch(size).loader("inline") for size in (4, 5))
+    with pytest.raises(ps.StateError, match=r"of batch changed .* Only random access, with batch\(\) last but for map"):
+        after.set_state(before.get_state())
+
+
 def test_a_refused_state_changes_nothing(executor: Any) -> None:
     with dataset().loader(executor) as loader:
         iterator = iter(loader)

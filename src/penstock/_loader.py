@@ -45,7 +45,7 @@ from penstock.run._lanes import steps_of
 from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions, RunOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
-from penstock.run._state import BATCH_LIMIT, Place, place_of_state, state_of
+from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, place_of_state, state_of
 from penstock.run._subpipeline import SubPipeline
 
 _log = logging.getLogger("penstock")
@@ -270,10 +270,7 @@ class Loader(NoArray):
         """
         place = place_of_state(state, self._written, self._identity)
         if place.cut and (batching_of(self._written) is None or self._node.access == "stream"):
-            raise StateError(
-                "The state continues an epoch with another batch size, which needs random access, and batch() last "
-                "but for map(). on_error='skip' makes a dataset a stream; 'replace' does not."
-            )
+            raise StateError(f"The state continues an epoch with another batch size. {RESIZE_NEEDS}")
         self._require_same_batches(place.position, has_cursor="cursor" in state)
         count = self._count_from(place.cut)
         if count is None and place.position >= BATCH_LIMIT:
@@ -550,7 +547,9 @@ class Loader(NoArray):
                 self._files.look(epoch)
             self._resumes = False
             if self._pieces:
-                return batch
+                self._pieces.pop()  # only now: before, Ctrl-C would lose this part
+                if self._pieces:
+                    return batch
             iterator.is_over = position + 1 == self._program.batch_count
             if delivery.consumed >= 0:
                 self._note_consumed((epoch, position + 1), delivery.consumed)
@@ -575,7 +574,7 @@ class Loader(NoArray):
             structure = self._program.spec.structure
             pieces = self._share.pieces(structure.flatten_up_to(batch))
             self._pieces = [structure.unflatten(piece) for piece in pieces]
-        return self._pieces.pop()
+        return self._pieces[-1]
 
     def _tell_cure(self, error: Exception) -> None:
         """Adds the remedy to the error of an element. A generator that failed has ended; nothing helps there."""

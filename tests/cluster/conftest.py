@@ -6,19 +6,26 @@ from typing import Any
 
 import pytest
 
+import penstock as ps
+from tests.cluster.watch import MARK
+
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 """The head has no CPU, so that the nodes do all work."""
+HERE: Any = {"num_cpus": 0, "resources": {"here": 0.1}}
+"""Options with which the head does all work. It is the node of the tests."""
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """A head without CPUs and two nodes of one CPU and 100 MiB of object store."""
+    os.environ[MARK] = "1"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray = pytest.importorskip("ray", reason="needs penstock[ray]")
     from ray.cluster_utils import Cluster
 
     head: dict[str, Any] = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
+    head["resources"] = {"here": 1}
     head["_system_config"] = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -29,3 +36,10 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def agents_stay(cluster: object) -> Iterator[None]:
+    with ps.range(8).loader(executor="ray", workers=1) as loader:
+        next(iter(loader))
+        yield

@@ -1,7 +1,6 @@
 """The executor `ray` on a cluster of this machine: the contract, random plans, and the order of a seed."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,6 @@ class TestRay(ExecutorTests):
     executor = "ray"
     worker_counts = (2,)
     starts_processes = True
-
-
-@pytest.fixture(scope="module")
-def agents_stay(cluster: object) -> Iterator[None]:
-    with ps.range(8).loader(executor="ray", workers=1) as loader:
-        next(iter(loader))
-        yield
 
 
 @pytest.mark.usefixtures("agents_stay")

@@ -35,6 +35,7 @@ CASES = [
     _case("generator.py", "27 batches of long takes came in each of 2 epochs; resumed in the middle, the same."),
     _case("image_folder.py", "240 images to train came, 60 are kept apart; a bad file is named."),
     _case("tfrecord.py", "800 records of 4 files came, in an order over all of them."),
+    _case("ray_cluster.py", "All 50 batches from Ray are those of one process", pytest.mark.cluster),
     # On one backend: tests/adapters run on each.
     _case("next_frame.py", "Mean square error on the test", pytest.mark.framework),
     _case("several_inputs.py", "Mean square error on the test", pytest.mark.framework),
@@ -67,7 +68,9 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "said"), CASES)
 def test_example_runs_and_says_what_it_showed(name, said, fresh_python, tmp_path):
-    done = fresh_python(RUN, str(FOLDER / name), timeout_s=120, env={"TMPDIR": str(tmp_path)})
+    # Ray's sockets have long names.
+    env = {"TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}
+    done = fresh_python(RUN, str(FOLDER / name), timeout_s=120, env=env)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     # Compiled kernels are torch's to keep there, and byte code of traced functions TensorFlow's.

@@ -127,7 +127,9 @@ def test_a_stream_is_refused() -> None:
     with pytest.raises(ps.StateError, match="the arguments of batch changed"):
         stream(16).loader("inline").set_state(state_after(stream(10), 3))
     state = state_after(plan(16), 0) | {"cut": 30}
-    with pytest.raises(ps.StateError, match=r"which needs random access.*on_error='skip' makes a dataset a stream"):
+    with pytest.raises(
+        ps.StateError, match=r"Only random access.*on_error='skip', filter\(\) and generators make a stream"
+    ):
         plan(16).loader("inline", on_error="skip", quarantine="x.jsonl").set_state(state)
 
 

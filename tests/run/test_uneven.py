@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.report._counters import Counters
 from penstock.testing import assert_same
 
 pytestmark = pytest.mark.usefixtures("slow_tests_share_workers")
@@ -194,3 +195,23 @@ def test_the_report_counts_the_elements_of_a_part() -> None:
         list(loader)
         report = loader.report()
     assert (report.batches, report.elements_per_batch) == (8, 4)
+
+
+def test_ctrl_c_between_the_parts_of_a_batch_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ps.range(12).batch(6).loader("inline", micro_batches=3) as loader:
+        iterator = iter(loader)
+        found = []
+        for number in range(12):
+            with monkeypatch.context() as patch:
+                if number % 2 == 0:  # each part is interrupted once on its way out
+                    patch.setattr(Counters, "delivered", _interrupted)
+                    with pytest.raises(KeyboardInterrupt):
+                        next(iterator)
+                    continue
+                found += next(iterator).tolist()
+        assert found == list(range(12))
+        assert loader.get_state()["epoch"] == 1
+
+
+def _interrupted(*_: object) -> float:
+    raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
@@ -73,6 +74,11 @@ class ExecutorSpec:
     def is_remote(self) -> bool:
         """Whether its workers are on other machines, and finished batches come from there."""
         return EXECUTORS[self.executor].connect is not None
+
+    @cached_property
+    def process_count(self) -> int:
+        """Its worker processes on this machine, at most."""
+        return EXECUTORS[self.executor].process_count(self)
 
     @property
     def shared_nbytes(self) -> int:

@@ -15,6 +15,10 @@ from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import difference, identity
 
 STATE_VERSION: Final = 1
+RESIZE_NEEDS: Final = (
+    "Only random access, with batch() last but for map(), lets a run continue an epoch with another batch size. "
+    "on_error='skip', filter() and generators make a stream."
+)
 BATCH_LIMIT: Final = 1 << 40
 """More than the batches of any epoch of unknown length."""
 
@@ -71,9 +75,10 @@ def place_of_state(state: Any, plan: Node, line: str) -> Place:
     size, cut = _counts(state | {"batch": state.get("batch", 1), "cut": state.get("cut", 0)}, "batch", "cut")
     resizes = state["plan"] != line and _differs_in_size(plan, size, state["plan"])
     if state["plan"] != line and not resizes:
+        changed = difference(str(state["plan"]), line)
+        needs = f" {RESIZE_NEEDS}" if "arguments of batch changed" in changed and batching_of(plan) is None else ""
         raise StateError(
-            f"The state is of another dataset: {difference(str(state['plan']), line)}. "
-            "Build the dataset as it was when the state was saved."
+            f"The state is of another dataset: {changed}. Build the dataset as it was when the state was saved.{needs}"
         )
     epoch, position = _counts(state, "epoch", "position")
     cursor = state.get("cursor", [0])

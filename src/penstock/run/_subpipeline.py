@@ -102,7 +102,7 @@ class SubPipeline:
         )
         self.program = program
         self.executor.pack(program)
-        process_count = self.executor.worker_count if self.executor.executor == "processes" else 0
+        process_count = self.executor.process_count
         feed_nbytes = source_nbytes = 0
         if parts is not None and self._feed is not None:
             inner = [(id(each.part.node), each.pipeline.budget) for each in self._stages.values()]
@@ -114,7 +114,7 @@ class SubPipeline:
             analysis,
             program.spec,
             slot_count=options.prefetch + 2,
-            worker_count=self.executor.worker_count,
+            worker_count=max(self.executor.worker_count, process_count),
             shared_nbytes=self.executor.shared_nbytes,
             spans_nbytes=feed_nbytes,
             is_sent=self.executor.is_remote,
@@ -160,8 +160,8 @@ class SubPipeline:
     @property
     def process_count(self) -> int:
         """Worker processes. Those of the pool count once, however many parts of a plan use them."""
-        found = [each for each in self.executors if each.executor == "processes"]
-        pooled = max((each.worker_count for each in found if not each.is_alone), default=0)
+        found = list(self.executors)
+        pooled = max((each.process_count for each in found if not each.is_alone), default=0)
         return pooled + sum(each.is_alone for each in found)
 
     @property

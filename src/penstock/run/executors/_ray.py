@@ -18,12 +18,11 @@ from penstock.lower._program import Program
 from penstock.memory._ring import Ring
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._ray_agent import Opening
-from penstock.run.executors._ray_fleet import SILENCE_S, registry
+from penstock.run.executors._ray_fleet import SILENCE_S, registry, workers_on, works_here
 from penstock.run.executors._ray_shares import Task, numbers
 from penstock.run.executors._registry import ExecutorRequest
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import pool_deadline_s
-from penstock.run.pool._tasks import Notes
 
 OWN_OPTIONS: Final = ("concurrency_groups", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name")
 STORE_PART: Final = 2
@@ -42,6 +41,7 @@ class RayExecutor(Executor):
     name = "ray"
     isolates = True
     is_elsewhere = True
+    maps_ring = True
     queue_target = 1 << 30  # as many batches as there are slots
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:
@@ -66,7 +66,7 @@ class RayExecutor(Executor):
         opening = Opening(next(numbers), program.spec.leaves, program.step_count, self._timeout_s)
         payload = ray.put((self._payload.data, self._payload.arrays))
         self._payload = None
-        task = self._task = Task(opening, payload, self._client, program, ring, Notes(self._events))
+        task = self._task = Task(opening, payload, self._client, program, ring, self._events)
         self._fleet.post(functools.partial(self._fleet.open, task))
 
     def wake(self) -> None:
@@ -79,8 +79,14 @@ class RayExecutor(Executor):
         return pool_deadline_s(timeout_s) + SILENCE_S
 
     def progress(self) -> object:
-        """Grows while agents get on."""
-        return self._fleet.progress
+        """Changes while workers get on."""
+        local = self._task and self._task.local
+        return self._fleet.progress, local and local.pool_client.pool.progress
+
+    def tasks(self) -> list[str]:
+        """The workers on this machine."""
+        local = self._task and self._task.local
+        return list(map(str, local.pool_client.pool.pids())) if local else []
 
     def stuck(self) -> list[str]:
         """Tells what is known of the nodes."""
@@ -94,7 +100,16 @@ class RayExecutor(Executor):
 
     def join(self, timeout_s: float) -> bool:
         """Waits until the fleet gave up its units; with the last executor, until Ray was told to end the agents."""
-        return self._is_gone.wait(0 if self._fleet.is_current_thread else timeout_s)
+        is_gone = self._is_gone.wait(0 if self._fleet.is_current_thread else timeout_s)
+        local = self._task and self._task.local
+        return is_gone and (not local or local.pool_client.join(timeout_s))
+
+
+def local_worker_count(request: ExecutorRequest) -> int:
+    """Returns how many workers this machine has, if Ray gives them all CPUs of this node."""
+    options, here = request.ray_options, ray.get_runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node["NodeID"] == here and node["Alive"] and works_here(options)]
+    return sum(workers_on(node, request.worker_count, node["Resources"].get("CPU", 0), options)[0] for node in nodes)
 
 
 def connect() -> None:

@@ -97,7 +97,7 @@ class Agent:
 
     Args:
         trainer: The versions at the trainer.
-        worker_count: Worker processes.
+        worker_count: Worker processes; 0 where those of the trainer do the work, and this keeps CPUs for them.
     """
 
     def __init__(self, trainer: dict[str, str], worker_count: int) -> None:
@@ -115,7 +115,7 @@ class Agent:
 
     def start(self) -> list[str]:
         """Starts the workers, unless versions differ. Returns the differences."""
-        if not self._differences:
+        if not self._differences and self._worker_count:
             self._base = join(self._worker_count, [])
         return self._differences
 

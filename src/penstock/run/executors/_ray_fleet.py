@@ -1,6 +1,7 @@
 """The agents of this process on Ray, and the thread that looks after them.
 
-A `Fleet` is the agents with the same options. Loaders share it, as they share a pool.
+A `Fleet` is the agents with the same options. Loaders share it, as they share a pool. The trainer's own node has
+workers of the trainer; see `_ray_local.py`.
 
 Work travels as shares: neighbouring units of one batch, some 50 ms of an agent's work. Shares are taken from the head
 of the queue, so all nodes fill the next batch. A unit exists only for a free slot. So what lies in object stores is at
@@ -15,6 +16,7 @@ Guarantees.
   names its rows. After the first loss it travels alone, so those rows are the cause. Results that come too late are
   dropped before they reach a slot.
 - No view of an object store outlives the copy into the slot.
+- Workers on this machine keep their units, whatever happens to agents. So none writes to a slot that another batch has.
 
 Each wait, and what ends it. There is one, of the thread for its inbox: a post, or a tick. A tick looks for nodes that
 came or left, and asks agents with shares to answer. One that stays silent for `SILENCE_S`, or the loader's `timeout_s`,
@@ -45,7 +47,10 @@ from penstock.lower._batches import NO_BATCHES
 from penstock.lower._program import Unit, UnitResult
 from penstock.run.executors._executor import start_thread
 from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
+from penstock.run.executors._ray_local import LocalWorkers
 from penstock.run.executors._ray_shares import AgentHandle, Job, Share, Task, numbers
+from penstock.run.pool._payload import PlanPayload
+from penstock.run.pool._pool import join
 from penstock.run.pool._remote_error import load_error
 
 SHARE_S: Final = 0.05
@@ -83,6 +88,7 @@ class Fleet:
         """Grows while agents get on."""
         self._worker_count = worker_count
         self._options = options
+        self._node_id = ray.get_runtime_context().get_node_id()
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._tasks: dict[int, Task] = {}
         self._excluded: dict[str, str] = {}
@@ -169,6 +175,8 @@ class Fleet:
         if task is not None:
             self._tasks.pop(task.opening.number, None)
             task.waiting.clear()
+            if task.local is not None:
+                task.local.pool_client.leave()
             task.payload = None  # results that Ray never reports would keep it
             for agent in self.agents.values():
                 if task.opening.number in agent.opened and ray.is_initialized():
@@ -187,6 +195,8 @@ class Fleet:
             while task.waiting:
                 is_suspect = task.waiting[0].death_count > 0
                 able = [agent for agent in ready if agent.has_room and not (is_suspect and agent.shares)]
+                if is_suspect and len(ready) > 1:  # this process is not to be lost
+                    able = [agent for agent in able if not agent.is_here]
                 if not able:
                     break
                 place_count = sum(SHARE_COUNT - len(agent.shares) for agent in able)
@@ -217,15 +227,24 @@ class Fleet:
         program, number = task.program(), task.opening.number
         if program is None:  # the loader was dropped, and `leave` follows
             return
+        place = program.slot_rows(jobs[0].unit._replace(stop=jobs[-1].unit.stop))
+        # Announcements would make a node read what others need.
+        units = [job.unit._replace(announce=NO_BATCHES) for job in jobs]
+        share_number = next(numbers)
+        share = agent.shares[share_number] = Share(task, jobs, place)
+        if agent.is_here:
+            if task.local is None and (ring := task.ring()) is not None:
+                right, timeout_s = join(agent.worker_count, task.lines), task.opening.timeout_s
+                payload = PlanPayload(*ray.get(task.payload))
+                task.local = LocalWorkers(right, payload, ring, timeout_s, task.client, self.post)
+            if task.local is not None:
+                take = functools.partial(self._take_unit, agent, share_number, share)
+                task.local.submit(units, [functools.partial(take, job) for job in jobs])
+            return
         if number not in agent.opened:
             agent.opened.add(number)
             self._expect(agent, agent.call("open", task.opening, task.payload), lambda _: None)
-        place = program.slot_rows(jobs[0].unit._replace(stop=jobs[-1].unit.stop))
-        # Announcements would make a node read what others need.
-        units = [tuple(job.unit._replace(announce=NO_BATCHES)) for job in jobs]
-        share_number = next(numbers)
-        share = agent.shares[share_number] = Share(task, jobs, place)
-        reference = agent.actor.work.remote(number, place, units)
+        reference = agent.actor.work.remote(number, place, list(map(tuple, units)))
         self._expect(agent, reference, functools.partial(self._take, agent, share_number, share))
 
     def _expect(self, agent: AgentHandle, reference: Any, take: Callable[[Any], object]) -> None:
@@ -243,6 +262,16 @@ class Fleet:
         # Ray fetches the result before it reports it.
         reference.future().add_done_callback(lambda future: self.post(functools.partial(arrived, future)))
 
+    def _take_unit(self, agent: AgentHandle, number: int, share: Share, job: Job, result: UnitResult) -> None:
+        """Hands on the result of a unit that workers of this machine have run."""
+        self.progress += 1
+        share.remaining -= 1
+        if not share.remaining:
+            agent.shares.pop(number, None)
+        if (ring := share.task.ring()) is not None:
+            agent.row_s[share.task.opening.number] = ring.header[-1] / 1e9
+        self._settle(share.task, job, result)
+
     def _take(self, agent: AgentHandle, number: int, share: Share, answer: Answer | None) -> None:
         """Hands the results of a share to the client, which copies rows into the slot."""
         del agent.shares[number]
@@ -255,7 +284,8 @@ class Fleet:
             task.notes.add(f"On Ray node {agent.address}: {line}")
         ring = task.ring()
         if ring is not None:
-            np.frombuffer(ring.times[agent.number % len(ring.times)], np.int64)[:] += answer.times
+            # From the last on, because workers of this machine have the first.
+            np.frombuffer(ring.times[-1 - agent.number % len(ring.times)], np.int64)[:] += answer.times
         for job, dumped, failures in zip(share.jobs, answer.errors, answer.failures, strict=True):
             unit = job.unit
             seconds = answer.row_s * (unit.stop - unit.start)
@@ -287,7 +317,7 @@ class Fleet:
         for agent in list(self.agents.values()):
             if agent.node_id not in nodes:
                 self._lose(agent, "its node left the cluster")
-            elif agent.is_ready:
+            elif agent.is_ready and not agent.is_here:
                 self._listen_to(agent)
         new = [node for node in nodes.values() if node["NodeID"] not in self.agents]
         free = available_resources_per_node() if new and not self._worker_count else {}
@@ -335,6 +365,7 @@ class Fleet:
             self._excluded[node_id] = f"Ray node {address}: {why}"
             return
         self._excluded.pop(node_id, None)
+        is_here = node_id == self._node_id and works_here(options)
         cpu_count = min(worker_count, node["Resources"].get("CPU", 0.0))
         actor = (
             ray.remote(concurrency_groups={CALL_THREAD: 1})(Agent)
@@ -345,9 +376,9 @@ class Fleet:
                 max_task_retries=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
-            .remote(versions(), worker_count)
+            .remote(versions(), 0 if is_here else worker_count)
         )
-        agent = self.agents[node_id] = AgentHandle(node, actor, worker_count)
+        agent = self.agents[node_id] = AgentHandle(node, actor, worker_count, is_here=is_here)
         self._expect(agent, agent.call("start"), functools.partial(self._welcome, agent))
 
     def _welcome(self, agent: AgentHandle, differences: list[str]) -> None:
@@ -372,14 +403,14 @@ class Fleet:
             self._excluded[agent.node_id] = text
         for task in self._tasks.values():
             task.notes.add(f"{text} Other nodes do its work.", topic=f"{agent.number}")
-        for share in reversed(agent.shares.values()):
+        shares = () if agent.is_here else reversed(agent.shares.values())
+        for share in shares:
             for job in reversed(share.jobs):
                 job.death_count += 1
                 if job.death_count < DEATH_LIMIT:
                     share.task.waiting.appendleft(job)
                 else:
                     self._settle(share.task, job, UnitResult(self._lethal(share.task, job.unit, text)))
-        agent.shares.clear()
 
     def _lethal(self, task: Task, unit: Unit, text: str) -> WorkerError:
         client = task.client()
@@ -396,7 +427,7 @@ class Fleet:
         self._failure = self._failure or error
         registry.discard(self)
         for agent in self.agents.values():
-            for share in agent.shares.values():
+            for share in () if agent.is_here else agent.shares.values():
                 share.task.waiting.extend(share.jobs)
         self._kill_agents()
 
@@ -406,6 +437,11 @@ class Fleet:
             if ray.is_initialized():  # or else Ray has ended them, and would be started again here
                 with suppress(Exception):
                     ray.kill(agent.actor)
+
+
+def works_here(options: Mapping[str, Any]) -> bool:
+    """Whether workers of the trainer do the work of its node. They are not in an environment that Ray makes."""
+    return "runtime_env" not in options
 
 
 def workers_on(

@@ -11,6 +11,7 @@ from penstock.lower._program import Unit
 from penstock.memory._ring import Ring
 from penstock.run.executors._executor import Client
 from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Opening
+from penstock.run.executors._ray_local import LocalWorkers
 from penstock.run.pool._tasks import Notes
 
 numbers: Final = itertools.count(1)
@@ -27,7 +28,7 @@ class Task:
         client: "weakref.ref[Client]",
         program: BatchProgram[Any],
         ring: Ring,
-        notes: Notes,
+        lines: list[str],
     ) -> None:
         self.opening = opening
         self.payload = payload
@@ -35,9 +36,13 @@ class Task:
         self.client = client
         self.program = weakref.ref(program)
         self.ring = weakref.ref(ring)
-        self.notes = notes
+        self.lines = lines
+        """Events for the report."""
+        self.notes = Notes(lines)
         self.waiting: deque[Job] = deque()
         """Units for the next shares, in order."""
+        self.local: LocalWorkers | None = None
+        """Its workers on this machine, once they have work."""
 
 
 @final
@@ -59,6 +64,8 @@ class Share:
         self.task = task
         self.jobs = jobs
         self.place = place
+        self.remaining = len(jobs)
+        """Units that have not come back, if workers of this machine have them."""
 
     @property
     def is_suspect(self) -> bool:
@@ -76,9 +83,10 @@ class Share:
 
 @final
 class AgentHandle:
-    """The trainer's end of an agent."""
+    """The trainer's end of an agent. That of the trainer's own node, `is_here`, only keeps CPUs for its workers."""
 
-    def __init__(self, node: Mapping[str, Any], actor: Any, worker_count: int) -> None:
+    def __init__(self, node: Mapping[str, Any], actor: Any, worker_count: int, *, is_here: bool = False) -> None:
+        self.is_here = is_here
         self.node_id: str = node["NodeID"]
         self.address: str = node["NodeManagerAddress"]
         self.actor = actor

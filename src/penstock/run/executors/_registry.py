@@ -48,6 +48,8 @@ class ExecutorKind:
     """Whether the program is pickled."""
     connect: Callable[[], object] | None = None
     """For an executor on other machines: connects to them, or raises."""
+    process_count: Callable[[ExecutorRequest], int] = lambda request: 0
+    """The worker processes on this machine, at most."""
     require: Callable[[ExecutorRequest, int], None] = lambda request, nbytes: None
     """For the same: refuses options, and bytes that the memory between the machines cannot hold."""
 
@@ -69,12 +71,14 @@ EXECUTORS: Final = {
     "processes": ExecutorKind(
         lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s),
         travels=True,
+        process_count=lambda request: request.worker_count,
     ),
     "ray": ExecutorKind(
         lambda client, to: _ray().RayExecutor(client, to),
         reads_spans=False,
         travels=True,
         connect=lambda: _ray().connect(),
+        process_count=lambda request: _ray().local_worker_count(request),
         require=lambda to, nbytes: _ray().require(to, nbytes),
     ),
 }
