@@ -41,7 +41,8 @@ if sys.argv[3] == "mapped":
     ds = ds.map(first_pixel)
 if sys.argv[3] == "window":
     ds = ds.map(first_pixel).filter(lambda frame: True).shuffle(window=100)
-with ds.batch(32).loader(sys.argv[2], workers=2) as loader:
+workers = 'auto' if sys.argv[2] == 'inline' else 2
+with ds.batch(32).loader(sys.argv[2], workers=workers) as loader:
     for epoch in range(12):
         for batch in loader:
             assert batch.sum() >= 0
