@@ -35,6 +35,7 @@ from penstock.base._random import permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
+from penstock.lower._loose import loosened
 from penstock.lower._rewrite import reader_of
 from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
@@ -669,6 +670,9 @@ class Dataset(NoArray):
     ) -> "Dataset":
         """Stacks consecutive elements whose shapes differ, padded to one size.
 
+        Functions, generators and objects before it need no `element_spec`: where none is declared, every axis may
+        differ. To keep batches in slots, declare the axes that do not, or give `padded_shapes`.
+
         Random access: kept. Order: kept. Memory: a batch whose shape is known (`padded_shapes` without None) lies in a
         slot, as with `batch`. One that is padded to its own largest element has no size known ahead: it is an array of
         its own, made anew for every batch, and not a part of `projected_nbytes`.
@@ -689,13 +693,12 @@ class Dataset(NoArray):
             ElementError: While reading, an element is larger than its padded shape.
 
         Example:
-            >>> ragged = penstock.range(4).map(np.arange, element_spec=penstock.ArraySpec((None,), "int64"))
-            >>> ragged.padded_batch(2)[1].tolist()
+            >>> penstock.range(4).map(np.arange).padded_batch(2)[1].tolist()
             [[0, 1, 0], [0, 1, 2]]
         """
         padding = _padding("padded_batch", padded_shapes, padding_values)
         count = integer("padded_batch", "size", size, least=1)
-        return Dataset(PaddedBatch(self._node, count, drop_remainder, padding))
+        return Dataset(PaddedBatch(loosened(self._node), count, drop_remainder, padding))
 
     def bucket_by_length(
         self,
@@ -710,7 +713,8 @@ class Dataset(NoArray):
         """Batches elements of similar length together, so that little is padded.
 
         Element lengths below `boundaries[0]` go to the first bucket, from there up to `boundaries[1]` to the second,
-        and so on. A bucket that is full is the next batch; those left at the end are given shortest first.
+        and so on. A bucket that is full is the next batch; those left at the end are given shortest first. As before
+        `padded_batch`, no `element_spec` is needed.
 
         Random access: lost, and the length is unknown. Order: that in which buckets fill. Memory: at most
         `sum(batch_sizes)` elements are held, beside the batches.
@@ -729,8 +733,7 @@ class Dataset(NoArray):
             SpecError: As `padded_batch`.
 
         Example:
-            >>> ragged = penstock.range(5).map(np.ones, element_spec=penstock.ArraySpec((None,), "float64"))
-            >>> [batch.shape for batch in ragged.bucket_by_length(len, [3], [3, 2])]
+            >>> [batch.shape for batch in penstock.range(5).map(np.ones).bucket_by_length(len, [3], [3, 2])]
             [(3, 2), (2, 4)]
         """
         for name, value in (("boundaries", boundaries), ("batch_sizes", batch_sizes)):
@@ -753,7 +756,7 @@ class Dataset(NoArray):
                 f"to one bucket. Say of which part: lambda element: len(element[{part}])."
             )
         padding = _padding("bucket_by_length", padded_shapes, padding_values)
-        judged = self._judged("bucket_by_length", length_fn, "int64")
+        judged = Dataset(loosened(self._node))._judged("bucket_by_length", length_fn, "int64")
         return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
 
     def unbatch(self) -> "Dataset":

@@ -1,6 +1,7 @@
 import math
 import os
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,3 +272,58 @@ def test_unbatch_refuses_a_function_that_drops_rows():
         ps.SpecError, match=r"unbatch\(\) counts on 4 rows in element 1 of map\(<lambda>\), but it has 3"
     ):
         list(dataset)
+
+
+def rows_of(number: Any) -> Any:
+    return {"x": np.full((int(number) % 3 + 1, 2), number), "text": "a" * int(number), "y": number}
+
+
+def rows_from_generator() -> Any:
+    yield from (rows_of(number) for number in range(7))
+
+
+class Rows:
+    """An object with elements of many sizes."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> Any:
+        return rows_of(index)
+
+
+UNDECLARED = {
+    "map": lambda: ps.range(7).map(rows_of),
+    "generator": lambda: ps.from_generator(rows_from_generator),
+    "object": lambda: ps.from_source(Rows()),
+    "list": lambda: ps.from_source([rows_of(number) for number in range(7)]),
+    "flat_map": lambda: ps.range(7).flat_map(lambda number: [rows_of(number)]),
+    "steps above": lambda: (
+        ps.from_generator(rows_from_generator).map(lambda e: e).filter(lambda e: True).cast(None).shuffle(window=1)
+    ),
+    "zip": lambda: ps.zip({"a": ps.from_source(Rows()), "b": ps.range(7)}).map(lambda e: e["a"])[:7],
+}
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("kind", UNDECLARED)
+def test_elements_of_any_size_need_no_declaration_before_a_step_that_pads(kind: str, executor: Any) -> None:
+    ragged = UNDECLARED[kind]()
+    with ragged.padded_batch(3).loader(executor) as loader:
+        batches = list(loader)
+    assert [batch["x"].shape for batch in batches] == [(3, 3, 2), (3, 3, 2), (1, 1, 2)]
+    assert batches[0]["x"][1].tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert batches[0]["text"].tolist() == ["", "a", "aa"]
+    bucketed = ragged.bucket_by_length(lambda e: len(e["x"]), [2], [2, 4])
+    with bucketed.loader(executor) as loader:
+        assert sum(len(batch["y"]) for batch in loader) == 7
+    assert ragged.element_spec["x"].shape == (1, 2)
+
+
+def test_axes_that_are_declared_stay_before_a_step_that_pads() -> None:
+    number = ps.ArraySpec((), "int64")
+    spec = {"x": ps.ArraySpec((None, 2), "int64"), "text": ps.ArraySpec((), np.dtype("U")), "y": number}
+    declared = ps.range(7).map(rows_of, element_spec=spec).padded_batch(3)
+    assert declared.element_spec["x"].shape == (None, None, 2)
+    assert ps.range(7).map(rows_of).padded_batch(3).element_spec["x"].shape == (None, None, None)
+    assert ps.range(6).batch(2).map(lambda x: x).batch(3).element_spec.shape == (3, 2)

@@ -188,6 +188,12 @@ class Spec:
         """The spec of one part: every leaf without its first axis."""
         return Spec(tuple(leaf.unstacked() for leaf in self.leaves), self.structure)
 
+    def loosened(self) -> "Spec":
+        """With axes of any size. Those of text stay."""
+        shapes = (leaf.shape if leaf.dtype.itemsize == 0 else (None,) * len(leaf.shape) for leaf in self.leaves)
+        leaves = (ArraySpec(shape, leaf.dtype) for shape, leaf in zip(shapes, self.leaves, strict=True))
+        return Spec(tuple(leaves), self.structure)
+
     def divided(self, count: int) -> "Spec":
         """The spec of one of `count` shares of the first axis, which differ by one at most."""
         return Spec(tuple(_divided(leaf, count) for leaf in self.leaves), self.structure)

@@ -86,6 +86,8 @@ class FlatMap(Sequential):
     """The user's line: `train.py:41`."""
     is_tolerated: bool = field(default=False, repr=False)
     """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
+    is_loose: bool = field(default=False, repr=False)
+    """Whether a step that pads follows: then a found spec has axes of any size."""
 
     verb = "flat_map"
 
@@ -112,7 +114,7 @@ class FlatMap(Sequential):
         try:
             for index, value in self._values(Reader(self.source, sources, isolation=seeded_globals), 0):
                 try:
-                    return observed(value)
+                    return observed(value).loosened() if self.is_loose else observed(value)
                 except MisfitError as found:
                     raise self._misfit(found, index, None) from None
         finally:

@@ -141,6 +141,8 @@ class Map(OneToOne):
     verdict: str | None = None
     """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
     memo: Memo = field(default_factory=Memo, repr=False)
+    is_loose: bool = field(default=False, repr=False)
+    """Whether a step that pads follows: then a found spec has axes of any size."""
 
     @property
     def verb(self) -> str:
@@ -216,7 +218,7 @@ class Map(OneToOne):
             return self.declared
         spec = self.learn().spec
         assert spec is not None
-        return spec
+        return spec.loosened() if self.is_loose else spec
 
     def learn(self, *, takes_any: bool = False) -> Learned:
         """Runs the function on element 0, if nothing has, and returns what was learnt.

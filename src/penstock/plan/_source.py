@@ -126,6 +126,10 @@ class Source(Openable, ABC):
         """Names an element for messages in the user's terms, such as a file name and a row."""
         return f"element {index} of {type(self).__name__}"
 
+    def loosened(self) -> "Source":
+        """The same elements, with axes of any size if the spec is found on element 0."""
+        return self
+
     def unstacked(self) -> "Source | None":
         """Returns the parts of all elements along their first axis as a source, if each can be read alone.
 

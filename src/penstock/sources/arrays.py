@@ -157,6 +157,7 @@ class SequenceSource(Source):
         self._items = items
         self._spec = declared
         self._is_declared = declared is not None
+        self._is_loose = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -192,10 +193,18 @@ class SequenceSource(Source):
                     "from_source(items, element_spec=penstock.ArraySpec(shape, dtype)), or a tree of them."
                 )
             try:
-                self._spec = observed(self._get([0])[0])
-            except MisfitError as found:
-                raise self._misfit(found, 0) from None
+                found = observed(self._get([0])[0])
+            except MisfitError as misfit:
+                raise self._misfit(misfit, 0) from None
+            self._spec = found.loosened() if self._is_loose else found
         return self._spec
+
+    def loosened(self) -> "SequenceSource":
+        if self._is_declared:
+            return self
+        loose = SequenceSource(self._items)
+        loose._is_loose = True
+        return loose
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         arrays = _tree.flatten_like(self._known_spec().structure, out)

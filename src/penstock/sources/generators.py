@@ -1,10 +1,12 @@
 """Python generators and other iterables as streams."""
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.plan._conform import MisfitError, observed
 from penstock.plan._map import function_name
@@ -30,6 +32,7 @@ class GeneratorSource(StreamSource):
         self._shards = shards
         self._declared = element_spec
         self._found: Tree = None
+        self._is_loose = False
         self._last: Any = None
         """The last iterator, to recognise it."""
 
@@ -57,7 +60,12 @@ class GeneratorSource(StreamSource):
                 f"{self} gave no element, so what elements look like is unknown. Say it: element_spec="
                 "penstock.ArraySpec(shape, dtype), or a tree of them."
             )
-        return self._found
+        return Spec.of(self._found).loosened().tree if self._is_loose else self._found
+
+    def loosened(self) -> "GeneratorSource":
+        loose = copy.copy(self)
+        loose._is_loose = True
+        return loose
 
     def _look_at_first(self) -> Tree:
         elements = self.iterate(0)
