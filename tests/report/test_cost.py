@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base._retries import RetryBudget
+from penstock.base._traffic import Traffic
 from penstock.memory import _times
 from penstock.memory._times import SHORT_CALL_S, Noted, Times, word_count
 from penstock.plan import _map
@@ -121,8 +123,10 @@ def test_each_unit_is_noted_with_its_time_by_the_clock_and_by_the_cpu(monkeypatc
         times.note(0, 4, wall_s / 4)
         times.note(1, 2, wall_s / 2)
         times.end(wall_s, 4)
-    times.note_repeats(3)
-    assert noted(times) == Noted(8, 5.0, 1.5, ((8, 1.25), (4, 2.5)), 3)
+    budget = RetryBudget()
+    budget.repeat_count, budget.waited_s = 3, 0.5
+    times.note_traffic(budget)
+    assert noted(times) == Noted(8, 5.0, 1.5, ((8, 1.25), (4, 2.5)), Traffic(repeats=3, waited_s=0.5))
 
 
 def test_memory_is_looked_at_between_batches_where_that_was_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:

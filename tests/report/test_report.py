@@ -15,6 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock import _loader
+from penstock.base._traffic import Traffic
 from penstock.memory import _times
 from penstock.plan import _map, _reader
 from penstock.report import _counters
@@ -664,3 +665,16 @@ def test_threads_that_sleep_and_wait_long_for_a_cpu_do_not_share_the_gil(workers
     said = replace(said, executor="threads", may_hold_gil=True, cpus=0.1)
     assert "GIL" not in said.limit
     assert re.search(r"; \d+ more workers would give ", said.limit)
+
+
+def test_requests_are_counted_and_the_network_has_its_share_of_the_time() -> None:
+    traffic = Traffic(200, 3, 3 << 20, 2 << 20, 10.0, 6.0)
+    both = [replace(lane(1000, 100), wall_s=8.0, traffic=traffic), lane(1000, 100)]
+    shown = report(*both, use_ms=200, wait_ms=800)
+    assert shown.network_share == pytest.approx(0.8 * 6 / 8)
+    assert (
+        "  network: 200 requests, 3 of them repeated, 50.0 ms each; 3 MiB read, 1.50 times what elements need; it was "
+        "the limit for 60% of the time"
+    ) in str(shown).splitlines()
+    assert both[0].since(both[0]).traffic == Traffic()
+    assert "network" not in str(report(lane(1000, 100), use_ms=200, wait_ms=800))

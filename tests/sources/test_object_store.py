@@ -106,6 +106,20 @@ def test_files_of_a_pattern_are_read_on_each_executor(s3, executor, pattern):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
+def test_report_counts_requests_and_bytes(s3, executor):
+    count = shards(s3)
+    ds = ps.from_tar("s3://bucket/train/*.tar").map(len_and_first)
+    with ds.loader(executor, workers=2 if executor != "inline" else "auto") as loader:
+        sizes = [int(size) for size, _ in loader]
+        traffic = loader.report().traffic
+    assert sum(sizes) == sum(1000 + number for number in range(count))
+    assert sum(sizes) <= traffic.needed_nbytes <= 2 * sum(sizes)  # the next epoch may have begun
+    assert 0 < traffic.requests <= 2 * count
+    assert sum(sizes) / 2 < traffic.nbytes <= 3 * sum(sizes)
+    assert traffic.request_s > 0
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_another_file_in_the_folder_changes_nothing(s3, executor):
     count = shards(s3)
     ds = ps.from_tar("s3://bucket/train/*.tar")

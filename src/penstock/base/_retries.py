@@ -41,7 +41,10 @@ class RetryBudget:
         limit_s: The longest time for retries.
     """
 
-    __slots__ = ("_generation", "_words", "limit_s", "repeat_count", "waited_s")
+    __slots__ = (
+        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "repeat_count", "request_count",
+        "request_s", "waited_s",
+    )  # fmt: skip
 
     def __init__(self, words: "memoryview[int] | None" = None, generation: int = 0, limit_s: float = math.inf) -> None:
         self._words = words
@@ -51,6 +54,13 @@ class RetryBudget:
         """The number of retries."""
         self.waited_s: float = 0.0
         """The time spent waiting for servers, with pauses."""
+        self.request_count: int = 0
+        self.request_s: float = 0.0
+        """The time of all answered requests together."""
+        self.fetched_nbytes: int = 0
+        """The bytes of answers."""
+        self.needed_nbytes: int = 0
+        """The part of them that was asked for."""
 
     def pause(self, seconds: float) -> None:
         """Waits before a retry.

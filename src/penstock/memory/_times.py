@@ -11,14 +11,17 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._retries import RetryBudget
+from penstock.base._traffic import Traffic
+
 SHORT_CALL_S: Final = 50e-6
 """A function whose calls, with storing their results, take less is short."""
 TIMED_EVERY: Final = 16
 """One in this number of short calls is timed."""
 
-# The words: rows; nanoseconds by the clock and by the CPU; requests that were made again. And for each step its
-# elements and its nanoseconds.
-_ROWS, _WALL, _CPU, _REPEATS, _HEAD = 0, 1, 2, 3, 4
+# The words: rows; nanoseconds by the clock and by the CPU; six of `Traffic`, its seconds in nanoseconds. And for each
+# step its elements and its nanoseconds.
+_ROWS, _WALL, _CPU, _TRAFFIC, _HEAD = 0, 1, 2, 3, 9
 _STEP: Final = 2
 
 
@@ -56,9 +59,12 @@ class Times:
         words[_WALL] += int(wall_s * 1e9)
         words[_CPU] += int((time.thread_time() - self._cpu_began_s) * 1e9)
 
-    def note_repeats(self, count: int) -> None:
-        """Notes the number of requests that a unit repeated after a failure of a server."""
-        self.words[_REPEATS] += count
+    def note_traffic(self, budget: RetryBudget) -> None:
+        """Notes the requests of a unit to servers."""
+        seconds = int(budget.request_s * 1e9), int(budget.waited_s * 1e9)
+        counts = budget.request_count, budget.repeat_count, budget.fetched_nbytes, budget.needed_nbytes
+        for place, count in enumerate((*counts, *seconds), _TRAFFIC):
+            self.words[place] += count
 
     def note(self, step: int, count: int, seconds: float) -> None:
         """Notes elements and time of a step, by its number in the order of `walk`."""
@@ -110,12 +116,13 @@ class Noted:
     """By the CPU."""
     steps: tuple[tuple[int, float], ...]
     """For each step, in the order of `walk`: its elements and its time."""
-    repeats: int
-    """Repeated requests to servers."""
+    traffic: Traffic
+    """Requests to servers."""
 
     @classmethod
     def of(cls, words: npt.NDArray[np.int64]) -> "Noted":
         """Reads the words of a worker, or the sums of several."""
-        rows, wall_ns, cpu_ns, repeats = words[:_HEAD].tolist()
+        rows, wall_ns, cpu_ns, requests, repeats, fetched, needed, request_ns, waited_ns = words[:_HEAD].tolist()
+        traffic = Traffic(requests, repeats, fetched, needed, request_ns / 1e9, waited_ns / 1e9)
         steps = tuple((count, step_ns / 1e9) for count, step_ns in words[_HEAD:].reshape(-1, _STEP).tolist())
-        return cls(rows, wall_ns / 1e9, cpu_ns / 1e9, steps, repeats)
+        return cls(rows, wall_ns / 1e9, cpu_ns / 1e9, steps, traffic)

@@ -4,8 +4,10 @@ A lane is a group of workers that run the same steps. A plan with random access 
 place where it is read, and one for each part of it that runs in parallel.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
+
+from penstock.base._traffic import Traffic
 
 
 @final
@@ -103,8 +105,8 @@ class Lane:
     """The kind of that step's elements."""
     delay_s: float | None = None
     """All workers together: the part of `wall_s` in which they were ready and had no CPU. None where unknown."""
-    repeats: int = 0
-    """Repeated requests, after temporary failures of a server."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """Requests to servers."""
 
     @property
     def who(self) -> str:
@@ -162,6 +164,6 @@ class Lane:
             given=None if self.given is None else self.given - (before.given or 0),
             wall_s=self.wall_s - before.wall_s,
             cpu_s=self.cpu_s - before.cpu_s,
-            repeats=self.repeats - before.repeats,
+            traffic=self.traffic - before.traffic,
             steps=tuple(steps),
         )

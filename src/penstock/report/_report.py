@@ -10,6 +10,7 @@ from typing import Final, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
+from penstock.base._traffic import Traffic
 from penstock.base._units import size_text
 from penstock.report import _picture
 from penstock.report._lanes import Lane, PlanStep, StepTime
@@ -122,9 +123,24 @@ class Report:
     """Those of files and libraries that show as memory of this process. In no other number here."""
 
     @property
+    def traffic(self) -> Traffic:
+        """The requests to servers: their number, bytes and time."""
+        return sum((lane.traffic for lane in self.lanes), Traffic())
+
+    @property
     def repeats(self) -> int:
         """Repeated requests, after temporary failures of a server."""
-        return sum(lane.repeats for lane in self.lanes)
+        return self.traffic.repeats
+
+    @property
+    def network_share(self) -> float:
+        """The share of the time for which the network was the limit, 0 to 1.
+
+        In that time your program waited for data, and workers waited for servers. Where they also worked in the time
+        that your program waited, only their waiting counts.
+        """
+        wall_s = sum(lane.wall_s for lane in self.lanes if lane.traffic.requests)
+        return self.wait_share * min(1.0, self.traffic.waited_s / wall_s) if wall_s else 0.0
 
     @property
     def wait_share(self) -> float:
@@ -331,7 +347,13 @@ class Report:
         if self.repeats:
             were = plural(self.repeats, "request", " was", " were")
             notes += f" {were} repeated after temporary failures of a server."
-        lines = [f"{self.sentence}.{notes}", *self._table(), *self._memory(), *([self.note] if self.note else [])]
+        lines = [
+            f"{self.sentence}.{notes}",
+            *self._table(),
+            *self._network(),
+            *self._memory(),
+            *([self.note] if self.note else []),
+        ]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -398,6 +420,10 @@ class Report:
         speed = f"{ms(self.use_s)} a batch, {self.elements_per_s:,.0f} {plural_of(self.unit)}/s"
         texts = ["your program", speed, f"waits {self.wait_share:.0%} of the time for data"]
         return Box(texts, inputs, is_limit=self.slowest is None and not self.is_idle)
+
+    def _network(self) -> Iterator[str]:
+        if self.traffic.requests:
+            yield f"  network: {self.traffic}; it was the limit for {self.network_share:.0%} of the time"
 
     def _memory(self) -> Iterator[str]:
         if self.peak_nbytes:

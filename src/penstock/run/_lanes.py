@@ -57,7 +57,7 @@ def lane_of(
         first=first,
         given=None if rows_per_batch else noted.rows,
         unit=unit_of(node),
-        repeats=noted.repeats,
+        traffic=noted.traffic,
     )
 
 

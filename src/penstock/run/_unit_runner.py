@@ -110,8 +110,8 @@ class UnitRunner:
             note_time(header, unit.stop - unit.start, seconds)
             if times is not None:
                 times.end(wall_s, count)
-                if budget.repeat_count:
-                    times.note_repeats(budget.repeat_count)
+                if budget.needed_nbytes or budget.waited_s:
+                    times.note_traffic(budget)
         try:
             return UnitResult(error, rows, tuple(status.failures), seconds if self._rows == "all" else 0.0)
         finally:

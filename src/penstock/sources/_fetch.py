@@ -149,6 +149,9 @@ class Fetcher:
         self._words = memoryview(bytearray(8)).cast("q")
         self._is_closed = False
         self.request_count = self.hedge_count = self.busy_count = self.fetched_nbytes = 0
+        self.request_s = 0.0
+        self._told = (0, 0, 0.0)
+        """The requests, bytes and seconds that budgets of readers have."""
 
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float) -> None:
         """Requests ranges that will be read soon, in their order. Joins neighbours. Never waits.
@@ -207,6 +210,7 @@ class Fetcher:
     def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
         """Yields all bytes of each file, requested at once; raises as `read`."""
         for parts in self.parts([(number, 0, WHOLE) for number in numbers], asker):
+            asker.needed_nbytes += len(parts[0][1])
             yield parts[0][1]
 
     def parts(
@@ -241,6 +245,12 @@ class Fetcher:
         finally:
             for (_, start, stop), requests in zip(spans[done:], found[done:], strict=True):
                 self._leave(requests, start, stop)
+            with self._lock:  # each request counts for the reader that looks first
+                before, now = self._told, (self.request_count, self.fetched_nbytes, self.request_s)
+                self._told = now
+            asker.request_count += now[0] - before[0]
+            asker.fetched_nbytes += now[1] - before[1]
+            asker.request_s += now[2] - before[2]
 
     def close(self) -> None:
         """Drops all requests and ends the threads, those that are asking after their answers."""
@@ -354,6 +364,7 @@ class Fetcher:
             if data is not None:
                 self.request_count += 1
                 self.fetched_nbytes += len(data)
+                self.request_s += time.monotonic() - began_s
                 self._limit = min(self._limit if self._is_first else CONNECTIONS, 1.002 * self._limit)
                 if request.repeat_count == 0:
                     self._durations_s.append(time.monotonic() - began_s)

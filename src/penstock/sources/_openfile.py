@@ -333,6 +333,8 @@ class OpenFiles:
             SourceError: A file is too short, has changed, or its device fails.
         """
         numbers, offsets, sizes, order = _sorted(numbers, offsets, sizes)
+        if self._fetcher is not None:
+            retry_budget().needed_nbytes += int(sizes.sum())
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
             data = self._memory(total)
             ends = [*heads[1:], last]

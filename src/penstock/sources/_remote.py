@@ -169,8 +169,13 @@ class RemoteFile:
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         stop = offset + len(place)
-        data = memoryview(self.insisted(offset, stop, asker or retry_budget(), lambda: self.fetch(offset, stop)))
+        asker, began_s = asker or retry_budget(), time.monotonic()
+        data = memoryview(self.insisted(offset, stop, asker, lambda: self.fetch(offset, stop)))
         place[: len(data)] = data
+        asker.request_count += 1
+        asker.request_s += time.monotonic() - began_s
+        asker.fetched_nbytes += len(data)
+        asker.needed_nbytes += len(data)
         return len(data)
 
     def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Callable[[], Any]) -> Any:
