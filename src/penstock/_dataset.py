@@ -939,8 +939,9 @@ class Dataset(NoArray):
             max_errors: Number of elements that may fail, or a fraction (a float) of those of an epoch. One more is an
                 error. An element that fails in every epoch counts once. For streams whose order changes, each epoch
                 counts alone. None for any number.
-            quarantine: File to which each failed element is appended, as one line of JSON: its origin (file, index),
-                epoch, step, exception and traceback. `replay` runs them again. The file is made at the first failure.
+            quarantine: File to which each failed element is appended, as one line of JSON: its run, origin (file,
+                index), epoch, step, exception and traceback. `replay` runs them again, each once. The file is made at
+                the first failure.
             ray_options: For `"ray"`: options of Ray's actors, for the agent on each node: `num_cpus`, `resources`,
                 `label_selector`, `runtime_env`. A node without these resources or labels gets no agent.
             uneven: What happens if shares of a batch cannot be equal. `"refuse"` is an error. With the others, what

@@ -24,7 +24,8 @@ class Replayed:
     """An element that was set aside, run again."""
 
     failure: dict[str, Any]
-    """Its line of the quarantine file: `sources`, `epoch`, `index`, `step`, `exception`, `message`, `traceback`."""
+    """Its line of the quarantine file: `run`, `sources`, `epoch`, `index`, `step`, `exception`, `message`, and
+    `traceback`."""
     element: Tree
     """The element as it would have gone into its batch; None if it still fails."""
     error: Exception | None
@@ -37,8 +38,8 @@ def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]
     Each in its epoch, and with the random numbers that it had there. Mend the file, or the function, and see.
 
     Args:
-        path: A quarantine file, see `Dataset.loader`. Lines of other datasets are passed over, and an element that is
-            listed more than once is run once.
+        path: A quarantine file, see `Dataset.loader`. Lines of other datasets are passed over. An element that failed
+            in several runs or epochs is run once, as in the last of its lines.
         dataset: The dataset whose loader wrote it, built as it was.
 
     Raises:
@@ -75,8 +76,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            key = record["plan"], record["on_error"], record["guard"], record["epoch"], record["index"]
-            records[key] = record
+            sources = tuple(map(tuple, record["sources"])) if record["recurs"] else ()
+            place = sources or (record["epoch"], record["index"])
+            records[record["plan"], record["on_error"], record["guard"], place] = record
         except (ValueError, KeyError, TypeError):
             if number == len(lines) and not line.endswith(b"\n"):
                 break  # the disk was full, or the process was killed, in the middle of it

@@ -167,6 +167,20 @@ def test_replay_runs_exactly_those_again_and_they_are_well_once_mended(load: Any
     assert all(each.element == epochs[0][each.failure["index"]] for each in in_epoch_0)
 
 
+def test_replay_repeats_no_element_of_several_runs(tmp_path: Path) -> None:
+    dataset = ps.range(30).shuffle(seed=1).map(decode).batch(4)
+    for epoch in range(3):
+        with dataset.loader("inline", on_error="replace", quarantine=tmp_path / "bad.jsonl") as loader:
+            loader.set_state(loader.get_state() | {"epoch": epoch})  # another place for each element
+            list(loader)
+    written = lines(tmp_path)
+    assert len(written) == 3 * len(BAD)
+    assert len({line["run"] for line in written}) == 3
+    again = list(ps.replay(tmp_path / "bad.jsonl", dataset))
+    assert sorted(each.failure["sources"][0][1] for each in again) == sorted(BAD)
+    assert {each.failure["run"] for each in again} == {written[-1]["run"]}
+
+
 @pytest.mark.slow
 def test_an_epoch_resumes_in_its_middle(load: Any) -> None:
     dataset = ps.range(30).shuffle(seed=2).map(decode).batch(4)

@@ -29,7 +29,8 @@ _LOGGED_COUNT: Final = 3
 class Quarantine:
     """Takes failures from any thread of this process and writes them to a file, a line of JSON for each.
 
-    A line is appended by one `write`, so loaders of several processes may share a file. The file is not kept open. An
+    A line is appended by one `write`, so loaders of several processes may share a file. Each line names its run: the
+    time at which the loader was made, and a random number. The file is not kept open. An
     element that fails in every epoch, or is read twice, has one line for each loader. A stream whose order changes has
     no lasting numbers of elements. Its elements have one line an epoch, and count with those of their epoch alone.
 
@@ -49,6 +50,7 @@ class Quarantine:
         self.path = path
         self.kept: list[Failure] = []
         self._plan = plan
+        self._run = f"{time.strftime('%Y-%m-%d %H:%M:%S')}, {os.urandom(4).hex()}"
         self._on_error = on_error
         self._limit = limit
         self._limit_text = limit_text
@@ -96,7 +98,8 @@ class Quarantine:
                 )
 
     def _write(self, failure: Failure, path: str) -> None:
-        record = {"time": time.time(), "plan": self._plan, "on_error": self._on_error, **asdict(failure)}
+        about = {"time": time.time(), "run": self._run, "plan": self._plan, "on_error": self._on_error}
+        record = about | asdict(failure)
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
