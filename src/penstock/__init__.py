@@ -85,6 +85,7 @@ from penstock.base._errors import (
 from penstock.base._spec import ArraySpec as ArraySpec
 from penstock.plan._source import Source as Source
 from penstock.report._report import Report as Report
+from penstock.sources._diskcache import DiskCache as DiskCache
 
 if _typing.TYPE_CHECKING:
     from penstock import image as image  # at run time it is imported below

@@ -24,6 +24,7 @@ from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Promised
 from penstock.plan._text import length_text
 from penstock.sources import arrays, files, generators, npy, remote_npy
+from penstock.sources._diskcache import DiskCache
 from penstock.sources._remote import is_remote
 
 MOST_WEIGHT: Final = 1e300
@@ -31,7 +32,11 @@ MOST_WEIGHT: Final = 1e300
 
 
 def from_npy(
-    path_or_tree: Tree, *, mapped: bool | None = None, storage_options: dict[str, Any] | None = None
+    path_or_tree: Tree,
+    *,
+    mapped: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the rows of a `.npy` file, or of several side by side.
 
@@ -52,6 +57,7 @@ def from_npy(
             which is faster for rows below 32 KiB. None maps it for such rows if a plan only moves data, and gives the
             pages of a file larger than a quarter of the memory back from time to time.
         storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
         ArgumentTypeError: A leaf is no path, or `mapped` is no bool.
@@ -65,6 +71,7 @@ def from_npy(
     """
     if mapped is not None and not isinstance(mapped, bool):
         raise ArgumentTypeError(f"from_npy(mapped=) takes True, False or None, got {mapped!r}.")
+    cache = DiskCache.of("from_npy", cache)
     leaves, structure = _tree.flatten(path_or_tree)
     nodes: list[Node] = []
     for leaf, place in _pairs(leaves, structure):
@@ -75,7 +82,7 @@ def from_npy(
             raise ArgumentTypeError(f"from_npy() needs a path{place and ' at '}{place}, got {no_path(leaf)}{cure}")
         made: Source
         if isinstance(leaf, str) and is_remote(leaf):
-            made = remote_npy.source(leaf, storage_options)
+            made = remote_npy.source(leaf, storage_options, cache)
         else:
             made = files.FileSource(replace(npy.describe(leaf), mapped=mapped))
         nodes.append(SourceNode(made, "from_npy"))

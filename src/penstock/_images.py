@@ -14,6 +14,7 @@ from penstock._image_labels import LabelMode, encoded, given_labels, named_label
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _listing, _openfile, _remote
+from penstock.sources._diskcache import DiskCache
 from penstock.sources._store import StorageOptions
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def image_dataset_from_directory(
     extensions: Sequence[str] = EXTENSIONS,
     dtype: Literal["float32", "uint8"] = "float32",
     storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset: ...
 @overload
 def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
@@ -82,6 +84,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     extensions: Sequence[str] = EXTENSIONS,
     dtype: Literal["float32", "uint8"] = "float32",
     storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Any:
     """Makes a dataset of the images in a directory, whose folders are the classes: Keras's function of this name.
 
@@ -122,6 +125,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         extensions: The endings of file names, in any case: `(".webp", ".tif")` for files that Keras does not list.
         dtype: `"uint8"` rounds, and takes a quarter of the memory.
         storage_options: See `penstock.from_tar`.
+        cache: Keeps files behind URLs on a local disk; see `penstock.DiskCache`.
 
     Returns:
         A `Dataset`; for `subset="both"` a tuple of those for training and validation. The latter is not shuffled.
@@ -148,7 +152,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"{verb}() needs the path of a directory, got {no_path(directory)}")
     root = os.fspath(directory)
-    options = StorageOptions.of(verb, storage_options)
+    options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
     paths = _listing.below(root, options) if _remote.is_remote(root) else None
     if label_mode is not None:
         _require_one_of(verb, "label_mode", label_mode, LabelMode)
@@ -170,7 +174,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         labels, label_mode, is_inferred = None, None, False
     if class_names is not None and not is_inferred:
         raise ArgumentError(f"{verb}(class_names=...) goes with labels='inferred' alone: it names the folders.")
-    folders = _class_folders(verb, root, class_names, paths) if is_inferred else [""]
+    folders = _class_folders(verb, root, class_names, None if paths is None else list(paths)) if is_inferred else [""]
     suffixes = _suffixes(verb, extensions)
     if paths is None:
         files, counts = _listing.listed(root, folders, suffixes, bool(follow_links))
@@ -191,8 +195,10 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         beside = " Its folders are the classes; for files beside them pass labels=None." * is_inferred
         raise ArgumentError(f"{verb}(): no file in {root} ends in {', '.join(extensions)}.{beside}")
 
-    from penstock.sources.images import ImageSource, Labels
+    from penstock.sources.images import ImageSource, Labels, Objects
 
+    start = f"{root.rstrip('/')}/"
+    objects = None if paths is None else Objects.of(cache, [paths[url.removeprefix(start)] for url in files])
     kept = None
     if values is not None and names is not None and label_mode is not None:
         kept = Labels(encoded(verb, values, names, label_mode), len(names) * (label_mode == "categorical"))
@@ -207,7 +213,9 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
         _require_apart(verb, place, subset == "training", (words, float(validation_split or 0)))
 
     def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
-        source = ImageSource(files.take(part), decoding, None if kept is None else kept.take(part), names, options)
+        mine = None if kept is None else kept.take(part)
+        states = None if objects is None else objects.take(part)
+        source = ImageSource(files.take(part), decoding, mine, names, options, states)
         made = Dataset(SourceNode(source, verb))
         made = made.shuffle(key) if is_shuffled else made
         return made if batch_size is None else made.batch(batch_size)
@@ -235,6 +243,7 @@ def from_image_files(
     decode: "Speed" = "exact",
     dtype: Literal["float32", "uint8"] = "uint8",
     storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of image files: JPEG, PNG, GIF, BMP, WebP, TIFF.
 
@@ -262,6 +271,7 @@ def from_image_files(
         dtype: `"uint8"`, or `"float32"` from 0 to 255, which is not rounded; for an exception see
             `penstock.image.Resizing`.
         storage_options: See `penstock.from_tar`.
+        cache: Keeps files behind URLs on a local disk; see `penstock.DiskCache`.
 
     Raises:
         ArgumentError: There are no paths, the numbers of labels and paths differ, a label is no class, or an option has
@@ -282,8 +292,11 @@ def from_image_files(
     verb = "from_image_files"
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
     decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
-    if isinstance(paths, (str, os.PathLike)):
-        files = _listing.named(file.url for file in _openfile.find(verb, paths, storage_options))
+    cache = DiskCache.of(verb, cache)
+    found: Sequence[_openfile.File] = ()
+    if isinstance(paths, (str, os.PathLike)) or (cache is not None and isinstance(paths, Iterable)):
+        found = _openfile.find(verb, paths, storage_options)
+        files = _listing.named(file.url for file in found)
     elif isinstance(paths, Iterable):
         files = _listing.named(_path(verb, each) for each in paths)
     else:
@@ -291,15 +304,18 @@ def from_image_files(
     if not len(files):
         raise ArgumentError(f"{verb}() got no files.")
 
-    from penstock.sources.images import ImageSource, Labels
+    from penstock.sources.images import ImageSource, Labels, Objects
 
     options = StorageOptions.of(verb, storage_options)
+    objects = None
+    if not any(file.is_local for file in found):
+        objects = Objects.of(cache, [(file.nbytes, file.version) for file in found])
     if labels is None:
         if class_names is not None:
             raise ArgumentError(f"{verb}(class_names=...) names labels, and there are none: labels=[...].")
-        return Dataset(SourceNode(ImageSource(files, decoding, options=options), verb))
+        return Dataset(SourceNode(ImageSource(files, decoding, options=options, objects=objects), verb))
     values, names = named_labels(verb, labels, len(files), class_names)
-    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options), verb))
+    return Dataset(SourceNode(ImageSource(files, decoding, Labels(values), names, options, objects), verb))
 
 
 def from_etlcdb(directory: Path, *, part: str | None = None, groups: str | Iterable[str] | None = None) -> Dataset:

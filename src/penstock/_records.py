@@ -11,6 +11,7 @@ from penstock.base._arguments import needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
+from penstock.sources._diskcache import DiskCache
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -24,6 +25,7 @@ def from_tfrecord(
     check_crc: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the records of TFRecord files, one file after the other. TensorFlow is not needed.
 
@@ -55,6 +57,7 @@ def from_tfrecord(
         check_crc: False skips the checksums, and finds no flipped bit.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
         ImportError: `google-crc32c` is missing (extra `tfrecord`), or `obstore` or `fsspec` for a URL (extra `remote`).
@@ -70,7 +73,7 @@ def from_tfrecord(
     with needs("from_tfrecord", "tfrecord"):
         from penstock.sources import tfrecord
     _require_local("from_tfrecord(cache_dir)", cache_dir)
-    files = _openfile.find("from_tfrecord", paths, storage_options)
+    files = _openfile.find("from_tfrecord", paths, storage_options, cache)
     source = tfrecord.source(files, features, defaults, compression, check_crc, cache_dir)
     return Dataset(SourceNode(source, "from_tfrecord"))
 
@@ -81,6 +84,7 @@ def from_tar(
     fields: Sequence[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the samples of tar files, one file after the other, in WebDataset's form.
 
@@ -102,6 +106,7 @@ def from_tar(
             [obstore](https://developmentseed.org/obstore) for `s3://`, `gs://`, `az://` and `https://`, such as
             `region`, `endpoint`, `access_key_id` and `skip_signature`; else those of the file system of `fsspec`. None
             for what the environment says. They are in no log, state or pickle.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
         SourceError: A file is missing, compressed, damaged or cut off, or has links or sparse members. While reading:
@@ -120,12 +125,16 @@ def from_tar(
     from penstock.sources import tar
 
     _require_local("from_tar(cache_dir)", cache_dir)
-    source = tar.source(_openfile.find("from_tar", paths, storage_options), fields, cache_dir)
+    source = tar.source(_openfile.find("from_tar", paths, storage_options, cache), fields, cache_dir)
     return Dataset(SourceNode(source, "from_tar"))
 
 
 def from_parquet(
-    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: dict[str, Any] | None = None
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the rows of Parquet files, one file after the other.
 
@@ -145,6 +154,7 @@ def from_parquet(
         paths: A path, a pattern (`"train-*.parquet"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The columns to read, in this order; None for all.
         storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
         ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
@@ -160,11 +170,15 @@ def from_parquet(
     """
     with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_parquet", "parquet", paths, columns, storage_options)
+    return _table(parquet, "from_parquet", "parquet", paths, columns, storage_options, cache)
 
 
 def from_arrow(
-    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: dict[str, Any] | None = None
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the rows of Arrow files (Feather, version 2), like `from_parquet`.
 
@@ -179,13 +193,13 @@ def from_arrow(
     """
     with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_arrow", "arrow", paths, columns, storage_options)
+    return _table(parquet, "from_arrow", "arrow", paths, columns, storage_options, cache)
 
 
 def _table(
-    parquet: Any, verb: str, kind: str, paths: Paths, columns: Sequence[str] | None, storage_options: Any
+    parquet: Any, verb: str, kind: str, paths: Paths, columns: Sequence[str] | None, storage_options: Any, cache: Any
 ) -> Dataset:
-    files = _openfile.find(verb, paths, storage_options)
+    files = _openfile.find(verb, paths, storage_options, cache)
     parquet.require_kind(verb, kind, files)
     return Dataset(SourceNode(parquet.source(verb, kind, files, columns), verb))
 

@@ -234,6 +234,59 @@ def test_tables_and_records_are_read(s3, tmp_path):
     assert [record.tobytes() for record in records] == [b"%d" % number for number in range(50)]
 
 
+@pytest.mark.parametrize("kind", ["tar", "npy", "tfrecord", "parquet", "arrow", "images", "folder"])
+def test_second_epoch_comes_from_the_disk_cache(s3, tmp_path, kind, monkeypatch):
+    cache, made = ps.DiskCache(tmp_path / "kept", 10**8), tmp_path / "file"
+    if kind == "tar":
+        shards(s3)
+        ds = ps.from_tar("s3://bucket/train/*.tar", cache=cache).map(len_and_first)
+    elif kind == "npy":
+        np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(100, 60))
+        s3.put("x.npy", (tmp_path / "x.npy").read_bytes())
+        ds = ps.from_npy("s3://bucket/x.npy", cache=cache)
+    elif kind == "tfrecord":
+        ps.write_tfrecord(made, [b"%d" % number for number in range(50)])
+        s3.put("r", made.read_bytes())
+        ds = ps.from_tfrecord("s3://bucket/r", cache=cache)
+    elif kind in ("parquet", "arrow"):
+        pa = pytest.importorskip("pyarrow")
+        table = pa.table({"x": np.arange(90.0)})
+        if kind == "parquet":
+            pytest.importorskip("pyarrow.parquet").write_table(table, made, row_group_size=10)
+        else:
+            pytest.importorskip("pyarrow.feather").write_feather(table, made, chunksize=10)
+        s3.put("t", made.read_bytes())
+        ds = getattr(ps, f"from_{kind}")("s3://bucket/t", cache=cache)
+    else:
+        cv2 = pytest.importorskip("cv2")
+        for number in range(4):
+            image = np.full((4, 4, 3), number, np.uint8)
+            s3.put(f"pets/{number % 2}/{number}.png", cv2.imencode(".png", image)[1].tobytes())
+        if kind == "images":
+            ds = ps.from_image_files("s3://bucket/pets/*/*.png", image_size=(4, 4), cache=cache)
+        else:
+            ds = ps.image_dataset_from_directory("s3://bucket/pets", image_size=(4, 4), batch_size=None, cache=cache)
+    asked, original = [], obstore.get
+    monkeypatch.setattr(obstore, "get", lambda *given, **options: asked.append(given) or original(*given, **options))
+    epochs = []
+    for _ in range(2):
+        with ds.loader("threads") as loader:
+            epochs.append([str(element) for element in loader])
+        first, asked[:] = list(asked), []
+        assert bool(first) == (len(epochs) == 1)
+    assert epochs[0] == epochs[1]
+
+
+def test_replaced_object_is_read_anew_in_spite_of_a_cache(s3, tmp_path):
+    cache = ps.DiskCache(tmp_path, 10**8)
+    shards(s3, count=1)
+    old = ps.from_tar("s3://bucket/train/*.tar", cache=cache)
+    read(old.take(2), "threads")
+    s3.put("train/0000.tar", tar_of(*((f"{number}.bin", content_of(number + 7)) for number in range(4))))
+    new = ps.from_tar("s3://bucket/train/*.tar", cache=cache)
+    assert read(new, "threads") == [(1007 + number, 7 + number) for number in range(4)]
+
+
 def test_missing_bucket_and_missing_object_are_named(s3):
     with pytest.raises(ps.SourceError, match=r"s3://bucket/none\.tar cannot be read: it is not there"):
         ps.from_tar("s3://bucket/none.tar")

@@ -24,6 +24,7 @@ from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
 from penstock.plan._node import Node, walk
+from penstock.plan._order import ReadOrder
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._source import Openable
 from penstock.plan._text import origins
@@ -251,6 +252,15 @@ class ParallelProgram(BatchProgram[Reader]):
         return [self.sources[node.opens] for node in walk(self.node) if node.opens is not None]
 
     @cached_property
+    def _followed(self) -> list[tuple[Any, ReadOrder]]:
+        """Open sources that keep what is wanted soonest, each with its order."""
+        if self.spans is not None:
+            return []
+        opens = [each.opens for each in walk(self.node) if each.opens is not None]
+        opens = [each for each in opens if hasattr(self.sources[each], "follow")]
+        return [(self.sources[each], ReadOrder(self.node, each, self.batch_count, self.same_epoch)) for each in opens]
+
+    @cached_property
     def _slot_row_count(self) -> int:
         """Rows for which a slot has room; 0 if rows have no size."""
         shape = self.spec.leaves[0].max_shape
@@ -341,6 +351,9 @@ class ParallelProgram(BatchProgram[Reader]):
         try:
             if self.spans is not None:
                 reader = self._reader_at(reader, unit)
+            for source, order in self._followed:
+                last = self._announced(*unit.announce)[-1:] or [(unit.epoch, unit.index)]
+                source.follow(order, (unit.epoch, unit.index), last[0])
             # A server is asked before this unit waits for it. The kernel may be slow to take announcements.
             if unit.announce[2] and self._facts.is_remote:
                 self._announce(reader, *unit.announce)
@@ -408,12 +421,15 @@ class ParallelProgram(BatchProgram[Reader]):
         return self.shard.marks(self._most_rows)
 
     def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
+        for each, group in itertools.groupby(self._announced(epoch, index, count), lambda position: position[0]):
+            reader.advise(each, np.array([index for _, index in group], np.int64))
+
+    def _announced(self, epoch: int, index: int, count: int) -> list[Position]:
         positions = []
         for _ in range(count):
             positions.append((epoch, index))
             epoch, index = self.next_position(epoch, index)
-        for each, group in itertools.groupby(positions, lambda position: position[0]):
-            reader.advise(each, np.array([index for _, index in group], np.int64))
+        return positions
 
     def describe(self, unit: Unit) -> str:
         """Describes a unit for messages: `batch 3 of epoch 0, made of row 96 of ds.npy`."""

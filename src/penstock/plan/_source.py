@@ -186,7 +186,7 @@ class SourceAdapter(Source):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]
-        for name in ("read_into", "gather", "advise", "close", "describe"):
+        for name in ("read_into", "gather", "advise", "follow", "close", "describe"):
             if hasattr(inner, name):  # bound here, so that a read takes no extra call
                 setattr(self, name, getattr(inner, name))
 

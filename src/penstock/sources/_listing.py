@@ -187,20 +187,22 @@ def named(paths: Iterable[str]) -> FileList:
     return FileList("", os.getcwd(), Texts.of([packed(list(folders))]), folder_of, Texts.of(pieces))
 
 
-def below(root: str, options: StorageOptions | None) -> list[str]:
-    """Returns the paths of the files below a remote folder, relative to it, from one listing.
+def below(root: str, options: StorageOptions | None) -> dict[str, tuple[int, str]]:
+    """Returns the files below a remote folder from one listing: sizes and versions by paths relative to it.
+
+    A version is empty if the listing has none.
 
     Raises:
         SourceError: The connection fails.
     """
     start = root.rstrip("/") + "/"
     found = matches(f"{glob.escape(start)}**", options)
-    urls = (each if isinstance(each, str) else each[0] for each in found)
-    return [url.removeprefix(start) for url in urls if url.startswith(start)]
+    described = ((each, 0, "") if isinstance(each, str) else each for each in found)
+    return {url.removeprefix(start): (nbytes, version) for url, nbytes, version in described if url.startswith(start)}
 
 
 def listed_remotely(
-    root: str, folders: Sequence[str], extensions: tuple[str, ...], paths: Sequence[str]
+    root: str, folders: Sequence[str], extensions: tuple[str, ...], paths: Iterable[str]
 ) -> tuple[FileList, list[int]]:
     """Returns the files of some folders in the order of `listed`, of the result of `below`, and their numbers."""
     kept: list[list[str]] = []

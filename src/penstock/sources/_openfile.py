@@ -25,7 +25,10 @@ import numpy.typing as npt
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
+from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
+from penstock.sources._blocks import ORDER_NBYTES, BlockReader, Spans
+from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, Fetcher, is_joined
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of
 from penstock.sources._store import StorageOptions, is_native
@@ -72,6 +75,8 @@ class File:
     """The time of the last change in ns, or a mark of the content; for a remote file the ETag or its equivalent."""
     options: StorageOptions | None = field(default=None, repr=False, compare=False)
     """Those of the client of a remote file."""
+    cache: DiskCache | None = field(default=None, repr=False, compare=False)
+    """Where parts of a remote file are kept."""
 
     @property
     def is_local(self) -> bool:
@@ -141,7 +146,7 @@ class File:
         return io.BufferedReader(_Scan(self.open(), self.nbytes), _SCAN_NBYTES)
 
 
-def find(verb: str, paths: Any, storage_options: Any = None) -> tuple[File, ...]:
+def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) -> tuple[File, ...]:
     """Returns the files of a path, a glob pattern, a URL, or a list of these.
 
     The files of a pattern are sorted by name. Otherwise the given order holds. Lists directories, but reads no file.
@@ -154,7 +159,7 @@ def find(verb: str, paths: Any, storage_options: Any = None) -> tuple[File, ...]
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(several, Iterable) or isinstance(several, bytes):
         raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
-    options = StorageOptions.of(verb, storage_options)
+    options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
     found: list[File | str] = []
     for each in several:
         if not isinstance(each, (str, os.PathLike)):
@@ -167,7 +172,11 @@ def find(verb: str, paths: Any, storage_options: Any = None) -> tuple[File, ...]
         return each if isinstance(each, File) else described(each, options=options)
 
     is_slow = any(isinstance(each, str) and is_remote(each) for each in found)
-    return tuple(for_each(found, file_of) if is_slow else map(file_of, found))
+    files = tuple(for_each(found, file_of) if is_slow else map(file_of, found))
+    if cache is None:
+        return files
+    cache.require_room(sum(file.nbytes for file in files if not file.is_local))
+    return tuple(file if file.is_local else replace(file, cache=cache) for file in files)
 
 
 def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
@@ -221,7 +230,14 @@ class FilesSource(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        return self.ahead_nbytes if self.is_remote else 0
+        return self.ahead_nbytes + self._order_nbytes if self.is_remote else 0
+
+    @property
+    def _order_nbytes(self) -> int:
+        """The memory for the order of reads, if a cache is smaller than the data."""
+        cache = next((file.cache for file in self.files if file.cache is not None), None)
+        is_small = cache is not None and cache.nbytes < sum(file.nbytes for file in self.files)
+        return ORDER_NBYTES * len(self) if is_small else 0
 
     @cached_property
     def ahead_nbytes(self) -> int:
@@ -232,7 +248,7 @@ class FilesSource(Source):
         if nbytes >= self.kept_nbytes:
             return self
         made = copy.copy(self)
-        made.__dict__["ahead_nbytes"] = max(0, nbytes)
+        made.__dict__["ahead_nbytes"] = max(0, nbytes - self._order_nbytes)
         return made
 
     def __str__(self) -> str:
@@ -318,32 +334,40 @@ class OpenFiles:
         self._opened: dict[int, ByteSource] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
-        is_remote = any(not file.is_local for file in files)
-        self._fetcher = Fetcher(self._remote_file, ahead_nbytes) if is_remote else None
+        self._is_remote = any(not file.is_local for file in files)
+        self._blocks = block_reader(files, self._remote_file, ahead_nbytes)
+        has_fetcher = self._is_remote and self._blocks is None
+        self._fetcher = Fetcher(self._remote_file, ahead_nbytes) if has_fetcher else None
 
-    def chunks(self, numbers: Integers, offsets: Integers, sizes: Integers) -> Iterator[Chunk]:
+    def chunks(self, numbers: Integers, offsets: Integers, sizes: Integers, width: int = 1) -> Iterator[Chunk]:
         """Reads ranges in the order of the files. Neighbouring ranges are one read.
 
         Args:
             numbers: The file of each range, shape `(n,)`.
             offsets: The first byte of each range.
             sizes: The bytes of each range.
+            width: The ranges of an element, which follow each other.
 
         Raises:
             SourceError: A file is too short, has changed, or its device fails.
         """
+        spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, width)
         numbers, offsets, sizes, order = _sorted(numbers, offsets, sizes)
         if self._fetcher is not None:
             retry_budget().needed_nbytes += int(sizes.sum())
+        if spans is not None and order is not None:
+            spans = spans.of(order)
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
             data = self._memory(total)
+            if spans is not None:
+                heads = sorted({*heads, *spans.heads(first, last)})
             ends = [*heads[1:], last]
             wanted = []
             for head, end in zip(heads, ends, strict=True):
                 at = int(starts[head - first])
                 nbytes = int(starts[end - 1 - first] + sizes[end - 1]) - at
                 wanted.append((int(numbers[head]), int(offsets[head]), data[at : at + nbytes]))
-            self._read(wanted)
+            self._read(wanted, None if spans is None else spans.joined(heads, ends))
             members = np.arange(first, last) if order is None else order[first:last]
             yield Chunk(members, data[:total], starts)
 
@@ -351,10 +375,10 @@ class OpenFiles:
         self, numbers: Integers, offsets: Integers, sizes: Integers
     ) -> Iterator[tuple[int, int, list[int], Integers, int]]:
         """Cuts sorted ranges into chunks. Yields bounds, the first range of each read, starts, and the total bytes."""
-        count, limit = len(offsets), _CHUNK_NBYTES if self._fetcher is None else _REMOTE_CHUNK_NBYTES
+        count, limit = len(offsets), _CHUNK_NBYTES if not self._is_remote else _REMOTE_CHUNK_NBYTES
         steps = offsets[1:] - offsets[:-1]
         # Ranges are equal or disjoint. A repeated range is read twice, because each has its own place.
-        if self._fetcher is not None:
+        if self._is_remote:
             joined = is_joined(numbers, offsets, sizes) & (steps >= sizes[:-1])
         else:
             joined = (numbers[1:] == numbers[:-1]) & (steps >= sizes[:-1]) & (steps <= sizes[:-1] + _GAP_NBYTES)
@@ -374,9 +398,12 @@ class OpenFiles:
             self._own.memory = memory if nbytes <= _KEPT_NBYTES else None
         return memory
 
-    def _read(self, wanted: list[tuple[int, int, Bytes]]) -> None:
-        if self._fetcher is not None:
-            self._fetcher.read([each for each in wanted if not self.files[each[0]].is_local], retry_budget())
+    def _read(self, wanted: list[tuple[int, int, Bytes]], spans: Spans | None) -> None:
+        far = [at for at, each in enumerate(wanted) if not self.files[each[0]].is_local]
+        if self._blocks is not None and spans is not None:
+            self._blocks.read_ranges([wanted[at] for at in far], spans.of(far), retry_budget())
+        elif self._fetcher is not None:
+            self._fetcher.read([wanted[at] for at in far], retry_budget())
         for number, offset, place in wanted:
             if not self.files[number].is_local:
                 continue
@@ -410,11 +437,15 @@ class OpenFiles:
         assert isinstance(file, RemoteFile)
         return file
 
-    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers) -> None:
+    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, width: int = 1) -> None:
         """Announces ranges to the kernel, unless they are in memory, or requests them. Never fails."""
-        if self._fetcher is not None:
+        if self._is_remote:
             far = np.array([not file.is_local for file in self.files])[numbers]
-            self._fetcher.announce(numbers[far], offsets[far], sizes[far], retry_budget().limit_s)
+            wanted = numbers[far], offsets[far], sizes[far], retry_budget().limit_s
+            if self._blocks is not None:
+                self._blocks.announce(*wanted, width)
+            elif self._fetcher is not None:
+                self._fetcher.announce(*wanted)
             return
         if not len(offsets):
             return
@@ -437,8 +468,9 @@ class OpenFiles:
 
     def close(self) -> None:
         """Closes each file as soon as no read of it is under way."""
-        if self._fetcher is not None:
-            self._fetcher.close()
+        for each in (self._fetcher, self._blocks):
+            if each is not None:
+                each.close()
         with self._lock:
             self._opened.clear()
 
@@ -469,16 +501,38 @@ class RecordReader(OpenFiles):
         numbers, offsets, sizes = self.ranges(elements)
         width = len(sizes) // len(elements)
         firsts = bounds_of(len(read.indices) * width for read in reads)
-        for members, data, starts in self.chunks(numbers, offsets, sizes):
+        for members, data, starts in self.chunks(numbers, offsets, sizes, width):
             for number, read in enumerate(reads):
                 mine = np.flatnonzero((members >= firsts[number]) & (members < firsts[number + 1]))
                 if len(mine):
                     found = members[mine]
                     yield read, Chunk(found - firsts[number], data, starts[mine]), sizes[found]
 
+    def _ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers, int]:
+        """The same, and the number of ranges of an element."""
+        numbers, offsets, sizes = self.ranges(elements)
+        return numbers, offsets, sizes, len(sizes) // max(1, len(elements))
+
     def advise(self, indices: Indices) -> None:
         with suppress(SourceError):  # the read reports it
-            self.announce(*self.ranges(indices))
+            self.announce(*self._ranges(indices))
+
+    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
+        """See `plan/_order.py`."""
+        if self._blocks is not None:
+            self._blocks.follow(order, now, ahead, self._ranges)
+
+
+def block_reader(
+    files: Sequence[File], open_file: Callable[[int], RemoteFile], ahead_nbytes: int
+) -> BlockReader | None:
+    """Returns what reads remote files through their cache; None if there is none."""
+    cache = next((file.cache for file in files if file.cache is not None), None)
+    folder = None if cache is None else cache.open()
+    if cache is None or folder is None:
+        return None
+    sizes = np.array([file.nbytes for file in files], np.int64)
+    return BlockReader(cache, folder, files.__getitem__, sizes, open_file, ahead_nbytes)
 
 
 def announce(descriptor: int, start: int, end: int) -> None:

@@ -21,11 +21,14 @@ from penstock.base._tree import Tree
 from penstock.image._decode import Decoding
 from penstock.image._formats import ImageError
 from penstock.memory._rows import Indices
+from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
 from penstock.sources import _openfile, _remote
+from penstock.sources._blocks import ORDER_NBYTES, BlockReader
+from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, WHOLE, Fetcher
-from penstock.sources._listing import FileList, Paths
-from penstock.sources._openfile import LocalFile
+from penstock.sources._listing import FileList, Paths, Texts, packed
+from penstock.sources._openfile import File, LocalFile
 from penstock.sources._remote import RemoteFile
 from penstock.sources._store import StorageOptions
 from penstock.sources.npy import is_in_memory
@@ -69,6 +72,26 @@ class Labels(NamedTuple):
         out[rows, self.values[indices]] = 1
 
 
+class Objects(NamedTuple):
+    """The states of remote files, which a cache keeps."""
+
+    cache: DiskCache
+    sizes: npt.NDArray[np.int64]
+    versions: Texts
+
+    @classmethod
+    def of(cls, cache: DiskCache | None, states: Sequence[tuple[int, str]]) -> "Objects | None":
+        """Returns the states of files from their sizes and versions; None without a cache, or if it can keep none."""
+        if cache is None or not all(version for _, version in states):
+            return None
+        sizes = np.array([nbytes for nbytes, _ in states], np.int64)
+        cache.require_room(int(sizes.sum()))
+        return cls(cache, sizes, Texts.of([packed([version for _, version in states])]))
+
+    def take(self, order: Indices) -> "Objects":
+        return Objects(self.cache, self.sizes[order], self.versions.take(order))
+
+
 def _stamp(path: str) -> tuple[int, int]:
     """Returns size and time of the last change, or -1 for a missing file."""
     try:
@@ -90,6 +113,8 @@ class ImageSource(Source):
     classes: tuple[str, ...] | None = None
     options: StorageOptions | None = None
     """Those of the client of remote files."""
+    objects: Objects | None = None
+    """The states of remote files, if they are kept in a cache."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The files by path, size and time of the last change. Takes some microseconds for each file."""
@@ -116,7 +141,9 @@ class ImageSource(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        return AHEAD_NBYTES if self.is_remote else 0
+        objects = self.objects
+        is_small = objects is not None and objects.cache.nbytes < objects.sizes.sum()
+        return AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
 
     @property
     def element_spec(self) -> Tree:
@@ -154,7 +181,11 @@ class OpenImageSource:
         self._source = source
         self._paths = Paths(source.files)
         self._own = threading.local()
-        self._fetcher = Fetcher(self._remote_file, source.kept_nbytes) if source.is_remote else None
+        self._fetcher = Fetcher(self._remote_file, AHEAD_NBYTES) if source.is_remote else None
+        self._blocks: BlockReader | None = None
+        if source.objects is not None and (folder := source.objects.cache.open()) is not None:
+            cache, sizes, _ = source.objects
+            self._blocks = BlockReader(cache, folder, self._file, sizes, self._remote_file, AHEAD_NBYTES)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, one file after the other.
@@ -188,13 +219,40 @@ class OpenImageSource:
         assert self._fetcher is not None
         for start in range(0, len(indices), _FETCHED_COUNT):
             some = indices[start : start + _FETCHED_COUNT]
+            if self._blocks is not None:
+                numbers, offsets, sizes, _ = self._ranges(some)
+                places = [np.empty(size, np.uint8) for size in sizes.tolist()]
+                wanted = list(zip(some.tolist(), offsets.tolist(), places, strict=True))
+                self._blocks.read_ranges(wanted, self._blocks.spans(numbers, offsets, sizes, 1), retry_budget())
+                yield from places
+                continue
             is_far = [_remote.is_remote(self._source.describe(index)) for index in some.tolist()]
             fetched = self._fetcher.whole(some[is_far].tolist(), retry_budget())
             for far, index, path in zip(is_far, some.tolist(), self._paths(some), strict=True):
                 yield np.frombuffer(next(fetched), np.uint8) if far else self._content(index, path)
 
     def _remote_file(self, index: int) -> RemoteFile:
-        return RemoteFile(self._source.describe(index), options=self._source.options)
+        if self._source.objects is None:
+            return RemoteFile(self._source.describe(index), options=self._source.options)
+        file = self._file(index)
+        return RemoteFile(file.url, (file.nbytes, file.version), file.options)
+
+    def _file(self, index: int) -> File:
+        """Returns the state of a remote file."""
+        objects = self._source.objects
+        assert objects is not None
+        return File(
+            self._source.describe(index), int(objects.sizes[index]), objects.versions[index], self._source.options
+        )
+
+    def _ranges(self, indices: Indices) -> tuple[Indices, Indices, Indices, int]:
+        assert self._source.objects is not None
+        return indices, np.zeros_like(indices), self._source.objects.sizes[indices], 1
+
+    def follow(self, order: ReadOrder, now: Position, ahead: Position) -> None:
+        """See `plan/_order.py`."""
+        if self._blocks is not None:
+            self._blocks.follow(order, now, ahead, self._ranges)
 
     def _content(self, index: int, path: bytes) -> Bytes:
         """Returns the bytes of a file, in memory of this thread that the next call uses again."""
@@ -240,6 +298,10 @@ class OpenImageSource:
 
     def advise(self, indices: Indices) -> None:
         """Announces local files to the kernel, unless the first and the last are in memory; fetches remote ones."""
+        if self._blocks is not None:
+            numbers, offsets, sizes, width = self._ranges(indices)
+            self._blocks.announce(numbers, offsets, sizes, retry_budget().limit_s, width)
+            return
         if self._fetcher is not None:
             far = indices[[_remote.is_remote(self._source.describe(index)) for index in indices.tolist()]]
             offsets = np.zeros_like(far)
@@ -258,5 +320,6 @@ class OpenImageSource:
 
     def close(self) -> None:
         """Ends the requests of remote files."""
-        if self._fetcher is not None:
-            self._fetcher.close()
+        for each in (self._fetcher, self._blocks):
+            if each is not None:
+                each.close()

@@ -23,9 +23,10 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError,
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read
+from penstock.sources._blocks import CachedFile
 from penstock.sources._columns import Column, NullError, column_of, is_copied, spec_of
-from penstock.sources._openfile import File, FilesSource, bounds_of, for_each, placed
-from penstock.sources._remote import RemoteFile
+from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed
+from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
@@ -175,7 +176,7 @@ class _Decoded:
 class _Footer(NamedTuple):
     """The kept facts of a remote file, so that reading a group is one request."""
 
-    file: RemoteFile
+    file: ByteSource
     metadata: Any
     """The parsed footer of Parquet."""
 
@@ -202,7 +203,10 @@ class OpenTableSource:
         """The group that each thread uses."""
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were requested."""
-        self._footer = lru_cache(KEPT_FOOTERS)(lambda place: _footer(source.kind, source.files[place]))
+        self._blocks = block_reader(source.files, self._remote_file, 0)
+        self._footer = lru_cache(KEPT_FOOTERS)(
+            lambda place: _footer(source.kind, source.files[place], self._opened(place))
+        )
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests group by group, so that each group is decoded once.
@@ -297,6 +301,17 @@ class OpenTableSource:
             nbytes = max(nbytes, sum(column.nbytes for column in columns))
         return columns, nbytes
 
+    def _remote_file(self, place: int) -> RemoteFile:
+        opened = self._source.files[place].open()
+        assert isinstance(opened, RemoteFile)
+        return opened
+
+    def _opened(self, place: int) -> ByteSource:
+        """Returns a remote file, which is read through its cache if it has one."""
+        if self._blocks is None:
+            return self._remote_file(place)
+        return CachedFile(self._blocks, place, self._source.files[place].url)
+
     def _warn_of_waste(self) -> None:
         """Warns if groups are decoded for a few of their rows each."""
         group_rows = len(self._source) / len(self._groups.files)
@@ -318,6 +333,8 @@ class OpenTableSource:
     def close(self) -> None:
         self._decoded.clear()
         self._footer.cache_clear()
+        if self._blocks is not None:
+            self._blocks.close()
 
 
 def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> TableSource:
@@ -414,9 +431,7 @@ def _allocated_nbytes(file: File, columns: tuple[str, ...], copied: Mapping[str,
     return count, nbytes
 
 
-def _footer(kind: Kind, file: File) -> _Footer:
-    remote = file.open()
-    assert isinstance(remote, RemoteFile)
+def _footer(kind: Kind, file: File, remote: ByteSource) -> _Footer:
     with _opened(kind, file, footer=_Footer(remote, None)) as reader:
         return _Footer(remote, reader.metadata if kind == "parquet" else None)
 

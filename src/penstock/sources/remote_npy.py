@@ -70,13 +70,13 @@ class OpenRemoteArray(RecordReader):
         return np.zeros_like(elements), offsets, np.full_like(elements, self._row_nbytes)
 
 
-def source(url: str, storage_options: Any) -> RemoteArray:
+def source(url: str, storage_options: Any, cache: Any) -> RemoteArray:
     """Makes a source of a `.npy` file. Reads its header.
 
     Raises:
         SourceError: As `npy.describe`, or the array is in Fortran order.
     """
-    (file,) = _openfile.find("from_npy", [url], storage_options)
+    (file,) = _openfile.find("from_npy", [url], storage_options, cache)
     with file.scan() as stream:
         array = npy.described(stream, file.name, url, (0, 0, file.nbytes))
     if not array.has_whole_rows:
