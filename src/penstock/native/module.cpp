@@ -566,20 +566,31 @@ Job *job_of(PyObject *sequence, int64_t number) {
     return job;
 }
 
-// Executes copies on the calling thread.
+// A thread that releases the GIL may wait longer for it than such a copy takes, where another one wants it.
+constexpr int64_t SHORT_NBYTES = 256 << 10;
+
+// Executes copies on the calling thread, without the GIL if they may take long.
 PyObject *copy_now(PyObject *, PyObject *copies) {
     Job *job = job_of(copies, 0);
     if (job == nullptr) {
         return nullptr;
     }
-    Py_BEGIN_ALLOW_THREADS;
+    int64_t nbytes = 0;
+    bool may_wait = false;
+    for (const Task &task : job->tasks) {
+        nbytes += task.count * task.out_nbytes;
+        may_wait |= task.source->file != nullptr;
+    }
+    PyThreadState *released = may_wait || nbytes > SHORT_NBYTES ? PyEval_SaveThread() : nullptr;
     std::unique_ptr<uint8_t[]> scratch(new uint8_t[2 * SCRATCH_NBYTES]);
     for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
         job->failed_task = i;
         const Task &task = job->tasks[i];
         job->has_failed = !copy_steps(task, 0, task.steps(), scratch.get(), &job->failure);
     }
-    Py_END_ALLOW_THREADS;
+    if (released != nullptr) {
+        PyEval_RestoreThread(released);
+    }
     bool has_failed = job->has_failed;
     if (has_failed) {
         raise_failure(*job);

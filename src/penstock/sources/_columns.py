@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from penstock import native
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec
 
@@ -117,6 +118,8 @@ class Column:
 
     def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any] | None, spec: ArraySpec) -> None:
         self._values, self._offsets, self._spec = values, offsets, spec
+        self.source = native.Engine.memory(values) if offsets is None else None
+        """The values of one shape, for copies."""
 
     @property
     def nbytes(self) -> int:

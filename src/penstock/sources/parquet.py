@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
@@ -215,21 +216,30 @@ class OpenTableSource:
             SourceError: A file was changed or is damaged, or a value is missing. The message has the row and column.
         """
         bounds = self._groups.bounds
-        parts = [(read, np.searchsorted(bounds, read.indices, "right") - 1) for read in reads]
-        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups in parts)])).tolist()
+        parts = []
+        for read in reads:
+            groups = np.searchsorted(bounds, read.indices, "right") - 1
+            order = np.argsort(groups, kind="stable")
+            rows = np.arange(len(read.arrays[0]))[read.rows][order]
+            parts.append((read.arrays, groups[order], read.indices[order], rows))
+            self._row_count += len(rows)
+        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups, _, _ in parts)])).tolist()
         # Decoded groups first, because those that are decoded now may take their place.
         wanted.sort(key=lambda group: group not in self._decoded)
         thread = threading.get_ident()
         for group in wanted:
             try:
                 columns = self._columns(group, thread)
-                for read, groups in parts:
-                    mine = np.flatnonzero(groups == group)
-                    if len(mine):
-                        self._row_count += len(mine)
-                        rows = np.arange(len(read.arrays[0]))[read.rows][mine]
-                        for column, array in zip(columns, read.arrays, strict=True):
-                            column.put(read.indices[mine] - bounds[group], array, rows)
+                copies: list[tuple[Any, ...]] = []
+                for arrays, groups, indices, rows in parts:
+                    mine = slice(*np.searchsorted(groups, (group, group + 1)).tolist())
+                    inside, places = indices[mine] - bounds[group], rows[mine]
+                    for column, array in zip(columns, arrays, strict=True):
+                        if column.source is None:
+                            column.put(inside, array, places)
+                        else:
+                            copies.append((column.source, inside, array, places, None))
+                native.copy(copies)
             finally:
                 self._leave(thread)
 
