@@ -216,29 +216,29 @@ class OpenTableSource:
             SourceError: A file was changed or is damaged, or a value is missing. The message has the row and column.
         """
         bounds = self._groups.bounds
+        numbers = [np.searchsorted(bounds, read.indices, "right") - 1 for read in reads]
+        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *numbers]))
         parts = []
-        for read in reads:
-            groups = np.searchsorted(bounds, read.indices, "right") - 1
+        for read, groups in zip(reads, numbers, strict=True):
             order = np.argsort(groups, kind="stable")
+            ends = np.searchsorted(groups[order], wanted, "right").tolist()
             rows = np.arange(len(read.arrays[0]))[read.rows][order]
-            parts.append((read.arrays, groups[order], read.indices[order], rows))
+            parts.append((read.arrays, read.indices[order], rows, [0, *ends]))
             self._row_count += len(rows)
-        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(groups for _, groups, _, _ in parts)])).tolist()
-        # Decoded groups first, because those that are decoded now may take their place.
-        wanted.sort(key=lambda group: group not in self._decoded)
         thread = threading.get_ident()
-        for group in wanted:
+        # Decoded groups first, because those that are decoded now may take their place.
+        for place, group in sorted(enumerate(wanted.tolist()), key=lambda each: each[1] not in self._decoded):
             try:
                 columns = self._columns(group, thread)
                 copies: list[tuple[Any, ...]] = []
-                for arrays, groups, indices, rows in parts:
-                    mine = slice(*np.searchsorted(groups, (group, group + 1)).tolist())
-                    inside, places = indices[mine] - bounds[group], rows[mine]
+                for arrays, indices, rows, ends in parts:
+                    mine = slice(ends[place], ends[place + 1])
+                    inside, out_rows = indices[mine] - bounds[group], rows[mine]
                     for column, array in zip(columns, arrays, strict=True):
                         if column.source is None:
-                            column.put(inside, array, places)
+                            column.put(inside, array, out_rows)
                         else:
-                            copies.append((column.source, inside, array, places, None))
+                            copies.append((column.source, inside, array, out_rows, None))
                 native.copy(copies)
             finally:
                 self._leave(thread)
