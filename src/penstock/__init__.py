@@ -12,6 +12,7 @@ A map of the package. Imports run downwards:
     _dataset.py     the handle: a method for each verb
     _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
     _loader.py      a dataset being run
+    _repack.py      tar shards of any dataset
     run/            scheduling, delivery, executors, the pool of worker processes
     lower/          from a plan to a program of units
     sources/        where elements come from, one format a file
@@ -61,6 +62,7 @@ from penstock._records import (
     from_tfrecord as from_tfrecord,
     write_tfrecord as write_tfrecord,
 )
+from penstock._repack import repack as repack
 from penstock._replay import Replayed as Replayed, replay as replay
 from penstock._show import show as show
 from penstock._timeseries import timeseries_dataset_from_array as timeseries_dataset_from_array

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError
-from penstock.sources import _fetch, _openfile, _remote, _store
+from penstock.sources import _advice, _fetch, _openfile, _remote, _store
 
 obstore = pytest.importorskip("obstore")
 moto = pytest.importorskip("moto.server")
@@ -103,6 +103,55 @@ def test_files_of_a_pattern_are_read_on_each_executor(s3, executor, pattern):
     count = shards(s3)
     ds = ps.from_tar(f"s3://bucket/train/{pattern}.tar")
     assert read(ds, executor) == [(1000 + number, number) for number in range(count)]
+
+
+def test_repacked_objects_are_read_from_the_store(s3):
+    count = shards(s3)
+    names = ps.repack(ps.from_tar("s3://bucket/train/*.tar").shuffle(seed=1), "s3://bucket/new", shard_nbytes=5000)
+    assert len(names) > 1
+    assert names[0] == "s3://bucket/new/000000.tar"
+    ds = ps.from_tar("s3://bucket/new/*.tar")
+    assert sorted(read(ds, "threads")) == [(1000 + number, number) for number in range(count)]
+    with pytest.raises(ps.ArgumentError, match="s3://bucket/new holds tar files"):
+        ps.repack(ds, "s3://bucket/new")
+
+
+@pytest.fixture
+def many(s3, monkeypatch):
+    """200 records in two shards, a number of requests that is worth a word here."""
+    monkeypatch.setattr(_advice, "_FEW", 20)
+    monkeypatch.setattr(_advice, "AHEAD_NBYTES", 300_000)
+    shards(s3, count=2, each=100)
+    ds = ps.from_tar("s3://bucket/train/*.tar")
+    assert len(ds) == 200
+    return ds
+
+
+def test_number_of_requests_is_known_before_the_first_epoch(many, caplog):
+    caplog.set_level(logging.INFO, "penstock")
+    lengths = many.map(len_and_first)
+    with many.shuffle(seed=1).map(len_and_first).loader("threads", workers=1) as loader:
+        note = loader.report().note
+    assert "The number of requests limits this shuffle: an epoch makes about" in note
+    assert "shuffle(window=128) asks for neighbours together, 3 requests. Write larger shards" in note
+    assert "penstock.repack(ds.shuffle(seed=0), folder_or_url)" in note
+    assert note in caplog.text
+    with lengths.loader("threads", workers=1) as loader:
+        assert not loader.report().note
+    assert "makes about" in caplog.text.splitlines()[-1]
+    asked = _advice.requests_of(many._node.data, 16)
+    assert asked.request_count == 25  # these 16 lie in both shards
+    assert asked.nbytes == pytest.approx(sum(512 + 1536 for number in range(200)), rel=0.1)
+
+
+def test_windows_are_announced_whole(many, monkeypatch):
+    made = []
+    fetch = _store.ObjectFile.fetch
+    monkeypatch.setattr(_store.ObjectFile, "fetch", lambda *given: made.append(given[1:]) or fetch(*given))
+    with many.shuffle(seed=1, window=100).map(len_and_first).batch(4).loader("threads", workers=2) as loader:
+        sizes = np.concatenate([batch[0] for batch in loader])
+    assert sorted(sizes.tolist()) == [1000 + number for number in range(200)]
+    assert len(made) < 20
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -371,7 +420,8 @@ class Gated:
 
 
 @pytest.fixture
-def gated():
+def gated(monkeypatch):
+    monkeypatch.setattr(_fetch, "FREE_GAP_NBYTES", 0)
     file = Gated()
     fetcher = _fetch.Fetcher(lambda number: file, 400)
     yield file, fetcher

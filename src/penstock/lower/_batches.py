@@ -23,6 +23,7 @@ from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
 from penstock.plan._batch import remainders
+from penstock.plan._index import Shuffle
 from penstock.plan._node import Node, walk
 from penstock.plan._order import ReadOrder
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
@@ -31,6 +32,8 @@ from penstock.plan._text import origins
 
 ANNOUNCED_BATCHES: Final = 16
 """The most batches that are announced to the kernel ahead of their reads."""
+MOST_ANNOUNCED: Final = 1024
+"""The most batches whose reads a server is asked for ahead. The source bounds the memory."""
 ANNOUNCED_NBYTES: Final = 64 << 20
 """The most page cache that announcements may ask for. One batch is always announced."""
 UNIT_NBYTES: Final = 4 << 20
@@ -240,6 +243,15 @@ class ParallelProgram(BatchProgram[Reader]):
         return self._facts.is_cpu_bound
 
     @cached_property
+    def announced_count(self) -> int:
+        """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
+        if not self._facts.is_remote:
+            return super().announced_count
+        windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
+        count = -(-2 * max(windows, default=0) // self._facts.batch_size)
+        return max(ANNOUNCED_BATCHES, min(count, MOST_ANNOUNCED))
+
+    @cached_property
     def announces(self) -> bool:  # type: ignore[override]
         """Whether a source wants announcements of the reads that follow."""
         # The object is asked, not its class: an open source may forward methods that its class lacks.
@@ -356,7 +368,10 @@ class ParallelProgram(BatchProgram[Reader]):
                 source.follow(order, (unit.epoch, unit.index), last[0])
             # A server is asked before this unit waits for it. The kernel may be slow to take announcements.
             if unit.announce[2] and self._facts.is_remote:
-                self._announce(reader, *unit.announce)
+                epoch, index, count = unit.announce
+                if (epoch, index) == self.next_position(unit.epoch, unit.index):  # nothing was announced before
+                    epoch, index, count = unit.epoch, unit.index, count + 1
+                self._announce(reader, epoch, index, count)
             self._fill(reader, unit, out)
             if unit.announce[2] and not self._facts.is_remote:
                 self._announce(reader, *unit.announce)

@@ -30,6 +30,7 @@ from penstock.run._delivery import Delivery
 from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
 from penstock.run._lanes import unit_of
+from penstock.run._network_advice import network_advice
 from penstock.run._options import RunOptions
 from penstock.run._shutdown import watch
 
@@ -102,6 +103,8 @@ class SubPipeline:
         )
         self.program = program
         self.executor.pack(program)
+        if analysis.is_remote and not options.is_inner:
+            self.executor.events += network_advice(analysis)
         process_count = self.executor.process_count
         feed_nbytes = source_nbytes = 0
         if parts is not None and self._feed is not None:

@@ -55,7 +55,9 @@ PART_NBYTES: Final = 8 << 20
 GAP_NBYTES: Final = 2 << 20
 """The most bytes between two ranges that are one request: what a connection of 80 MB/s brings in 30 ms."""
 GAP_SHARE: Final = 0.3
-"""The largest gap, as a part of the range before it. So at most 1.3 times the needed bytes are fetched."""
+"""The largest gap, as a part of the range before it. So at most 1.3 times the needed bytes are fetched, of large records."""
+FREE_GAP_NBYTES: Final = 2 << 10
+"""Smaller gaps are always read: the headers of a tar file and its padding, between records of any size."""
 KEPT_ANNOUNCEMENTS: Final = 4
 LOOK_S: Final = 0.02
 HEDGED_SHARE: Final = 0.02
@@ -229,6 +231,9 @@ class Fetcher:
                     request.reader_count += 1
                     if not request.is_started:
                         request.is_started = True  # the copy in the queue of announcements is passed over
+                        if request.serial and request.stop < WHOLE:
+                            request.held_nbytes = request.stop - request.start
+                            self._held_nbytes += request.held_nbytes
                         self._urgent.append(request)
             if self._has_read and self._is_first:
                 self._is_first, self._limit = False, float(CONNECTIONS)
@@ -438,6 +443,6 @@ def is_joined(numbers: Integers, offsets: Integers, sizes: Integers) -> npt.NDAr
     """
     gaps = offsets[1:] - offsets[:-1] - sizes[:-1]
     joined: npt.NDArray[np.bool_] = (numbers[1:] == numbers[:-1]) & (
-        gaps <= np.minimum(GAP_NBYTES, GAP_SHARE * sizes[:-1])
+        gaps <= np.clip(GAP_SHARE * sizes[:-1], FREE_GAP_NBYTES, GAP_NBYTES)
     )
     return joined

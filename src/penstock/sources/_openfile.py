@@ -352,8 +352,8 @@ class OpenFiles:
             SourceError: A file is too short, has changed, or its device fails.
         """
         spans = None if self._blocks is None else self._blocks.spans(numbers, offsets, sizes, width)
-        numbers, offsets, sizes, order = _sorted(numbers, offsets, sizes)
-        if self._fetcher is not None:
+        numbers, offsets, sizes, order = sorted_ranges(numbers, offsets, sizes)
+        if self._is_remote:
             retry_budget().needed_nbytes += int(sizes.sum())
         if spans is not None and order is not None:
             spans = spans.of(order)
@@ -452,7 +452,7 @@ class OpenFiles:
         with suppress(OSError, SourceError):
             if all(is_in_memory(self._descriptor(int(numbers[k])), int(offsets[k])) for k in (0, -1)):
                 return
-            numbers, offsets, sizes, _ = _sorted(numbers, offsets, sizes)
+            numbers, offsets, sizes, _ = sorted_ranges(numbers, offsets, sizes)
             apart = (numbers[1:] != numbers[:-1]) | (offsets[1:] > offsets[:-1] + sizes[:-1] + _GAP_NBYTES)
             firsts = np.concatenate(([True], apart))
             ends = (offsets + sizes)[np.concatenate((apart, [True]))]
@@ -639,7 +639,7 @@ def _matches(path: str, options: StorageOptions | None) -> Sequence[File | str]:
     return found
 
 
-def _sorted(
+def sorted_ranges(
     numbers: Integers, offsets: Integers, sizes: Integers
 ) -> tuple[Integers, Integers, Integers, Integers | None]:
     """Sorts ranges by file and offset. Also returns their order, None if they were sorted."""

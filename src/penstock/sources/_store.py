@@ -120,6 +120,14 @@ def facts_of(url: str, options: StorageOptions | None) -> tuple[int, str]:
     return int(meta["size"]), _version(meta)
 
 
+def put(url: str, file: Any, options: StorageOptions | None) -> None:
+    """Writes an object, which appears when all of it has arrived."""
+    import obstore
+
+    store, key = _place(url, options)
+    _asked(lambda: obstore.put(store, key, file))
+
+
 def matches(pattern: str, options: StorageOptions | None) -> list[Found] | None:
     """Returns the objects that match a pattern, from one listing, sorted by URL; None if the server has no listing.
 

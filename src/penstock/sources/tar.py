@@ -29,7 +29,8 @@ Integers = npt.NDArray[np.int64]
 
 KEY: Final = "__key__"
 """The field with the key of a sample, as in WebDataset."""
-_MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
+MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
+"""The name of a member of a sample: its key and its field."""
 _BLOCK_NBYTES: Final = 512
 _PIECE_NBYTES: Final = 1 << 20
 _PLACES: Final = ("offsets", "sizes")
@@ -190,7 +191,7 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # it would keep them all, 1 kB each
                     tell(member.offset)
-                    if not (found := _MEMBER.fullmatch(member.name)):
+                    if not (found := MEMBER.fullmatch(member.name)):
                         continue
                     if member.islnk() or member.issym() or member.issparse():
                         link = f"a {'hard' if member.islnk() else 'symbolic'} link to {member.linkname!r}"
