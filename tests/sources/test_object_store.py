@@ -1,6 +1,7 @@
 """Objects in a real implementation of S3: moto's server. Threads and worker processes read the same."""
 
 import io
+import json
 import logging
 import pickle
 import tarfile
@@ -12,6 +13,8 @@ import pytest
 
 import penstock as ps
 from penstock.base._retries import RetryBudget, UnwantedError
+from penstock.cli import main
+from penstock.commands._network import Network
 from penstock.sources import _advice, _fetch, _openfile, _remote, _store
 
 obstore = pytest.importorskip("obstore")
@@ -550,3 +553,46 @@ def test_whole_files_of_unknown_size_are_kept_ahead_too(gated):
     assert [bytes(data) for data in fetcher.whole([1, 0], RetryBudget())] == [file.data, file.data]
     assert len(file.asked) == 2
     assert _openfile.AHEAD_NBYTES == _fetch.AHEAD_NBYTES
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/train/0000.tar", "s3://bucket/train/*.tar", "s3://bucket/train/"])
+def test_inspect_describes_objects(s3, capsys, path):
+    shards(s3, each=30)
+    s3.put("other/readme", b"text")
+    assert main(["inspect", path]) == 0
+    said = capsys.readouterr().out
+    assert "a tar shard" in said
+    assert ("3 files: " in said) == (path != "s3://bucket/train/0000.tar")
+    assert '"s3://bucket/train/' in said
+    assert "  an epoch    in order about " in said
+    assert "              shuffled about " in said
+
+
+def test_inspect_names_what_is_wrong_with_a_url(s3, capsys):
+    s3.put("one/readme.md", b"text")
+    assert main(["inspect", "s3://bucket/one/readme.md"]) == 1
+    assert "begins with b'text'" in " ".join(capsys.readouterr().out.split())
+    assert main(["inspect", "s3://bucket/none/"]) == 1
+    assert "There is no object directly in s3://bucket/none/" in capsys.readouterr().err
+    assert main(["inspect", "s3://bucket/none.tar"]) == 1
+    assert "s3://bucket/none.tar" in capsys.readouterr().err
+
+
+def test_doctor_measures_the_way_to_a_server(s3, capsys):
+    s3.put("one.npy", bytes(100_000))
+    assert main(["doctor", "s3://bucket/one.npy", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["url"] == "s3://bucket/one.npy"
+    assert min(said["latency_s"], said["one_nbytes_s"], said["many_nbytes_s"]) > 0
+    s3.put("empty", b"")
+    assert main(["doctor", "s3://bucket/empty"]) == 1
+    assert "is empty. Name an object of some MiB" in capsys.readouterr().err
+
+
+def test_advice_of_the_doctor_follows_from_its_numbers():
+    found = Network("s3://a/b", 0.032, 50 << 20, 400 << 20)
+    assert dict(found.facts())["Bandwidth"] == "50 MiB/s by one connection, 400 MiB/s by 32"
+    few, ahead, first = found.advice()
+    assert "4,000 a second here. Elements below 102 KiB are limited by their number" in few
+    assert ahead.startswith("12.8 MiB have to be under way")
+    assert "takes about 96 ms" in first

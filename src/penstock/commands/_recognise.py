@@ -21,7 +21,7 @@ _KNOWN: Final = (
     "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, images, folders of these, and the ETL "
     "Character Database. Read another format with ps.from_source(a list).map(fn) or ps.from_generator(fn)."
 )
-_FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
+FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
     (0, b"\x93NUMPY", "a NumPy array", "from_npy"),
     (0, b"PAR1", "Parquet", "from_parquet"),
     (0, b"ARROW1", "Arrow", "from_arrow"),
@@ -77,7 +77,7 @@ def recognise(path: Path) -> Found:
         raise penstock.SourceError(f"{error.filename or path} cannot be read: {error.strerror}.") from None
 
 
-def _made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
+def made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
     """Calls a constructor of penstock. `unseen` are options that the printed code does not need."""
     given = "".join(f", {name}={value!r}" for name, value in options.items()).replace("'", '"')
     code = f"ds = ps.{constructor}({_quoted(argument)}{given})"
@@ -98,9 +98,9 @@ def _file(path: Path, target: str) -> Found:
         head = file.read(4096)
     if not head:
         return Found("an empty file", problem=f"{path} has 0 bytes. Its writing failed: write it again.")
-    for offset, magic, what, constructor in _FORMATS:
+    for offset, magic, what, constructor in FORMATS:
         if head.startswith(magic, offset):
-            return _made(what, constructor, target)
+            return made(what, constructor, target)
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return _store("h5py", path)
     if (found := _tfrecord(path, target)) is not None:
@@ -128,11 +128,11 @@ def _tfrecord(path: Path, target: str) -> Found | None:
             return None
     except penstock.SourceError:
         return None
-    found = _made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
+    found = made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
     with suppress(penstock.PenstockError):
         if found.dataset is None or found.dataset.element_spec:
             return found
-    return _made("TFRecord, of records that are no Examples", "from_tfrecord", target)
+    return made("TFRecord, of records that are no Examples", "from_tfrecord", target)
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
@@ -202,15 +202,15 @@ def _folder(path: Path) -> Found:
         code = f"ds = ds.cache({_quoted(kept)})  # the same ds, or ds.materialize(...)"
         return Found("a cache of penstock, of elements that were kept", code)
     if any(re.match(r"(?i)ETL\d", each.name) for each in (*path.iterdir(), *path.glob("*/*"))):
-        return _made("the ETL Character Database", "from_etlcdb", str(path))
+        return made("the ETL Character Database", "from_etlcdb", str(path))
     images = [each for each in every if each.suffix.lower() in _IMAGE_SUFFIXES]
     if len(images) * 2 > len(every):
         return _images(path, images)
     suffixes = Counter(os.path.splitext(name)[1] for name in names).most_common()
     if len(suffixes) == 1 and suffixes[0][0] == ".npy":
         tree = {name.removesuffix(".npy"): str(path / name) for name in names}
-        found = _made(f"{len(names):,} NumPy arrays with as many rows", "from_npy", tree)
-        return found if len(names) > 1 else _made("a NumPy array", "from_npy", str(path / names[0]))
+        found = made(f"{len(names):,} NumPy arrays with as many rows", "from_npy", tree)
+        return found if len(names) > 1 else made("a NumPy array", "from_npy", str(path / names[0]))
     for suffix, count in suffixes:
         first = next(name for name in names if os.path.splitext(name)[1] == suffix)
         found = _file(path / first, str(path / f"*{suffix}"))
@@ -233,7 +233,7 @@ def _images(path: Path, images: list[Path]) -> Found:
         options["extensions"] = tuple(sorted(suffixes))
     unseen = {"batch_size": None, "shuffle": False, "verbose": False}
     what = "a folder of images" + ("" if options.get("labels", 0) is None else " in a folder a class")
-    found = _made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
+    found = made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
     found.facts["images"] = [f"{len(images):,}"]
     if "labels" not in options:
         shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:10])

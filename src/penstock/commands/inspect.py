@@ -1,4 +1,4 @@
-"""`penstock inspect PATH`: describes a file or folder, and the line of Python that opens it."""
+"""`penstock inspect PATH`: describes a file, a folder or a URL, and the line of Python that opens it."""
 
 import argparse
 import json
@@ -14,8 +14,10 @@ import penstock
 from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.base._units import size_text
+from penstock.commands._network import recognise_url
 from penstock.commands._recognise import recognise
 from penstock.commands._target import count, save_picture
+from penstock.sources._remote import is_remote
 
 _WIDTH: Final = 110
 _FEW: Final = 4
@@ -24,16 +26,16 @@ _HEAD_NBYTES: Final = 12
 _TEXT_LENGTH: Final = 40
 
 _DESCRIPTION = """\
-Describes a file or folder: its elements, their number, their size on disk, the values of the first of them, and the
+Describes a file, a folder or a URL: its elements, their number, their size, the values of the first of them, and the
 line of Python that opens it. Reads these elements and no others. A format without an index is read once to make one,
-which is kept beside the file.
+which is kept.
 """
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds this command to those of `penstock`."""
     parser = commands.add_parser("inspect", help="describe a file or folder", description=_DESCRIPTION)
-    parser.add_argument("path", metavar="PATH", help="a file or folder of data")
+    parser.add_argument("path", metavar="PATH", help="a file or folder of data, or a URL of them")
     parser.add_argument("--elements", type=count, default=3, metavar="N", help="how many to look at (default: 3)")
     parser.add_argument("--picture", metavar="FILE.png", help="draw the first elements; needs penstock[show]")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -46,11 +48,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PenstockError: There is no such path, it cannot be read, or no picture can be made.
     """
-    path = Path(options.path)
-    found = recognise(path)
-    nbytes = path.stat().st_size
-    if path.is_dir():
-        nbytes = sum(os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+    if is_remote(options.path):
+        path, (found, nbytes) = options.path, recognise_url(options.path)
+    else:
+        path = Path(options.path)
+        found, nbytes = recognise(path), path.stat().st_size
+        if path.is_dir():
+            nbytes = sum(os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
     about: dict[str, Any] = {"path": str(path), "what": found.what, "nbytes": nbytes, "facts": found.facts}
     about |= {"code": found.code, "problem": found.problem}
     try:
@@ -70,7 +74,11 @@ def run(options: argparse.Namespace) -> int:
 def _lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"{about['path']} is {about['what']}\n"
     size = f"{about['nbytes']:,} bytes"
-    facts = {"on disk": [size if about["nbytes"] < 1024 else f"{size_text(about['nbytes'])} ({size})"]}
+    facts = {
+        "size" if is_remote(about["path"]) else "on disk": [
+            size if about["nbytes"] < 1024 else f"{size_text(about['nbytes'])} ({size})"
+        ]
+    }
     if "length" in about:
         facts |= {"elements": [f"{about['length']:,}"], "an element": [about["element_spec"]]}
     for title, lines in (facts | about["facts"]).items():

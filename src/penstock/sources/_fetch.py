@@ -55,7 +55,7 @@ PART_NBYTES: Final = 8 << 20
 GAP_NBYTES: Final = 2 << 20
 """The most bytes between two ranges that are one request: what a connection of 80 MB/s brings in 30 ms."""
 GAP_SHARE: Final = 0.3
-"""The largest gap, as a part of the range before it. So at most 1.3 times the needed bytes of large records are read."""
+"""The largest gap, as a part of the range before it. At most 1.3 times the bytes of large records are read."""
 FREE_GAP_NBYTES: Final = 2 << 10
 """Smaller gaps are always read: the headers of a tar file and its padding, between records of any size."""
 KEPT_ANNOUNCEMENTS: Final = 4
