@@ -596,3 +596,19 @@ def test_advice_of_the_doctor_follows_from_its_numbers():
     assert "4,000 a second here. Elements below 102 KiB are limited by their number" in few
     assert ahead.startswith("12.8 MiB have to be under way")
     assert "takes about 96 ms" in first
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_image_that_is_replaced_is_an_error_that_names_it(s3, tmp_path, executor):
+    cv2 = pytest.importorskip("cv2")
+    for number in range(6):
+        _, content = cv2.imencode(".png", np.full((8, 8, 3), number, np.uint8))
+        s3.put(f"folder/a/{number}.png", content.tobytes())
+    ds = ps.image_dataset_from_directory(
+        "s3://bucket/folder", labels=None, image_size=(8, 8), batch_size=None, shuffle=False, verbose=False
+    )
+    with ds.loader(executor) as loader:
+        assert len(list(loader)) == 6
+        s3.put("folder/a/3.png", content.tobytes())
+        with pytest.raises(ps.SourceError, match=r"s3://bucket/folder/a/3\.png has changed since the dataset was made"):
+            list(loader)

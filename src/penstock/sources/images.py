@@ -73,19 +73,20 @@ class Labels(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """The states of remote files, which a cache keeps."""
+    """The states of remote files. A cache may keep them."""
 
-    cache: DiskCache
+    cache: DiskCache | None
     sizes: npt.NDArray[np.int64]
     versions: Texts
 
     @classmethod
     def of(cls, cache: DiskCache | None, states: Sequence[tuple[int, str]]) -> "Objects | None":
-        """Returns the states of files from their sizes and versions; None without a cache, or if it can keep none."""
-        if cache is None or not all(version for _, version in states):
+        """Returns the states of files from their sizes and versions; None if there are no versions."""
+        if not states or not all(version for _, version in states):
             return None
         sizes = np.array([nbytes for nbytes, _ in states], np.int64)
-        cache.require_room(int(sizes.sum()))
+        if cache is not None:
+            cache.require_room(int(sizes.sum()))
         return cls(cache, sizes, Texts.of([packed([version for _, version in states])]))
 
     def take(self, order: Indices) -> "Objects":
@@ -114,7 +115,7 @@ class ImageSource(Source):
     options: StorageOptions | None = None
     """Those of the client of remote files."""
     objects: Objects | None = None
-    """The states of remote files, if they are kept in a cache."""
+    """The states of remote files, if a listing told them."""
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The files by path, size and time of the last change. Takes some microseconds for each file."""
@@ -142,7 +143,7 @@ class ImageSource(Source):
     @property
     def kept_nbytes(self) -> int:
         objects = self.objects
-        is_small = objects is not None and objects.cache.nbytes < objects.sizes.sum()
+        is_small = objects is not None and objects.cache is not None and objects.cache.nbytes < objects.sizes.sum()
         return AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
 
     @property
@@ -183,8 +184,9 @@ class OpenImageSource:
         self._own = threading.local()
         self._fetcher = Fetcher(self._remote_file, AHEAD_NBYTES) if source.is_remote else None
         self._blocks: BlockReader | None = None
-        if source.objects is not None and (folder := source.objects.cache.open()) is not None:
-            cache, sizes, _ = source.objects
+        cache = None if source.objects is None else source.objects.cache
+        if source.objects is not None and cache is not None and (folder := cache.open()) is not None:
+            sizes = source.objects.sizes
             self._blocks = BlockReader(cache, folder, self._file, sizes, self._remote_file, AHEAD_NBYTES)
 
     def gather(self, reads: Sequence[Read]) -> None:
