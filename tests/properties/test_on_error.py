@@ -384,9 +384,10 @@ def _assert_quarantine(
     origins = {tuple(map(tuple, line["sources"])) for line in lines}
     assert {tuple(sources_of(case.dataset._node, *place)) for place in read} <= origins
     if lines:
-        again = {(each.failure["epoch"], each.failure["index"]): each.error for each in ps.replay(path, dataset)}
-        assert set(again) == failed
-        assert all(again.values())
+        again = list(ps.replay(path, dataset))
+        assert {(each.failure["epoch"], each.failure["index"]) for each in again} <= failed
+        assert {tuple(map(tuple, each.failure["sources"])) for each in again} == origins
+        assert all(each.error for each in again)
 
 
 @pytest.mark.parametrize(("executor", "examples"), [("inline", 10), ("threads", 6)])
