@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, Protocol, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from penstock.sources._store import StorageOptions
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T", int, Integers)
 
 CELL_NBYTES: Final = 64 << 10
 OWN_NBYTES: Final = 32 << 10
@@ -48,6 +49,7 @@ ORDER_NBYTES: Final = 64
 """Memory for each element of a source whose cache is smaller than the data: see `_nextuse.py`, and its sorting."""
 _KEPT: Final = KEPT_ANNOUNCEMENTS + 2
 _NEVER: Final = 1 << 62
+_MOST_SEEN: Final = 1 << 24
 _MOST_NAMES: Final = 1 << 14
 
 
@@ -166,6 +168,8 @@ class BlockReader:
         self._file_nbytes = sizes
         self._bases = np.concatenate(([0], np.cumsum(np.maximum(sizes, 1) + CELL_NBYTES)))
         """The number of each file's first byte among the bytes of all. It identifies a block."""
+        self._seen = np.zeros(min(_MOST_SEEN, int(self._bases[-1]) // OWN_NBYTES + 1), np.bool_)
+        """Whether blocks were on the disk when they were last read; see `_mark`. Announcements pass over them."""
         self._lock = threading.Lock()
         self._names: dict[int, tuple[str, str] | None] = {}
         self._pending: dict[int, dict[Block, Position | None]] = {}
@@ -224,8 +228,12 @@ class BlockReader:
         for block in old:
             self._forget(block)
         spans = self.spans(numbers, offsets, sizes, width)
-        keys = np.stack([self._bases[numbers] + spans.starts, spans.stops], axis=1)
-        firsts = np.sort(np.unique(keys, axis=0, return_index=True)[1])
+        ids = self._bases[numbers] + spans.starts
+        unseen = np.flatnonzero(~self._seen[self._mark(ids)])
+        if not len(unseen):
+            return
+        keys = np.stack([ids, spans.stops], axis=1)[unseen]
+        firsts = unseen[np.sort(np.unique(keys, axis=0, return_index=True)[1])]
         blocks = (
             spans.blocks(int(numbers[at]), at, int(offsets[at]), int(offsets[at] + sizes[at])) for at in firsts.tolist()
         )
@@ -312,8 +320,13 @@ class BlockReader:
         """Reads a part of a block from the disk, unless the fetcher has it."""
         name = None if block in self._requested else self._name(block)
         is_hit = name is not None and self._folder.read(name, offset, place.data)
+        self._seen[self._mark(self._id(block))] = is_hit
         self.hit_count += is_hit
         return is_hit
+
+    def _mark(self, ids: T) -> T:
+        """Returns the places of blocks in `_seen`. Two that share one cost an announcement."""
+        return ids // OWN_NBYTES % len(self._seen)
 
     def _download(
         self, blocks: Sequence[Block], wanted: dict[Block, list[tuple[int, Bytes]]], asker: RetryBudget
@@ -467,6 +480,7 @@ class BlockReader:
         assert self._shelf is not None
         victims = self._shelf.offer(size, next_use, lambda ids: future.after(ids, now - 1))
         for victim, nbytes in victims or ():
+            self._seen[self._mark(victim)] = False
             number = int(np.searchsorted(self._bases, victim, "right")) - 1
             start = victim - int(self._bases[number])
             if (gone := self._name(Block(number, start, start + nbytes))) is not None:
