@@ -1036,6 +1036,7 @@ class Dataset(NoArray):
 
         Raises:
             SpecError: Elements are not batches, or not one of the three forms, or of a dtype that the backend lacks.
+                For training, also a dict that has the targets among the inputs: names the pair to write.
         """
         with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
             from penstock.adapters.keras import KerasAdapter
@@ -1133,6 +1134,8 @@ class Dataset(NoArray):
 
     def to_tf(self, *, training: bool = True, **loader_options: Any) -> Any:
         """Makes a `tf.data.Dataset`, with static shapes and known cardinality, and an attribute `loader`.
+
+        `get_state`, `set_state`, `report` and `close` of that loader are methods of it, too.
 
         Each iteration of it is the next epoch of the loader, or the rest of one after `loader.set_state`. Text becomes
         `tf.string`, an axis of `None` stays one. What `map`, `prefetch` and the like make of it has no such attribute.

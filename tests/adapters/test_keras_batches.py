@@ -35,6 +35,18 @@ def test_x_alone_may_be_a_leaf_or_a_dict():
     assert [list(batch) for batch in found] == [["b", "a"]] * 2
 
 
+@pytest.mark.parametrize(
+    ("others", "x"), [(("image",), "e['image']"), (("a", "b"), "{'a': e['a'], 'b': e['b']}")], ids=["one", "two"]
+)
+def test_targets_among_the_inputs_are_refused_with_the_pair_to_write(others: tuple[str, ...], x: str):
+    columns = dict.fromkeys((*others, "label"), np.zeros((6, 2), np.float32))
+    batches = ps.from_arrays(columns).batch(4)
+    with pytest.raises(ps.SpecError, match=re.escape(f"after it: map(lambda e: ({x}, e['label'])). For a train_step")):
+        batches.to_keras()
+    with batches.to_keras(training=False), batches.map(lambda e: (e,)).to_keras() as adapter:
+        assert adapter.length == 2
+
+
 def test_x_may_be_bfloat16_of_ml_dtypes():
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2)

@@ -489,8 +489,6 @@ def test_attributes_of_a_data_loader_are_answered() -> None:
             _ = adapter.dataset
         with pytest.raises(AttributeError, match=r"has no 'sampler': each iteration is the next epoch"):
             adapter.sampler.set_epoch(1)
-        with pytest.raises(AttributeError, match=r"has no 'report': write \.loader\.report\(\)\.$"):
-            _ = adapter.report
         with pytest.raises(AttributeError, match=r"has no 'no_such_name'\.$"):
             _ = adapter.no_such_name
         with pytest.raises(AttributeError, match=r"has no shape: it delivers batches"):

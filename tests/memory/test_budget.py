@@ -1,6 +1,7 @@
 """Memory is known before the first read, and refused then."""
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -65,7 +66,8 @@ def test_ragged_elements_that_wait_are_counted_where_they_must_fit() -> None:
 
 
 def test_a_bucket_of_elements_of_one_size_has_a_place_in_the_ring() -> None:
-    ds = ps.range(40).map(lambda x: np.zeros(1000)).bucket_by_length(lambda row: 1, [5], [4, 8])
+    spec = ps.ArraySpec((1000,), "float64")
+    ds = ps.range(40).map(lambda x: np.zeros(1000), element_spec=spec).bucket_by_length(lambda row: 1, [5], [4, 8])
     assert ds.element_spec.max_shape == (8, 1000)
     with ds.loader(executor="inline") as loader:
         assert loader.projected_nbytes > 6 * 8 * 1000 * 8
@@ -103,11 +105,26 @@ def test_a_batch_above_the_limit_is_refused_before_anything_is_read() -> None:
         dataset.loader(memory_limit=2**28)
     assert str(caught.value) == (
         "Projected memory is 384 MiB, above memory_limit=256 MiB. 384 MiB of it is the ring after "
-        "batch(16, drop_remainder=True): 6 slots of 64 MiB, (16, 1024, 1024) float32. Use a smaller batch, "
+        "batch(16, drop_remainder=True): 6 slots of 64 MiB, (16, 1024, 1024) float32. Use a batch of 10, "
         "or a smaller prefetch (prefetch=2 fits)."
     )
     assert isinstance(caught.value, MemoryError)
     assert not reads
+
+
+@pytest.mark.parametrize("prefetch", [1, 4, 10])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2, 0.1])
+def test_the_batch_that_is_said_to_fit_fits(share: float, prefetch: int) -> None:
+    rows = ps.from_arrays({"x": np.zeros((200, 1000)), "y": np.zeros((200, 3), np.uint8)})
+    limit = int(share * rows.batch(64).loader(prefetch=prefetch).projected_nbytes)
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        rows.batch(64).loader(prefetch=prefetch, memory_limit=limit)
+    found = re.search(r"Use a batch of (\d+)( with prefetch=1)?, or", str(caught.value))
+    assert found is not None
+    size, used = int(found[1]), 1 if found[2] else prefetch
+    rows.batch(size).loader(prefetch=used, memory_limit=limit)
+    with pytest.raises(ps.MemoryLimitError):
+        rows.batch(size + 2).loader(prefetch=used, memory_limit=limit)
 
 
 def test_the_prefetch_that_is_said_to_fit_fits() -> None:

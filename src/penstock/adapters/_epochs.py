@@ -12,17 +12,71 @@ Guarantees.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, NoReturn, Self, TypeVar, final
 
 from penstock._loader import Loader
 from penstock.base._arguments import NoArray
-from penstock.base._errors import LoaderError
+from penstock.base._errors import ArgumentTypeError, LoaderError
 from penstock.base._tree import Tree
+from penstock.report._report import Report
 
 Moving = TypeVar("Moving")
 
 
-class EpochAdapter(NoArray, ABC):
+class LoaderAdapter:
+    """What adapters have in common: the length, the state and the report are those of the loader."""
+
+    loader: Loader
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        """True: an adapter is a thing, also one without a `len`."""
+        return True
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Refuses: an adapter gives batches one after the other."""
+        raise ArgumentTypeError(
+            f"What to_keras(), to_torch() and to_jax() make gives batches one after the other, so they have no "
+            f"[{index!r}]. The dataset has one batch by its number, as NumPy arrays: ds[i]."
+        )
+
+    @property
+    def length(self) -> int | float | None:
+        """The number of batches in an epoch: an int, `math.inf`, or None if it is not known."""
+        return self.loader.length
+
+    @property
+    def element_spec(self) -> Tree:
+        """The tree of `ArraySpec` of what arrives."""
+        return self.loader.element_spec
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position after the batches that were worked on, see `Loader.get_state`."""
+        return self.loader.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Makes the next epoch the rest of a saved one, see `Loader.set_state`."""
+        self.loader.set_state(state)
+
+    def report(self) -> Report:
+        """Returns the limit of the run, and the times of its steps, see `Loader.report`."""
+        return self.loader.report()
+
+    def close(self) -> None:
+        """Closes the loader: its workers end. Batches that you hold stay yours. Closing again does nothing."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class EpochAdapter(LoaderAdapter, NoArray, ABC):
     """A loader whose batches arrive as a framework's own arrays.
 
     Args:
@@ -37,39 +91,11 @@ class EpochAdapter(NoArray, ABC):
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        """The loader: `get_state`, `set_state`, `report`."""
+        """What delivers the batches."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Tree]:
-        """Begins the loader's next epoch, or the rest of one after `loader.set_state`."""
-
-    def __len__(self) -> int:
-        """The number of batches in an epoch."""
-        return len(self.loader)
-
-    def __bool__(self) -> bool:
-        """True: an adapter is a thing, also one without a `len`."""
-        return True
-
-    @property
-    def length(self) -> int | float | None:
-        """The number of batches in an epoch: an int, `math.inf`, or None if it is not known."""
-        return self.loader.length
-
-    @property
-    def element_spec(self) -> Tree:
-        """The tree of `ArraySpec` of what arrives."""
-        return self.loader.element_spec
-
-    def close(self) -> None:
-        """Closes the loader: its workers end. Batches that you hold stay yours. Closing again does nothing."""
-        self.loader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        """Begins the loader's next epoch, or the rest of one after `set_state`."""
 
 
 @final

@@ -35,6 +35,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
+from penstock.adapters._epochs import LoaderAdapter
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like
@@ -47,12 +48,15 @@ UNKNOWN_SIZE: Final = 64
 """The size of an axis without bounds, where Keras looks at shapes alone and no batch can be had. A model for any length
 takes this one: it is larger than most kernels, and can be halved six times."""
 
+TARGETS: Final = ("label", "labels", "target", "targets", "y")
+"""Keys of a dict that are taken for targets."""
+
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
 
 
 @final
-class KerasAdapter(DataAdapter):
+class KerasAdapter(LoaderAdapter, DataAdapter):
     """What Keras 3 takes as `x` of `fit`, `evaluate` and `predict`, and as `validation_data`.
 
     `dataset.to_keras()` makes one. Elements of the dataset are batches: `x`, `(x, y)` or `(x, y, sample_weight)`,
@@ -64,7 +68,7 @@ class KerasAdapter(DataAdapter):
     nothing is read for that.
 
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
-    After `adapter.loader.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
+    After `adapter.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
     epochs have that number of batches, and run on from one epoch of the loader into the next, from one `fit` to the
     next. An adapter with `training=False` starts with the first batch of epoch 0 each time.
 
@@ -89,6 +93,8 @@ class KerasAdapter(DataAdapter):
         self._delivered = delivered.structure
         self._spec = delivered if loader._options.uneven == "refuse" else _with_weights(delivered, class_weight)
         _require_batches(self._spec)
+        if not loader._same_epoch:
+            _require_targets_apart(self._spec.tree)
         self._weights = None if class_weight is None else ClassWeights(class_weight, loader.element_spec)
 
     def __repr__(self) -> str:
@@ -565,6 +571,22 @@ def _with_weights(spec: Spec, class_weight: object) -> Spec:
             f"without class_weight=; here they are {element}. Combine other weights with these in your own loop."
         )
     return Spec.of((*element, ArraySpec(weights.shape, np.float32, weights.max_shape)))
+
+
+def _require_targets_apart(tree: Tree) -> None:
+    """Refuses a dict of inputs and targets, which Keras would take for inputs alone."""
+    target = next((key for key in tree if key in TARGETS), None) if isinstance(tree, dict) and len(tree) > 1 else None
+    if target is None:
+        return
+    inputs = [key for key in tree if key != target]
+    x = f"e[{inputs[0]!r}]"
+    if len(inputs) > 1:
+        x = "{" + ", ".join(f"{key!r}: e[{key!r}]" for key in inputs) + "}"
+    raise SpecError(
+        f"fit() takes pairs (x, y), and an element of this dataset is a dict with {target!r} in it, which Keras would "
+        f"take for an input. Before batch(), or after it: map(lambda e: ({x}, e[{target!r}])). For a train_step() of "
+        "your own that takes the dict: map(lambda e: (e,))."
+    )
 
 
 def _require_batches(spec: Spec) -> None:

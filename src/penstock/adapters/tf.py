@@ -38,7 +38,8 @@ def to_dataset(loader: Loader) -> Any:
     """Makes a `tf.data.Dataset` of what a loader delivers; each iteration of it is the loader's next epoch.
 
     Args:
-        loader: Its attribute `loader`. The dataset is the one that iterates it.
+        loader: Its attribute `loader`, whose `get_state`, `set_state`, `report` and `close` are its own, too. The
+            dataset is the one that iterates it.
 
     Raises:
         SpecError: A leaf has a dtype that TensorFlow does not know.
@@ -61,6 +62,8 @@ def to_dataset(loader: Loader) -> Any:
     options.experimental_optimization.map_parallelization = False
     dataset = dataset.with_options(options)
     dataset.loader = loader
+    for name in ("get_state", "set_state", "report", "close"):
+        setattr(dataset, name, getattr(loader, name))
     return dataset
 
 

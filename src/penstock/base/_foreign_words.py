@@ -110,9 +110,6 @@ OF_DATA_LOADER: Final = {
     "batch_size": "it is what batch() was given; len(batch) is that of one, also of the short last one",
     "sampler": "each iteration is the next epoch, in an order of its own",
     "set_epoch": "each iteration is the next epoch, in an order of its own",
-    "get_state": "write state_dict(), or .loader.get_state()",
-    "set_state": "write load_state_dict(state), or .loader.set_state(state)",
-    "report": "write .loader.report()",
 }
 """What stands in for attributes of a torch `DataLoader`, and of a loader."""
 

@@ -48,4 +48,5 @@ def budget(
         last_step=node.label,
         store_nbytes=slot_count * SlotLayout(spec).nbytes if is_sent else 0,
         spec=str(spec),
+        batch_size=node.batch_size or 1,
     )

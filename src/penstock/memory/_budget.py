@@ -14,6 +14,10 @@ PARENT_NBYTES = 48 * MIB
 """An allowance for this process beside the projection: code, threads, memory of libraries."""
 WORKER_NBYTES = 45 * MIB
 """The same for each worker process: an interpreter, NumPy, this package."""
+LEAST_SLOTS: Final = 3
+"""Those of `prefetch=1`."""
+ALIGNMENT_NBYTES: Final = 4096
+"""What leaves may take in a slot beside their bytes."""
 _LIMITS: Final = {
     errno.ENOMEM: "",
     errno.ENOSPC: "",
@@ -45,6 +49,8 @@ class Budget:
     spec: str
     store_nbytes: int = 0
     """Rows from other machines, between their arrival and the copy into a slot."""
+    batch_size: int = 1
+    """Elements in a slot; 1 where that is unknown."""
 
     @property
     def ring_nbytes(self) -> int:
@@ -95,10 +101,11 @@ class Budget:
         largest = max(items, key=lambda name: items[name])
         if not items[largest]:  # of all others something can be said to make them smaller
             largest, items[blocks] = blocks, self.order_nbytes
-        prefetch = ""
+        prefetch, batch = "", "Use a smaller batch"
         if self.slot_nbytes:  # elements of any size are in no slot
             each = self.slot_nbytes * (2 if self.store_nbytes else 1)
-            fitting = (limit - overhead - self.projected_nbytes + self.ring_nbytes + self.store_nbytes) // each - 2
+            room = limit - overhead - self.projected_nbytes + self.ring_nbytes + self.store_nbytes
+            fitting, batch = room // each - 2, self._batch_that_fits(room, each)
             prefetch = f", or a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
         cures = {
             blocks: "They are as large for any number of elements: raise the limit",
@@ -109,7 +116,7 @@ class Budget:
             decoded: "Write the file with smaller row groups (row_group_size=...), or read fewer of its columns "
             "(columns=[...])" + (", or use fewer worker processes: each keeps its own" if process_count > 1 else ""),
         }
-        cure = cures.get(largest, f"Use a smaller batch{prefetch}")
+        cure = cures.get(largest, f"{batch}{prefetch}")
         if items[largest] == overhead:
             fewer = ", or fewer workers" if process_count > 1 else ""
             cure = (
@@ -121,6 +128,14 @@ class Budget:
             f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "
             f"memory_limit={size_text(limit)}. {size_text(items[largest])} of it is {largest}. {cure}."
         )
+
+    def _batch_that_fits(self, room: int, each: int) -> str:
+        """The size of a batch that fits into the room that is left for slots, at this prefetch or at the least."""
+        for slot_count, text in ((self.slot_count, ""), (LEAST_SLOTS, " with prefetch=1")):
+            size = self.batch_size * (room // slot_count - ALIGNMENT_NBYTES) // each
+            if 1 <= size < self.batch_size or (1 <= size == self.batch_size and text):
+                return f"Use a batch of {size}{text}"
+        return "Use a smaller batch"
 
 
 def overhead_nbytes(process_count: int) -> int:

@@ -173,6 +173,19 @@ class AdapterTests(OnAdapter):
         for shard in ((0, 2), (1, 2)):
             self.assert_delivers(adapt(dataset, shard=shard), to_numpy, self.expected(dataset, shard=shard))
 
+    # What adapters have in common.
+
+    def test_state_and_report_are_those_of_the_loader(self, adapt: Adapt) -> None:
+        adapter = adapt(_shuffled("tuple"))
+        assert len(adapter) == len(adapter.loader)
+        adapter.set_state(adapter.get_state() | {"epoch": 2})
+        assert adapter.get_state() == adapter.loader.get_state()
+        assert adapter.get_state()["epoch"] == 2
+        assert str(adapter.report()) == str(adapter.loader.report())
+        with pytest.raises(TypeError):
+            adapter[0]
+        adapter.close()
+
     # Their number.
 
     def test_reports_the_number_of_batches(self, adapt: Adapt) -> None:
