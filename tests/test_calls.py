@@ -47,18 +47,21 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "remainder by position": (
         lambda: ps.range(3).batch(2, True),  # type: ignore[misc]
-        r"batch\(\) takes size by position, and by name: drop_remainder\.",
+        r"batch\(\) takes size by position, and by name: drop_remainder, max_tokens, lengths\.",
     ),
     "calls of map": (
         lambda: ps.range(3).map(abs, num_parallel_calls=3),
         (
             r"map\(\) has no argument num_parallel_calls=\. There is nothing to write: steps run on all CPUs\. "
-            r"loader\(workers=4\) says how many\. It takes fn, element_spec\."
+            r"loader\(workers=4\) says how many\. It takes fn, element_spec, batched\."
         ),
     ),
     "remainder": (
         lambda: ps.range(3).batch(2, drop_last=True),
-        r"batch\(\) has no argument drop_last=\. Here it is drop_remainder=\. It takes size, drop_remainder\.",
+        (
+            r"batch\(\) has no argument drop_last=\. Here it is drop_remainder=\. "
+            r"It takes size, drop_remainder, max_tokens, lengths\."
+        ),
     ),
     "remainder, too late": (
         lambda: ps.range(3).loader(drop_last=True),
@@ -97,7 +100,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "function of batches": (
         lambda: ps.range(3).map(abs, batched=True),
-        r"map\(\) has no argument batched=\. Write map\(fn\) after batch\(n\)\. It takes fn, element_spec\.",
+        r"map\(batched=True\): say how many elements it gets at once, batched=256\.",
     ),
     "signature of a generator": (
         lambda: ps.from_generator(range, 3, output_signature=None),
@@ -153,7 +156,7 @@ def test_other_type_errors_pass_as_they_are(tmp_path: Path) -> None:
         ps.range(3).materialize(tmp_path / "kept", progress=progress, executor="inline")
     assert caught.value is error
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'size'"):
-        ps.range(3).batch()  # type: ignore[call-arg]
+        ps.range(3).padded_batch()  # type: ignore[call-arg]
 
 
 def test_signatures_are_those_that_were_written() -> None:

@@ -157,7 +157,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).batch(2, True)",
-        "batch() takes size by position, and by name: drop_remainder.",
+        "batch() takes size by position, and by name: drop_remainder, max_tokens, lengths.",
     ),
     (
         "ps.range(9).batch(batch_size=3, num_workers=2)",
@@ -465,7 +465,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).map(abs, batched=True, nope=1)",
-        "map() has no argument batched=. Write map(fn) after batch(n).",
+        "map() has no argument nope=. It takes fn, element_spec, batched.",
     ),
     (
         "ps.range(9).loader(pin_memory=True)",
@@ -529,7 +529,7 @@ MISTAKES = [
     ),
     (
         "ps.range(9).select([1, 2])",
-        "A dataset has no 'select': ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i]).",
+        "Elements by their numbers are ds[a:b], or penstock.from_arrays(numbers).map(lambda i: ds[i]).",
     ),
     (
         "ps.ConcatDataset([ps.range(3)])",
@@ -549,7 +549,7 @@ MISTAKES = [
     ),
     (
         "ps.WeightedRandomSampler([1])",
-        "a random_map() that draws numbers of elements, and a map() that reads them.",
+        "ds.sample(weights).",
     ),
     (
         "ps.train_test_split(ps.range(9))",

@@ -39,6 +39,7 @@ from penstock._constructors import (
     concatenate as concatenate,
     from_arrays as from_arrays,
     from_generator as from_generator,
+    from_hdf5 as from_hdf5,
     from_npy as from_npy,
     from_ray as from_ray,
     from_source as from_source,
@@ -57,8 +58,11 @@ from penstock._images import (
 from penstock._loader import Loader as Loader
 from penstock._records import (
     from_arrow as from_arrow,
+    from_csv as from_csv,
+    from_jsonl as from_jsonl,
     from_parquet as from_parquet,
     from_tar as from_tar,
+    from_text as from_text,
     from_tfrecord as from_tfrecord,
     write_tfrecord as write_tfrecord,
 )

@@ -120,6 +120,44 @@ def from_arrays(tree: Tree) -> Dataset:
     return _side_by_side("from_arrays", nodes, structure)
 
 
+def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = None) -> Dataset:
+    """Makes a dataset of the rows of arrays in an HDF5 file.
+
+    An element is a dict of a row of each array, by their paths in the file; with one name that is no list, the row.
+
+    Random access: yes. Order: that of the file. Memory: the rows that are read. Each process opens the file for itself.
+
+    Args:
+        path: A path on this machine.
+        names: The arrays; None for all, also those in groups.
+
+    Raises:
+        ImportError: `h5py` is missing (extra `hdf5`).
+        SourceError: The file is missing, or no HDF5 file.
+        ArgumentError: There is no such array, or arrays have different numbers of rows; all are listed.
+        ArgumentTypeError, SpecError: As `from_arrays`.
+
+    Example:
+        >>> import h5py
+        >>> with h5py.File("pairs.h5", "w") as file:
+        ...     file["x"], file["labels/y"] = np.eye(2), np.arange(2)
+        >>> penstock.from_hdf5("pairs.h5")[1]
+        {'labels/y': np.int64(1), 'x': array([0., 1.])}
+        >>> penstock.from_hdf5("pairs.h5", "x")[0]
+        array([1., 0.])
+    """
+    with needs("from_hdf5", "hdf5"):
+        from penstock.sources import hdf5
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
+    with hdf5.opened(path) as file:
+        wanted = hdf5.names_in(file) if names is None else [names] if isinstance(names, str) else list(names)
+        if missing := [name for name in wanted if name not in file]:
+            raise ArgumentError(f"from_hdf5(): {path} has no {missing[0]!r}; it has {hdf5.names_in(file)}.")
+        tree = {name: file[name] for name in wanted}
+        return from_arrays(tree[names] if isinstance(names, str) else tree)
+
+
 def _array_source(leaf: Any, place: str) -> Source:
     # A leaf can only be of an optional library if that library is imported.
     if "h5py" in sys.modules:

@@ -31,6 +31,7 @@ from penstock.base._errors import (
     UnknownLengthError,
     type_of,
 )
+from penstock.base._foreign_words import SOME
 from penstock.base._random import permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
@@ -42,12 +43,15 @@ from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
 from penstock.plan._cautions import begins_again, caution_cut, caution_data_loader, was_read
+from penstock.plan._fields import Fields
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, as_range, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
+from penstock.plan._pack import Pack, TokenBatch
 from penstock.plan._pad import BucketByLength, PaddedBatch, Padding
 from penstock.plan._reader import Reader
+from penstock.plan._sample import Sample, Weights
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
 from penstock.plan._windows import Windows, group_bounds
@@ -269,8 +273,8 @@ class Dataset(NoArray):
 
     # Functions.
 
-    def map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
-        """Applies a function to every element.
+    def map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None, batched: int | None = None) -> "Dataset":
+        """Applies a function to every element, or to many at once.
 
         The function gets an element whose arrays are its own to change, and returns a tree of arrays, numbers
         or text of one structure, shape and dtype for all elements. Mappings and dataclasses are dicts. Numbers of
@@ -283,18 +287,33 @@ class Dataset(NoArray):
             fn: `fn(element)`; must depend on the element alone. For randomness see `random_map`.
             element_spec: The spec of its result, a tree of `ArraySpec`. Without it, element 0 is run once when the
                 spec is first needed.
+            batched: How many elements `fn` gets at once, stacked along a new first axis: elements 0 to `batched - 1`,
+                and so on, the last time perhaps fewer. It returns as many, stacked too. Elements need one shape. One
+                that is read alone costs the function of its whole group, so put `shuffle` before it.
 
         Raises:
             ArgumentTypeError: `fn` cannot be called.
-            ElementError: While reading, `fn` raised: names the element and the step; its own exception is the
-                `__cause__`.
-            SpecError: While reading, `fn` returned something else than for element 0, or than was declared.
+            ArgumentError: `batched` is below 1.
+            ElementError: While reading, `fn` raised: names the element or elements and the step; its own exception is
+                the `__cause__`.
+            SpecError: While reading, `fn` returned something else than for element 0, or than was declared; or another
+                number of elements than it got.
 
         Example:
             >>> penstock.range(4).map(lambda x: {"x": x, "square": x * x})[3]
             {'x': np.int64(3), 'square': np.int64(9)}
+            >>> int(penstock.range(10).map(lambda many: many * many, batched=4)[7])
+            49
         """
-        return self._mapped("map", fn, element_spec, seed=None)
+        if batched is None:
+            return self._mapped("map", fn, element_spec, seed=None)
+        _require_function("map", fn)
+        if isinstance(batched, bool):
+            raise ArgumentTypeError(f"map(batched={batched}): say how many elements it gets at once, batched=256.")
+        size = integer("map", "batched", batched, least=1)
+        groups = Batch(self._node, size, drop_remainder=False, is_group=True)
+        declared = None if element_spec is None else Spec.of(element_spec).stacked(size, exact=groups.is_exact)
+        return Dataset(Unbatch(Map(groups, fn, declared, None, caller(), batched=size)))
 
     def random_map(
         self, fn: "Callable[[Any, np.random.Generator], Any]", *, seed: int = 0, element_spec: Tree = None
@@ -412,6 +431,66 @@ class Dataset(NoArray):
         alike = None if structure == _tree.flatten(0)[1] else structure
         return Dataset(Cast(self._node, tuple(dtypes), alike))
 
+    def select(self, *names: str | Iterable[str]) -> "Dataset":
+        """Keeps some values of elements that are dicts, in this order.
+
+        What is left out is not read: columns of Parquet, Arrow, CSV and JSON Lines, features of TFRecord, datasets that
+        `zip` put together, arrays. It works through steps that only move elements, such as `shuffle` and `batch`. A
+        function before it gets its whole element.
+
+        Random access, order: kept. Memory: none; after a function, some elements a worker, at most 1 MiB or one.
+
+        Args:
+            names: Keys of the dict, or one list of them.
+
+        Raises:
+            ArgumentTypeError: A name is no text.
+            ArgumentError: There is no name, or one comes twice.
+            SpecError: When the spec is first needed: elements are no dicts, or have no such key.
+
+        Example:
+            >>> ds = penstock.from_arrays({"x": np.eye(3), "y": np.arange(3), "z": np.ones(3)})
+            >>> ds.select("y", "z")[2]
+            {'y': np.int64(2), 'z': np.float64(1.0)}
+        """
+        several = names[0] if len(names) == 1 and not isinstance(names[0], str) else names
+        if not isinstance(several, Iterable):
+            raise ArgumentTypeError(f"select() needs names of values, such as select('x'), got {type_of(several)}.")
+        return self._fields("select", [(name, name) for name in several])
+
+    def rename(self, names: Mapping[str, str]) -> "Dataset":
+        """Gives values of elements that are dicts other names. All others keep theirs, and all keep their places.
+
+        Random access, order: kept. Memory: none.
+
+        Args:
+            names: `{"old": "new"}`.
+
+        Raises:
+            ArgumentTypeError: It is no such dict.
+            ArgumentError: There is no name, or two get the same.
+            SpecError: When the spec is first needed: elements are no dicts, have no such key, or would have one twice.
+
+        Example:
+            >>> penstock.from_arrays({"x": np.arange(3), "y": np.ones(3)}).rename({"x": "index"})[2]
+            {'index': np.int64(2), 'y': np.float64(1.0)}
+        """
+        if not isinstance(names, Mapping):
+            raise ArgumentTypeError(f'rename() needs a dict, {{"old": "new"}}, got {type_of(names)}.')
+        return self._fields("rename", list(names.items()))
+
+    def _fields(self, verb: str, pairs: list[tuple[Any, Any]]) -> "Dataset":
+        for name in (name for pair in pairs for name in pair):
+            if not isinstance(name, str):
+                cure = "" if as_int(name) is None else f" Elements by their numbers are {SOME}."
+                raise ArgumentTypeError(f"{verb}() needs names of values, such as {verb}('x'), got {name!r:.80}.{cure}")
+        if not pairs or len({new for _, new in pairs}) < len(pairs):
+            raise ArgumentError(f"{verb}() needs names, each once, got {[new for _, new in pairs]}.")
+        node = Fields(self._node, verb, tuple(pairs), keeps_others=verb == "rename")
+        if self._node.known_spec is not None:
+            node.spec  # noqa: B018  # refuses what is wrong here
+        return Dataset(node)
+
     # Order and number.
 
     def shuffle(self, seed: int = 0, *, window: int | None = None, reshuffle: bool = True) -> "Dataset":
@@ -451,6 +530,49 @@ class Dataset(NoArray):
             if finite_length(self._node) >= POSITION_LIMIT:
                 raise ArgumentError(f"shuffle() puts fewer than 2**62 elements in order, and these are more. {cure}")
         return Dataset(Shuffle(self._node, seed, window, reshuffle))
+
+    def sample(
+        self, weights: npt.ArrayLike | str | int, *, seed: int = 0, replacement: bool = True, count: int | None = None
+    ) -> "Dataset":
+        """Draws elements at random, an element with twice the weight twice as often. Each epoch draws anew.
+
+        With replacement, each position is drawn alone, so elements come several times or not at all. Without it, each
+        element with a weight comes at most once, heavy ones mostly early.
+
+        Random access: kept, and needed. Order: a pure function of (seed, epoch). Memory: 16 bytes an element in each
+        process. Without replacement, the first read of an epoch sorts, about 0.3 s a million elements.
+
+        Args:
+            weights: A weight an element, `(n,)`, at least 0; or the key or place of a leaf, which is read now. They
+                need not sum to 1.
+            seed: Any integer.
+            replacement: Whether an element may come again.
+            count: How many to draw in an epoch. None for as many as there are; without replacement, as many as have a
+                weight.
+
+        Raises:
+            ArgumentError: Weights are of another number, negative, not finite or all 0; or more are to be drawn than
+                have a weight, without replacement; or the dataset is endless.
+            ArgumentTypeError: It is a stream.
+
+        Example:
+            >>> drawn = penstock.range(3).sample([0, 1, 3], count=1000, seed=1)
+            >>> [sum(int(x) == i for x in drawn) > 0 for i in range(3)]
+            [False, True, True]
+        """
+        self._require_random("sample()", "Let filter() with a random choice leave elements out of it")
+        self._require_finite("sample", "Use take(n) first.")
+        values = np.ascontiguousarray(labels_of(self._node, "sample(weights=...)", weights), np.float64)
+        if not np.isfinite(values).all() or (values < 0).any() or not values.any():
+            raise ArgumentError("sample(weights): weights are finite, none below 0, and not all 0.")
+        most = len(values) if replacement else int(np.count_nonzero(values))
+        number = most if count is None else integer("sample", "count", count)
+        if not replacement and number > most:
+            raise ArgumentError(
+                f"sample(count={number}, replacement=False): only {most} elements have a weight. Draw fewer, or with "
+                "replacement."
+            )
+        return Dataset(Sample(self._node, Weights(values), integer("sample", "seed", seed), bool(replacement), number))
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """Repeats the dataset; round `r` of epoch `e` is epoch `e * count + r` of what is before.
@@ -641,7 +763,14 @@ class Dataset(NoArray):
 
     # Shape.
 
-    def batch(self, size: int, *, drop_remainder: bool = False) -> "Dataset":
+    def batch(
+        self,
+        size: int | None = None,
+        *,
+        drop_remainder: bool = False,
+        max_tokens: int | None = None,
+        lengths: npt.ArrayLike | str | int | None = None,
+    ) -> "Dataset":
         """Stacks consecutive elements along a new first axis.
 
         An element of shape `(height, width, 3)` becomes `(size, height, width, 3)`; dtypes do not change. If
@@ -651,19 +780,104 @@ class Dataset(NoArray):
         Random access: kept; batch `i` is one read of elements `[i * size, (i + 1) * size)`. Order: kept.
         Memory: a slot of a loader holds one batch, `size` times the element's `nbytes`.
 
+        With `max_tokens`, elements are sequences. A batch is as many neighbours as fit: their number times the longest
+        is at most `max_tokens`. They are padded with 0 to the longest, as by `padded_batch`, whose memory this has.
+        There is random access if `lengths` are given; else the result is a stream.
+
         Args:
             size: Elements a batch, at least 1.
             drop_remainder: Leave out a last batch that is short.
+            max_tokens: The most tokens of a padded batch, in place of a size.
+            lengths: The number of tokens of each element, `(n,)`: the size of the axes that vary. Or the key or place
+                of a leaf that has it, which is read now.
 
         Raises:
-            ArgumentError: `size` is below 1.
+            ArgumentError: `size` is below 1; or there are both a size and `max_tokens`, or neither; or lengths are of
+                another number, or given for an order that changes with each epoch.
+            ElementError: A sequence is longer than `max_tokens`, or than `lengths` says.
             SpecError: When the spec is first needed: elements do not have one shape.
 
         Example:
             >>> [batch.tolist() for batch in penstock.range(5).batch(2)]
             [[0, 1], [2, 3], [4]]
+            >>> ragged = penstock.range(5).map(np.ones)
+            >>> [batch.shape for batch in ragged.batch(max_tokens=6, lengths=range(5))]
+            [(3, 2), (1, 3), (1, 4)]
         """
+        if (size is None) == (max_tokens is None):
+            raise ArgumentError("batch() needs a size, batch(32), or a number of tokens, batch(max_tokens=4096).")
+        if max_tokens is not None:
+            if drop_remainder:
+                raise ArgumentError("batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
+            limit = integer("batch", "max_tokens", max_tokens, least=1)
+            known = self._lengths("batch(lengths=...)", lengths)
+            made = TokenBatch(loosened(self._node), limit, known, _padding("batch", None, None))
+            assert made.length is None or made.length >= 0  # refuses a sequence that is too long
+            return Dataset(made)
+        if lengths is not None:
+            raise ArgumentError("batch(lengths=) is for batch(max_tokens=).")
         return Dataset(Batch(self._node, integer("batch", "size", size, least=1), drop_remainder))
+
+    def pack(
+        self,
+        length: int,
+        *,
+        lengths: npt.ArrayLike | None = None,
+        split: bool = True,
+        padding_value: Any = 0,
+        drop_remainder: bool = False,
+    ) -> "Dataset":
+        """Lays sequences end to end and cuts rows of `length` tokens, for language models.
+
+        Elements are sequences, `(None,)`, or trees of sequences of one length. A row is a pair: the tokens, `(length,)`
+        and in the same tree, and `segments`, int32 `(length,)`: the number of the sequence in this row from 1 on, and 0
+        where the row is filled up.
+
+        Random access: if `lengths` are given, for then rows are arithmetic; else the result is a stream. Order: kept.
+        Memory: 16 bytes a sequence where lengths are given, and the sequences of the rows that are read.
+
+        Args:
+            length: Tokens a row, at least 1.
+            lengths: The number of tokens of each element, `(n,)`.
+            split: Whether a sequence that does not fit goes on in the next row. False begins a new row with it, and
+                fills the old one up.
+            padding_value: What rows are filled up with.
+            drop_remainder: Leave out the last row if it is not full; with `split` alone.
+
+        Raises:
+            ArgumentError: `length` is below 1; or lengths are of another number, negative, or given for an order that
+                changes with each epoch (pack first, then shuffle).
+            ElementError: Without `split`, a sequence is longer than a row. While reading: one has another length than
+                `lengths` says.
+            SpecError: When the spec is first needed: elements are no sequences of numbers.
+
+        Example:
+            >>> ragged = penstock.range(5).map(np.arange)
+            >>> rows = ragged.pack(4, lengths=range(5))
+            >>> [(tokens.tolist(), segments.tolist()) for tokens, segments in rows]
+            [([0, 0, 1, 0], [1, 2, 2, 3]), ([1, 2, 0, 1], [1, 1, 2, 2]), ([2, 3, 0, 0], [1, 1, 0, 0])]
+        """
+        size, known = integer("pack", "length", length, least=1), self._lengths("pack(lengths=...)", lengths)
+        node = Pack(loosened(self._node), size, known, bool(split), padding_value, bool(drop_remainder))
+        assert node.length is None or node.length >= 0  # refuses a sequence that is too long
+        if self._node.known_spec is not None:
+            node.spec  # noqa: B018  # refuses what is wrong here
+        return Dataset(node)
+
+    def _lengths(self, name: str, lengths: npt.ArrayLike | str | int | None) -> Indices | None:
+        """The lengths of sequences, checked."""
+        if lengths is None:
+            return None
+        self._require_random(name, "Leave lengths out, and rows come as a stream")
+        if self._node.randomness.reorders:
+            raise ArgumentError(
+                f"{name}: lengths are those of elements by position, but the order changes with each epoch. Put this "
+                "step before shuffle(), or use shuffle(reshuffle=False)."
+            )
+        known = labels_of(self._node, name, lengths)
+        if known.dtype.kind not in "iu" or (known < 0).any():
+            raise ArgumentError(f"{name}: lengths are integers from 0 on, got {known.dtype}.")
+        return np.ascontiguousarray(known, np.int64)
 
     def padded_batch(
         self, size: int, *, padded_shapes: Tree = None, padding_values: Any = None, drop_remainder: bool = False

@@ -133,13 +133,16 @@ def from_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    fill_null: Any = None,
+    null_masks: Sequence[str] = (),
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
 ) -> Dataset:
     """Makes a dataset of the rows of Parquet files, one file after the other.
 
     An element is a dict of the columns: numbers, truth values and times as scalars of the same dtype, lists as arrays
-    `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. Nothing is cast.
+    `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. A struct is a dict of its
+    fields, and a list of structs is a dict of lists. Nothing is cast.
 
     Reads the footer of the first file, and all footers when the length is first needed. A row group is the smallest
     unit of decoding. Up to 128 MiB of decoded row groups are kept, so smaller data are decoded once, in any order. A
@@ -153,6 +156,11 @@ def from_parquet(
     Args:
         paths: A path, a pattern (`"train-*.parquet"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The columns to read, in this order; None for all.
+        fill_null: What stands in for nulls: a value for all columns that can hold it, or a dict of one for each
+            column, such as `{"age": -1, "address.city": ""}`. In lists it stands in for their values, and a list that
+            is null becomes an empty one. None makes a null an error.
+        null_masks: Names of columns. Beside each there is another leaf, such as `"age_is_null"`: a bool, True where the
+            column is null. What stands in for nulls is then 0 or empty text, unless `fill_null` says otherwise.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
@@ -160,23 +168,30 @@ def from_parquet(
         ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
         SourceError: A file is missing, has another format, or is damaged. While reading: a value is null. The message
             has the file, row group, row and column.
-        SpecError: A column is a struct, map or decimal; or the files differ.
+        ArgumentError: A name is no column.
+        SpecError: A column is a map, a decimal, or has lists of lists; or cannot hold its `fill_null`; or the files
+            differ.
 
     Example:
         >>> import pyarrow, pyarrow.parquet
         >>> pyarrow.parquet.write_table(pyarrow.table({"x": [0.5, 1.5], "name": ["a", "b"]}), "two.parquet")
         >>> penstock.from_parquet("two.parquet")[1]
         {'x': np.float64(1.5), 'name': 'b'}
+        >>> pyarrow.parquet.write_table(pyarrow.table({"age": [7, None]}), "gap.parquet")
+        >>> penstock.from_parquet("gap.parquet", fill_null=-1, null_masks=["age"])[1]
+        {'age': np.int64(-1), 'age_is_null': np.True_}
     """
     with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_parquet", "parquet", paths, columns, storage_options, cache)
+    return _table(parquet, "from_parquet", "parquet", paths, storage_options, cache, columns, fill_null, null_masks)
 
 
 def from_arrow(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    fill_null: Any = None,
+    null_masks: Sequence[str] = (),
     storage_options: dict[str, Any] | None = None,
     cache: DiskCache | None = None,
 ) -> Dataset:
@@ -193,15 +208,193 @@ def from_arrow(
     """
     with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_arrow", "arrow", paths, columns, storage_options, cache)
+    return _table(parquet, "from_arrow", "arrow", paths, storage_options, cache, columns, fill_null, null_masks)
 
 
 def _table(
-    parquet: Any, verb: str, kind: str, paths: Paths, columns: Sequence[str] | None, storage_options: Any, cache: Any
+    parquet: Any, verb: str, kind: str, paths: Paths, storage_options: Any, cache: Any, *arguments: Any
 ) -> Dataset:
     files = _openfile.find(verb, paths, storage_options, cache)
     parquet.require_kind(verb, kind, files)
-    return Dataset(SourceNode(parquet.source(verb, kind, files, columns), verb))
+    return Dataset(SourceNode(parquet.source(verb, kind, files, *arguments), verb))
+
+
+def from_jsonl(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    fill_null: Any = None,
+    null_masks: Sequence[str] = (),
+    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
+) -> Dataset:
+    r"""Makes a dataset of the lines of JSON Lines files, one file after the other. Each line is a JSON object.
+
+    An element is a dict of its values: numbers as int64 or float64, truth values, text, lists as arrays `(None,)`. An
+    object in it is a dict, and a list of objects is a dict of lists. Text that looks like a time stays text. Blank
+    lines are left out.
+
+    The types are those of the rows in the first MiB of the first file. When the length is first needed, all lines are
+    looked for. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there. pyarrow parses
+    the lines of each read together, without the GIL.
+
+    Random access: yes. Order: that of the given paths; the files of a pattern by name.
+    Memory: 8 bytes a line in each process; 2 MiB, the largest line and what they parse to for each worker.
+
+    Args:
+        paths: A path, a pattern (`"train-*.jsonl"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
+        columns: The keys to read, in this order; None for all.
+        dtypes: Dtypes of columns whose first rows do not show them, such as `{"score": "float32"}`; `"U"` is text. Of a
+            list, the dtype of its values.
+        fill_null: What stands in for nulls and for missing keys, as for `from_parquet`.
+        null_masks: As for `from_parquet`.
+        compression: `"auto"` detects gzip.
+        cache_dir: The folder for the results, instead of beside the files.
+        storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
+
+    Raises:
+        ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
+        SourceError: A file is missing. While reading: a line is no JSON, has a value of another type, or lacks one. The
+            message has the file and the number of the line.
+        SpecError: The type of a column is unknown, or no array holds it.
+
+    Example:
+        >>> with open("two.jsonl", "w") as file:
+        ...     print('{"text": "one", "ids": [1, 2]}', '{"text": "two", "ids": []}', sep="\n", file=file)
+        >>> penstock.from_jsonl("two.jsonl")[0]
+        {'text': 'one', 'ids': array([1, 2])}
+    """
+    with needs("from_jsonl", "parquet"):
+        from penstock.sources import rowtext
+    form = rowtext.Format("jsonl")
+    return _rows(
+        rowtext, form, paths, storage_options, cache, columns, dtypes, fill_null, null_masks, compression, cache_dir
+    )
+
+
+def from_csv(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    delimiter: str = ",",
+    quote: str = '"',
+    dtypes: Mapping[str, Any] | None = None,
+    fill_null: Any = None,
+    null_masks: Sequence[str] = (),
+    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
+) -> Dataset:
+    r"""Makes a dataset of the rows of CSV files, one file after the other, without their headers.
+
+    An element is a dict of the columns: numbers as int64 or float64, truth values, dates and times as pyarrow finds
+    them, else text. A field in quotes may have delimiters and ends of lines. Blank lines are left out. An empty field,
+    `NA` or `null` is null, but text stays as it is.
+
+    Types, index, compressed files, random access, order and memory: as `from_jsonl`.
+
+    Args:
+        paths: A path, a pattern (`"train-*.csv"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
+        columns: The columns to read, in this order; None for all.
+        names: The names of the columns of files without a header. None for the first row of each file.
+        delimiter: The character between fields.
+        quote: The character around fields; empty if none has a meaning.
+        dtypes: Dtypes of columns whose first rows do not show them, such as `{"zip": "U"}`; `"U"` is text.
+        fill_null: As for `from_parquet`.
+        null_masks: As for `from_parquet`.
+        compression: `"auto"` detects gzip.
+        cache_dir: The folder for the results, instead of beside the files.
+        storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
+
+    Raises:
+        ImportError, SourceError: As `from_jsonl`.
+        SpecError: As `from_jsonl`; or headers differ.
+
+    Example:
+        >>> with open("two.csv", "w") as file:
+        ...     print("name,size", '"a, b",1', "c,2", sep="\n", file=file)
+        >>> penstock.from_csv("two.csv")[0]
+        {'name': 'a, b', 'size': np.int64(1)}
+    """
+    with needs("from_csv", "parquet"):
+        from penstock.sources import rowtext
+    form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names))
+    return _rows(
+        rowtext, form, paths, storage_options, cache, columns, dtypes, fill_null, null_masks, compression, cache_dir
+    )
+
+
+def _rows(
+    rowtext: Any,
+    form: Any,
+    paths: Paths,
+    storage_options: Any,
+    cache: Any,
+    columns: Any,
+    dtypes: Any,
+    fill_null: Any,
+    null_masks: Any,
+    compression: Any,
+    cache_dir: Any,
+) -> Dataset:
+    verb = form.verb
+    _require_local(f"{verb}(cache_dir)", cache_dir)
+    files, nulls = _openfile.find(verb, paths, storage_options, cache), rowtext.Nulls.of(verb, fill_null, null_masks)
+    return Dataset(SourceNode(rowtext.row_source(form, files, columns, dtypes, nulls, compression, cache_dir), verb))
+
+
+def from_text(
+    paths: Paths,
+    *,
+    by: Literal["line", "file"] = "line",
+    encoding: str = "utf-8",
+    compression: Literal["auto", "gzip", "zlib"] | None = "auto",
+    cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    cache: DiskCache | None = None,
+) -> Dataset:
+    r"""Makes a dataset of the lines of text files, or of whole files, one after the other.
+
+    An element is text of any size. A line comes without its end; a blank line is empty text.
+
+    When the length is first needed, all lines are looked for. The result is kept as by `from_tfrecord`, and compressed
+    files are decompressed as there.
+
+    Random access: yes. Order: that of the given paths; the files of a pattern by name.
+    Memory: 8 bytes a line in each process; 2 MiB and the largest line or file for each worker.
+
+    Args:
+        paths: A path, a pattern (`"train-*.txt"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
+        by: `"line"`, or `"file"` for one element a file.
+        encoding: As for `open`.
+        compression: `"auto"` detects gzip.
+        cache_dir: The folder for the results, instead of beside the files.
+        storage_options: See `from_tar`.
+        cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
+
+    Raises:
+        ArgumentError: Python knows no such encoding, or lines cannot be found in it.
+        SourceError: A file is missing. While reading: bytes are no text in this encoding. The message has the file and
+            the number of the line.
+
+    Example:
+        >>> with open("two.txt", "w") as file:
+        ...     print("first", "second", sep="\n", file=file)
+        >>> list(penstock.from_text("two.txt"))
+        ['first', 'second']
+    """
+    from penstock.sources import lines
+
+    _require_local("from_text(cache_dir)", cache_dir)
+    files = _openfile.find("from_text", paths, storage_options, cache)
+    return Dataset(SourceNode(lines.text_source(files, by, encoding, compression, cache_dir), "from_text"))
 
 
 def write_tfrecord(

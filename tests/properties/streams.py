@@ -26,6 +26,7 @@ from penstock.testing.strategies import (
     _filter,
     _grown,
     _own,
+    _pack,
     _part,
     _relative,
     checksum,
@@ -234,8 +235,8 @@ def deal(weights: tuple[float, ...], seed: int, count: int = 1024) -> list[int]:
 
 
 STREAM_VERBS: list[Verb] = [
-    *COMMON, _filter, _flat_map, _map_with_spec, _repeat_for_ever, _padded_batch, _bucket_by_length, _zip_of_streams,
-    _mix,
+    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _repeat_for_ever, _padded_batch, _bucket_by_length,
+    _zip_of_streams, _mix,
 ]  # fmt: skip
 
 

@@ -132,3 +132,18 @@ def test_dataset_that_nobody_can_find_again_is_refused(tmp_path):
             ps.from_arrays(file["group"])
     with pytest.raises(ps.ArgumentTypeError, match=r"an HDF5 file that is closed\. Call from_arrays\(\) while"):
         ps.from_arrays(data)
+
+
+def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["labels/y"] = np.eye(3), np.arange(3)
+    assert ps.from_hdf5(tmp_path / "a.h5")[2]["labels/y"] == 2
+    assert ps.from_hdf5(tmp_path / "a.h5", "x")[1].tolist() == [0, 1, 0]
+    assert list(ps.from_hdf5(tmp_path / "a.h5", ["x"])[1]) == ["x"]
+    with ps.from_hdf5(tmp_path / "a.h5").select("x").batch(3).loader() as loader:
+        assert next(iter(loader))["x"].tolist() == np.eye(3).tolist()
+    with pytest.raises(ps.ArgumentError, match=r"a\.h5 has no 'z'; it has \['labels/y', 'x'\]"):
+        ps.from_hdf5(tmp_path / "a.h5", "z")
+    (tmp_path / "b.h5").write_bytes(b"no")
+    with pytest.raises(ps.SourceError, match=r"b\.h5 cannot be opened"):
+        ps.from_hdf5(tmp_path / "b.h5")

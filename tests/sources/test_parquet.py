@@ -317,8 +317,13 @@ def test_null_is_an_error_that_names_row_and_column(tmp_path, name):
 @pytest.mark.parametrize(
     ("column", "text"),
     [
-        (pa.array([{"a": 1}]), r"column 'x' is struct<a: int64>, which is no array .* Leave it out with columns="),
-        (pa.array([["a"]]), r"column 'x' is list<.*string>, which is no array"),
+        (
+            pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+            r"column 'x' is map<string.*>, which is no array .* Leave it out with columns=",
+        ),
+        (pa.array([[[1]]]), r"column 'x' is list<.*list<.*int64>>, which is no array"),
+        (pa.array([[b"a"]]), r"column 'x' is list<.*binary>, which is no array"),
+        (pa.array([{"a": [[1]]}]), r"column 'x.a' is list<.*list<.*int64>>, which is no array"),
         (pa.array([dt.time(1)]), r"column 'x' is time64"),
     ],
 )

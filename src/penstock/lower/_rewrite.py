@@ -1,7 +1,7 @@
 """Plans made of plans, and the helper for all rewrites.
 
 - `cut` divides a stream.
-- `with_parts` lets sources read parts of elements alone.
+- `with_parts` lets sources read parts of elements alone: rows for `unbatch`, and the values that `select` names.
 - `prune_cached` drops the inputs of complete caches.
 - `with_cache_limit` makes sources keep less.
 - `with_batches` makes other batches of the same elements.
@@ -16,19 +16,22 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base import _tree
 from penstock.base._random import seeded_globals
 from penstock.memory._rows import Indices
-from penstock.plan._batch import Batching, Parts, Unbatch
+from penstock.plan._batch import Batch, Batching, Parts, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
-from penstock.plan._combine import Zip
-from penstock.plan._index import Shuffle, Slice, sliced
+from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
+from penstock.plan._fields import Fields, Pairs
+from penstock.plan._index import Repeat, Select, Shuffle, Slice, sliced
 from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
 from penstock.plan._tolerate import Replace
+from penstock.plan._windows import Windows
 
 
 def rewritten(
@@ -122,15 +125,49 @@ def reader_of(plan: Node) -> Reader:
 
 
 def with_parts(plan: Node) -> Node:
-    """A plan in which `unbatch` reads the parts of elements alone, where all sources below it can do so."""
+    """A plan that reads parts of elements alone: those of `unbatch`, and the values that `select` names.
+
+    Sources that cannot do so read whole elements.
+    """
 
     def change(node: Node) -> Node:
+        if isinstance(node, Fields) and node.access == "random":
+            return _narrow(node.source, node.all_pairs)
         if not isinstance(node, Unbatch):
             return node
         parts = _parts(node.source)
         return node if parts is None else Parts(parts)
 
     return rewritten(plan, change)
+
+
+_MOVES: Final = (Shuffle, Slice, Select, Repeat, Batch, Unbatch, Windows, Concatenate, Interleave, Mix, Replace)
+"""Steps that treat all values of an element alike."""
+
+
+def _narrow(node: Node, pairs: Pairs) -> Node:
+    """A plan of some values of the elements of a plan, under their new names and in this order."""
+    if isinstance(node, Fields):
+        old = {new: old for old, new in node.all_pairs}
+        return _narrow(node.source, tuple((old[name], new) for name, new in pairs))
+    if isinstance(node, _MOVES):
+        return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
+    if isinstance(node, Zip) and (found := _zip_of(node, pairs)) is not None:
+        return found
+    if isinstance(node, SourceNode) and (data := node.data.selected([old for old, _ in pairs])) is not None:
+        node = replace(node, data=data)
+    whole = tuple((name, name) for name in node.spec.tree)
+    return node if whole == pairs else Fields(node, "select", pairs, keeps_others=False)
+
+
+def _zip_of(node: Zip, pairs: Pairs) -> Zip | None:
+    """`zip` of some of its datasets; None if others would change the numbers that functions draw, or the length."""
+    numbers: _tree.Tree = node.structure.unflatten(range(len(node.sources)))
+    if not isinstance(numbers, dict):
+        return None
+    chosen, structure = _tree.flatten({new: numbers[old] for old, new in pairs})
+    made = Zip(tuple(node.sources[number] for number in chosen), structure)
+    return made if made.length == node.length and made.randomness == node.randomness else None
 
 
 def _parts(node: Node) -> Node | None:

@@ -66,7 +66,10 @@ class Batching(Node):
         """The size."""
         return self.size
 
-    traits = Traits(is_parallel=True)
+    @property
+    def traits(self) -> Traits:
+        """Positions are enough."""
+        return Traits(is_parallel=True)
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The elements of each batch, in order."""
@@ -112,8 +115,23 @@ class Batch(Batching):
     size: int
     drop_remainder: bool
     exact: bool | None = field(default=None, repr=False)
+    is_group: bool = field(default=False, repr=False)
+    """It makes what a function of many elements gets. The user sees no batches."""
 
-    verb = "batch"
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return "map" if self.is_group else "batch"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return f"map(batched={self.size})" if self.is_group else super().label
+
+    @property
+    def traits(self) -> Traits:
+        """Positions are enough."""
+        return Traits(is_parallel=True, is_hidden=self.is_group)
 
     @cached_property
     def spec(self) -> Spec:
@@ -173,11 +191,26 @@ class Unbatch(Node):
 
     source: Node
 
-    verb = "unbatch"
+    @property
+    def _grouped(self) -> Map | None:
+        """The function of many elements whose results are taken apart."""
+        return self.source if isinstance(self.source, Map) and self.source.batched else None
+
+    @property
+    def verb(self) -> str:
+        """The user's."""
+        return "map" if self._grouped else "unbatch"
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        return self._grouped.label if self._grouped else super().label
 
     @cached_property
     def length(self) -> Length:
         """The number of parts. May run a mapped function, for the number of parts of an element."""
+        if self._grouped is not None:
+            return self._grouped.source.inputs[0].length
         count = self.source.length
         if not isinstance(count, int):
             return count

@@ -7,7 +7,7 @@ slot of the batch. Each error names the element and the step.
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -143,6 +143,8 @@ class Map(OneToOne):
     memo: Memo = field(default_factory=Memo, repr=False)
     is_loose: bool = field(default=False, repr=False)
     """Whether a step that pads follows: then a found spec has axes of any size."""
+    batched: int | None = None
+    """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
     @property
     def verb(self) -> str:
@@ -160,11 +162,13 @@ class Map(OneToOne):
     def label(self) -> str:
         """As the user wrote it: `random_map(warp, seed=3)`."""
         seed = f", seed={self.seed}" if self.seed else ""
-        return f"{self.verb}({self.function_name}{seed})"
+        batched = f", batched={self.batched}" if self.batched else ""
+        return f"{self.verb}({self.function_name}{seed}{batched})"
 
     def settings(self) -> dict[str, Any]:
         """A function is identified by its name: a fix in it must not invalidate checkpoints."""
-        return {"function": self.function_name, "seed": self.seed}
+        batched = {"batched": self.batched} if self.batched else {}
+        return {"function": self.function_name, "seed": self.seed, **batched}
 
     @cached_property
     def randomness(self) -> Randomness:
@@ -184,7 +188,7 @@ class Map(OneToOne):
             is_parallel=True,
             is_cpu_bound=True,
             may_hold_gil=not self.releases_gil,
-            is_hidden=self.verdict is not None,
+            is_hidden=self.verdict is not None or self.batched is not None,
         )
 
     @property
@@ -275,6 +279,7 @@ class Map(OneToOne):
 
     def _learn_from(self, element: Tree, index: int) -> Learned:
         short = self._short_axes(element)
+        count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         with seeded_globals() as globals_, watched_torch() as used_torch:
             globals_.seed(0, self.randomness.depth, 0, index)
             rng = self._new_rng()
@@ -290,6 +295,8 @@ class Map(OneToOne):
             spec = observed(value)
         except MisfitError as found:
             raise self._misfit(found, index) from None
+        if count is not None:
+            self._require_group((leaf.shape for leaf in spec.leaves), count, index)
         leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
         if getattr(self.function, "keeps_shapes", False) is True and len(leaves) == len(self.source.spec.leaves):
             leaves = tuple(map(_as_loose, leaves, self.source.spec.leaves))
@@ -361,7 +368,7 @@ class Map(OneToOne):
 
     def _failure(self, error: BaseException, arguments: tuple[Any, ...], epoch: int, index: int) -> ElementError:
         return ElementError(
-            f"{self.label} at {self.where} failed on element {index} of epoch {epoch}"
+            f"{self.label} at {self.where} failed on {self._elements(index)} of epoch {epoch}"
             f"{origins(self, epoch, index)}: {words_of(error)}{_hint(error, arguments)}"
         )
 
@@ -378,9 +385,28 @@ class Map(OneToOne):
                 f"{type_of(value)} for element {index}: {value!r:.80}."
             ) from None
 
+    def _elements(self, index: int) -> str:
+        """An element of the input in the user's terms."""
+        if self.batched is None:
+            return f"element {index}"
+        stop = (index + 1) * self.batched
+        count = self.source.inputs[0].length
+        return f"elements {index * self.batched} to {(min(stop, count) if isinstance(count, int) else stop) - 1}"
+
+    def _require_group(self, shapes: Iterable[tuple[int | None, ...]], count: int, index: int) -> None:
+        """Refuses a result of a group that has another number of elements."""
+        found = {shape[0] if shape else None for shape in shapes}
+        if found != {count}:
+            other = next(iter(found - {count}))
+            what = "a value without a first axis" if other is None else f"{other} along the first axis"
+            raise SpecError(
+                f"{self.label} at {self.where} got {count} elements, {self._elements(index)}, and returned {what}. The "
+                "function has to return one for each; what makes more or fewer is flat_map() or filter()."
+            )
+
     def _misfit(self, found: MisfitError, index: int) -> SpecError:
         return SpecError(
-            f"{self.label} at {self.where} returned {found} for element {index}"
+            f"{self.label} at {self.where} returned {found} for {self._elements(index)}"
             f"{text_of(found, self.known_spec, is_declared=self.declared is not None)}"
         )
 
@@ -415,6 +441,7 @@ class Map(OneToOne):
         if globals_ is not None and self.memo.learned.uses_globals:
             globals_.seed(0, self.randomness.depth, epoch, index)
         arguments = (element,) if rng is None else (element, rng.at(epoch, index))
+        count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         try:
             value = self.function(*arguments)
         except BaseException as error:
@@ -424,6 +451,9 @@ class Map(OneToOne):
         if self.verdict is not None:
             value = element, self._judged(value, index)
         try:
-            return conformed(self.spec, value)
+            leaves = conformed(self.spec, value)
         except MisfitError as found:
             raise self._misfit(found, index) from None
+        if count is not None:
+            self._require_group(map(np.shape, leaves), count, index)
+        return leaves

@@ -63,7 +63,7 @@ class Padding:
             is_padded = None in leaf.shape or wanted != leaf.shape
             if is_padded and leaf.dtype.itemsize == 0:
                 raise SpecError(f"{label}: element{place} is {leaf}; text is not padded, but stacked as it is.")
-            if is_padded and not _holds(leaf.dtype, self.value(number)):
+            if is_padded and not holds(leaf.dtype, self.value(number)):
                 raise SpecError(
                     f"{label}: element{place} is {leaf}, which cannot hold the padding value {self.value(number)!r}."
                 )
@@ -137,7 +137,7 @@ class Padding:
         return Spec(tuple(leaves), spec.structure)
 
 
-def _holds(dtype: np.dtype[Any], value: Any) -> bool:
+def holds(dtype: np.dtype[Any], value: Any) -> bool:
     """Whether a dtype can hold a value; integers and bools must hold it exactly."""
     if value is None:
         return True

@@ -137,6 +137,13 @@ class Source(Openable, ABC):
         """
         return None
 
+    def selected(self, names: Sequence[str]) -> "Source | None":
+        """Returns a source of the same elements, which are dicts, with these values, in this order, and perhaps others.
+
+        What is left out is not read. `select` asks for it. With the default, None, elements are read whole.
+        """
+        return None
+
     def arrays(self) -> Sequence[Any] | None:
         """The arrays behind the leaves, whose rows are the elements: NumPy arrays, or arrays in files.
 
@@ -216,6 +223,10 @@ class SourceAdapter(Source):
     def open(self) -> Source:
         opened = self._inner.open() if hasattr(self._inner, "open") else self._inner
         return self if opened is self._inner else _as_source(opened, self)
+
+    def selected(self, names: Sequence[str]) -> Source | None:
+        some = self._inner.selected(names) if hasattr(self._inner, "selected") else None
+        return None if some is None else _as_source(some)
 
     def unstacked(self) -> Source | None:
         parts = self._inner.unstacked() if hasattr(self._inner, "unstacked") else None

@@ -2,10 +2,14 @@
 
 Fixed-size values are NumPy views of Arrow's buffers, which may lie in a mapped file. They are decoded by hand, because
 `to_numpy()` imports pandas, which takes 24 MiB in each process.
+
+A null is an error, unless there is a value that stands in for it (`fill`). A list that is null is then an empty one.
 """
 
+import itertools
 import math
 import mmap
+from bisect import bisect_right
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,6 +20,7 @@ import pyarrow.types as kinds
 from penstock import native
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec
+from penstock.memory._rows import text_array
 
 Integers = npt.NDArray[np.int64]
 
@@ -47,7 +52,7 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
     list of fixed size, or a tensor, has its shape. Bytes are uint8, of shape `(None,)` or `(n,)`.
 
     Raises:
-        SpecError: No array holds such values: structs, maps, decimals, lists of text.
+        SpecError: No array holds such values: maps, decimals, lists of lists of any size, lists of bytes.
     """
     if isinstance(kind, pa.FixedShapeTensorType):
         return ArraySpec(tuple(kind.shape[axis] for axis in _axes(kind)), spec_of(name, kind.value_type).dtype)
@@ -63,10 +68,10 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
         return ArraySpec((None,), np.dtype(np.uint8))
     if is_list(kind):
         inner = spec_of(name, kind.value_type)
-        if None not in inner.shape and inner.dtype.itemsize:
-            first = kind.list_size if kinds.is_fixed_size_list(kind) else None
+        first = kind.list_size if kinds.is_fixed_size_list(kind) else None
+        if (None not in inner.shape and inner.dtype.itemsize) or (inner.shape == () and first is None):
             return ArraySpec((first, *inner.shape), inner.dtype)
-    elif (dtype := _dtype(kind)) is not None:
+    elif (dtype := dtype_of(kind)) is not None:
         return ArraySpec((), dtype)
     raise SpecError(
         f"column {name!r} is {kind}, which is no array of numbers, text or bytes. Leave it out with columns=[...], or "
@@ -89,7 +94,7 @@ def is_list(kind: Any) -> bool:
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
-def _dtype(kind: Any) -> np.dtype[Any] | None:
+def dtype_of(kind: Any) -> np.dtype[Any] | None:
     """Returns the dtype of scalars; None if NumPy has none."""
     if kinds.is_date(kind):
         return np.dtype("M8[D]" if kinds.is_date32(kind) else "M8[ms]")
@@ -136,8 +141,9 @@ class Column:
         value_count = nbytes // max(1, math.prod(shape) * dtype.itemsize)
         return Column(_memory((value_count, *shape), dtype), offsets, self._spec)
 
-    def append(self, row: int, rows: "Column") -> None:
+    def append(self, row: int, rows: "Column | TextLists") -> None:
         """Copies another column behind the first `row` rows."""
+        assert isinstance(rows, Column)
         first, last, at = 0, len(rows._values), row
         if self._offsets is not None:
             assert rows._offsets is not None
@@ -164,6 +170,52 @@ class Column:
         for row, start, stop in places:
             out[row] = str(data[start:stop], "utf-8") if is_text else bytes(data[start:stop])
 
+    def texts(self, start: int, stop: int) -> list[str]:
+        """Some neighbouring values of text."""
+        assert self._offsets is not None
+        bounds, data = self._offsets[start : stop + 1].tolist(), memoryview(self._values.data)
+        return [str(data[first:last], "utf-8") for first, last in itertools.pairwise(bounds)]
+
+
+@final
+class TextLists:
+    """The decoded lists of text of some rows, in the pieces in which they were decoded."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        """The first row of each piece."""
+        self._pieces: list[tuple[Integers, Column]] = []
+        """The start of each list, and the end of the last; and the texts, end to end."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the values."""
+        return sum(offsets.nbytes + texts.nbytes for offsets, texts in self._pieces)
+
+    def room(self, count: int, nbytes: int) -> "TextLists":
+        """Returns an empty one, which `append` fills."""
+        return TextLists()
+
+    def append(self, row: int, rows: "TextLists | Column") -> None:
+        """Adds another behind the first `row` rows."""
+        assert isinstance(rows, TextLists)
+        self._firsts += [row + first for first in rows._firsts]
+        self._pieces += rows._pieces
+
+    def add(self, offsets: Integers, texts: Column) -> "TextLists":
+        """Adds the first piece."""
+        self._firsts, self._pieces = [0], [(offsets, texts)]
+        return self
+
+    def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
+        """Writes the lists `indices`, as arrays, to rows of a leaf's array."""
+        for row, index in zip(rows.tolist(), indices.tolist(), strict=True):
+            number = bisect_right(self._firsts, index) - 1
+            offsets, texts = self._pieces[number]
+            place = index - self._firsts[number]
+            found = texts.texts(int(offsets[place]), int(offsets[place + 1]))
+            out[row] = text_array(np.array(found, object), "U")
+
 
 def is_copied(kind: Any) -> bool:
     """Whether `column_of` copies the values of a column instead of viewing them."""
@@ -173,7 +225,7 @@ def is_copied(kind: Any) -> bool:
     return is_copied(kind.value_type)
 
 
-def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column:
+def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Any:
     """Decodes an Arrow array. Values that are in memory in the right form are not copied.
 
     Args:
@@ -193,10 +245,10 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
         raise
 
 
-def _column_of(values: Any, spec: ArraySpec) -> Column:
+def _column_of(values: Any, spec: ArraySpec) -> Column | TextLists:
     if isinstance(values.type, pa.FixedShapeTensorType):
         kind = values.type
-        tensors = _numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
+        tensors = numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
         return Column(tensors.transpose(0, *(axis + 1 for axis in _axes(kind))), None, spec)
     values = _plain(values)
     kind = values.type
@@ -206,11 +258,15 @@ def _column_of(values: Any, spec: ArraySpec) -> Column:
         offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
         return Column(np.frombuffer(data or b"", np.uint8), offsets, spec)
     if spec.shape[:1] != (None,):
-        return Column(_numbers(values, spec.shape), None, spec)
-    offsets = _numbers(values.offsets, ())
+        return Column(numbers(values, spec.shape), None, spec)
+    offsets = numbers(values.offsets, ())
     offsets = offsets - offsets[0]
     try:
-        return Column(_numbers(values.flatten(), spec.shape[1:]), offsets, spec)
+        if spec.dtype.itemsize == 0:
+            texts = _column_of(values.flatten(), ArraySpec((), spec.dtype))
+            assert isinstance(texts, Column)
+            return TextLists().add(offsets, texts)
+        return Column(numbers(values.flatten(), spec.shape[1:]), offsets, spec)
     except NullError as error:
         raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
 
@@ -224,7 +280,7 @@ def _plain(values: Any) -> Any:
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
     if values.null_count:
-        raise NullError(int(np.argmax(_numbers(values.is_null(), ()))))
+        raise NullError(int(np.argmax(numbers(values.is_null(), ()))))
     if kinds.is_dictionary(values.type):
         return _plain(values.dictionary_decode())
     if kinds.is_string_view(values.type) or kinds.is_binary_view(values.type):
@@ -232,7 +288,7 @@ def _plain(values: Any) -> Any:
     return values
 
 
-def _numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+def numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
     """Returns values of one shape as `(len(values), *shape)`."""
     values = _plain(values)
     kind, count = values.type, len(values)
@@ -244,18 +300,18 @@ def _numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
         (size,) = shape[:1]
         assert size is not None
         if not kinds.is_fixed_size_list(kind):
-            others = np.flatnonzero(np.diff(_numbers(values.offsets, ())) != size)
+            others = np.flatnonzero(np.diff(numbers(values.offsets, ())) != size)
             if len(others):
                 raise NullError(int(others[0]), is_inner=True)
         try:
-            inner = _numbers(values.flatten(), shape[1:])
+            inner = numbers(values.flatten(), shape[1:])
         except NullError as error:
             raise NullError(error.row // max(1, size), is_inner=True) from None
         return inner.reshape(count, size, *inner.shape[1:])
     if kinds.is_boolean(kind):
         bits = np.frombuffer(data, np.uint8)[start // 8 : (start + count + 7) // 8]
         return np.unpackbits(bits, bitorder="little")[start % 8 :][:count].view(np.bool_)
-    dtype = _dtype(kind)
+    dtype = dtype_of(kind)
     stored = np.dtype(np.int32) if kinds.is_date32(kind) else dtype
     assert dtype is not None
     assert stored is not None

@@ -16,19 +16,22 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import SourceError
-from penstock.sources._openfile import File, described
+from penstock.memory._rows import Indices
+from penstock.sources._openfile import File, bounds_of, described
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Compression = Literal["gzip", "zlib"]
+
+Integers = npt.NDArray[np.int64]
 
 _log = logging.getLogger("penstock")
 
@@ -38,6 +41,29 @@ _PIECE_NBYTES: Final = 64 << 10
 _PROGRESS_S: Final = 10.0
 # `wbits` of zlib: with gzip's header, or with its own.
 WBITS: Final = {"gzip": 31, "zlib": 15}
+
+
+class Places(NamedTuple):
+    """The places of the records of all files, each of which begins where the one before it ends."""
+
+    files: Sequence[File]
+    """The files to read: the given ones, or their decompressed content."""
+    bounds: Integers
+    """See `bounds_of`."""
+    offsets: Integers
+    """The start of each record and the end of the last, file after file, shape `(records + files,)`."""
+
+    @classmethod
+    def of(cls, files: Sequence[File], offsets: Sequence[Integers]) -> "Places":
+        """Joins those of each file."""
+        return cls(files, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets))
+
+    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
+        """Returns the file, the first byte and the bytes of each record."""
+        numbers = (np.searchsorted(self.bounds, elements, "right") - 1).astype(np.int64)
+        places = elements + numbers
+        offsets = self.offsets[places]
+        return numbers, offsets, self.offsets[places + 1] - offsets
 
 
 def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Arrays]) -> Arrays:
@@ -161,12 +187,17 @@ def progress(what: str, total_nbytes: int) -> Callable[[int], None]:
     return tell
 
 
-def pieces(file: File, compression: Compression) -> Iterator[bytes]:
-    """Yields the content of a compressed file in pieces.
+def pieces(file: File, compression: Compression | None) -> Iterator[bytes]:
+    """Yields the content of a file in pieces, decompressed.
 
     Raises:
         SourceError: The file is damaged or truncated.
     """
+    if compression is None:
+        with file.stream() as stream:
+            while piece := stream.read(_PIECE_NBYTES):
+                yield piece
+        return
     machine, fed = zlib.decompressobj(WBITS[compression]), 0
     tell = progress(f"Decompressing {file.url}", file.nbytes)
     with file.stream() as stream:

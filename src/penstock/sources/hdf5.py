@@ -5,6 +5,8 @@ names. `open` gives an object that opens the file read-only and reads under h5py
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,11 +14,33 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import ArgumentTypeError, SourceError
+from penstock.base._errors import ArgumentTypeError, SourceError, home_cure
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    """Opens a file for a look.
+
+    Raises:
+        SourceError: It is missing, or no HDF5 file.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise SourceError(f"{os.fspath(path)} cannot be opened: {error}.{home_cure(os.fspath(path))}") from error
+    with file:
+        yield file
+
+
+def names_in(file: h5py.File) -> list[str]:
+    """Returns the paths of all arrays in a file."""
+    found: list[str] = []
+    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
+    return found
 
 
 @final

@@ -210,7 +210,8 @@ class _Chunks:
         if self.leaf.is_file or is_copied(chunk.type):
             return None
         try:
-            return column_of(chunk, self.leaf.spec)
+            column: Column = column_of(chunk, self.leaf.spec)
+            return column
         except NullError:
             return None
 

@@ -8,7 +8,7 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -25,12 +25,14 @@ from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, NullError, column_of, is_copied, spec_of
+from penstock.sources._columns import Column, NullError, TextLists, is_copied
+from penstock.sources._leaves import Leaf, Nulls, columns_of, decoded, leaves_of, stored_numbers, tree_of
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
+AnyColumn = Column | TextLists
 
 _log = logging.getLogger("penstock")
 
@@ -81,34 +83,43 @@ class TableSource(FilesSource):
     kind: Kind
     files: tuple[File, ...]
     columns: tuple[str, ...]
+    nulls: Nulls
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of an element."""
+        return self._leaves(_schema(self.kind, self.files[0]), self.files[0])
 
     @cached_property
     def element_spec(self) -> Tree:
-        return self._specs(self.files[0])
+        return tree_of(self.leaves)
 
-    def _specs(self, file: File) -> dict[str, ArraySpec]:
-        schema = _schema(self.kind, file)
+    def selected(self, names: Sequence[str]) -> "TableSource":
+        """Returns a source of some columns. What is left out is not read."""
+        columns = columns_of(names, self.columns)
+        return replace(self, columns=columns, nulls=self.nulls.of_columns(columns))
+
+    def _leaves(self, schema: Any, file: File) -> tuple[Leaf, ...]:
         if missing := [name for name in self.columns if name not in schema.names]:
             raise SpecError(f"{file.url} has no column {missing[0]!r}; it has {schema.names}.")
-        return {name: spec_of(name, schema.field(name).type) for name in self.columns}
+        return self.nulls.applied(f"from_{self.kind}", leaves_of(schema, self.columns))
 
     @cached_property
     def groups(self) -> _Groups:
         """The places of the rows, from the footers."""
-        spec: Mapping[str, ArraySpec] = self.element_spec
-        first = self.files[0]
-        is_mapped, row_nbytes = _first_batch(first, spec) if self.kind == "arrow" else (False, 0.0)
+        leaves, first = self.leaves, self.files[0]
+        is_mapped, row_nbytes = _first_batch(first, leaves) if self.kind == "arrow" else (False, 0.0)
 
         def sizes_of(file: File) -> list[tuple[int, int]]:
-            if (found := self._specs(file)) != spec:
-                raise SpecError(f"{file.url} has the columns {found}, but {first.url} has {spec}.")
+            if (found := self._leaves(_schema(self.kind, file), file)) != leaves:
+                raise SpecError(f"{file.url} has the columns {tree_of(found)}, but {first.url} has {tree_of(leaves)}.")
             if self.kind == "parquet":
-                return _group_sizes(file, spec)
+                return _group_sizes(file, leaves)
             return _batch_sizes(file, () if is_mapped else self.columns, row_nbytes)
 
         sizes = for_each(self.files, sizes_of)
         counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
-        nbytes = np.maximum(decoded, COLUMN_NBYTES * len(spec))
+        nbytes = np.maximum(decoded, COLUMN_NBYTES * len(leaves))
         work_nbytes = np.minimum(WORK_SHARE * nbytes, WORK_NBYTES)
         if self.is_remote:  # a group is fetched whole
             work_nbytes = work_nbytes + nbytes
@@ -169,7 +180,7 @@ class _Decoded:
 
     def __init__(self, nbytes: int) -> None:
         self.lock = threading.Lock()
-        self.columns: list[Column] | None = None
+        self.columns: list[AnyColumn] | None = None
         self.nbytes = nbytes
         """Its memory, and until it is decoded also that of the decoding."""
 
@@ -243,7 +254,7 @@ class OpenTableSource:
             finally:
                 self._leave(thread)
 
-    def _columns(self, group: int, thread: int) -> list[Column]:
+    def _columns(self, group: int, thread: int) -> list[AnyColumn]:
         """Returns a group's columns, which stay until the thread has left them."""
         decoded = self._entry(group, thread)
         with decoded.lock:
@@ -286,25 +297,24 @@ class OpenTableSource:
         # With no group in use there is nothing to wait for: a group may be larger than its file said.
         return bool(room >= need or not used)
 
-    def _decode(self, group: int) -> tuple[list[Column], int]:
+    def _decode(self, group: int) -> tuple[list[AnyColumn], int]:
         """Returns the columns of a group, and their memory."""
         self._decoded_count += 1
         source, place = self._source, int(self._groups.files[group])
         if self._decoded_count == WASTED_GROUPS and source.kind == "parquet":
             self._warn_of_waste()
         file, number = source.files[place], int(self._groups.numbers[group])
-        spec: Mapping[str, ArraySpec] = source.element_spec
         footer = None if file.is_local else self._footer(place)
         try:
             if source.kind == "parquet":
-                columns = _read_group(file, number, spec, footer)
+                columns = _read_group(file, number, source.leaves, footer)
             else:
-                columns = _read_batch(file, number, spec, footer, is_mapped=self._groups.is_mapped)
+                columns = _read_batch(file, number, source.leaves, footer, is_mapped=self._groups.is_mapped)
         except NullError as error:
             raise SourceError(
                 f"{source.describe_row(group, error.row)} has no value in column {error.column!r}: it is null, and "
-                "arrays have no such thing. Fill it where the file is written, or leave the column out with "
-                "columns=[...]."
+                f"arrays have no such thing. Say what stands in for it: fill_null={{{error.column!r}: 0}}, and "
+                f"null_masks=[{error.column!r}] to know where; or leave the column out with columns=[...]."
             ) from None
         nbytes = int(self._groups.nbytes[group])
         if source.kind == "parquet":  # text may be larger than its file said
@@ -347,7 +357,9 @@ class OpenTableSource:
             self._blocks.close()
 
 
-def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> TableSource:
+def source(
+    verb: str, kind: Kind, files: tuple[File, ...], columns: Any, fill_null: Any, null_masks: Any
+) -> TableSource:
     """Makes a source from the arguments of `penstock.from_parquet`. Reads the footer of the first file."""
     names = _schema(kind, files[0]).names
     if columns is None:
@@ -364,7 +376,7 @@ def source(verb: str, kind: Kind, files: tuple[File, ...], columns: Any) -> Tabl
         )
     if not columns:
         raise ArgumentError(f"{verb}() needs at least one column; {files[0].url} has {names}.")
-    made = TableSource(kind, files, tuple(columns))
+    made = TableSource(kind, files, tuple(columns), Nulls.of(verb, fill_null, null_masks))
     assert made.element_spec  # refuses a column without a spec
     return made
 
@@ -378,29 +390,34 @@ def _schema(kind: Kind, file: File) -> Any:
         return reader.schema_arrow if kind == "parquet" else reader.schema
 
 
-def _group_sizes(file: File, spec: Mapping[str, ArraySpec]) -> list[tuple[int, int]]:
+def _group_sizes(file: File, leaves: Sequence[Leaf]) -> list[tuple[int, int]]:
     """Returns the rows of each row group, and their bytes."""
     with _opened("parquet", file) as reader:
-        groups = map(reader.metadata.row_group, range(reader.num_row_groups))
-        return [(group.num_rows, sum(_column_sizes(group, spec).values())) for group in groups]
+        groups, numbers = map(reader.metadata.row_group, range(reader.num_row_groups)), _stored_numbers(reader, leaves)
+        return [(group.num_rows, sum(_leaf_sizes(group, leaves, numbers))) for group in groups]
 
 
-def _column_sizes(group: Any, spec: Mapping[str, ArraySpec]) -> dict[str, int]:
-    """Returns the bytes of each column of a row group: exact for numbers, an estimate for text and bytes."""
-    sizes = {name: group.num_rows * (each.nbytes or 0) for name, each in spec.items()}
-    ragged = [name for name, each in spec.items() if not each.is_bounded or None in each.shape]
-    if ragged:
-        columns = [group.column(number) for number in range(group.num_columns)]
-        paths = [f"{column.path_in_schema}." for column in columns]
-        for name in ragged:
-            column = next(each for each, path in zip(columns, paths, strict=True) if path.startswith(f"{name}."))
-            sizes[name] = 8 * (group.num_rows + 1) + _values_nbytes(column, spec[name])
+def _stored_numbers(reader: Any, leaves: Sequence[Leaf]) -> list[int]:
+    """Returns the number of the column of Parquet that holds each leaf."""
+    numbers = stored_numbers(reader.schema_arrow)
+    return [numbers[leaf.origin] for leaf in leaves]
+
+
+def _leaf_sizes(group: Any, leaves: Sequence[Leaf], numbers: Sequence[int]) -> list[int]:
+    """Returns the bytes of each leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
+    sizes = []
+    for leaf, number in zip(leaves, numbers, strict=True):
+        spec = leaf.spec
+        if spec.is_bounded:
+            sizes.append(group.num_rows * (spec.nbytes or 0))
+        else:
+            sizes.append(8 * (group.num_rows + 1) + _values_nbytes(group.column(number), spec))
     return sizes
 
 
 def _values_nbytes(column: Any, spec: ArraySpec) -> int:
     if column.physical_type == "BYTE_ARRAY":
-        return int(column.total_uncompressed_size)
+        return int(column.total_uncompressed_size) + 8 * int(column.num_values) * len(spec.shape)
     of_bytes = column.physical_type == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
     return int(column.num_values) * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
@@ -413,29 +430,31 @@ def _batch_sizes(file: File, columns: tuple[str, ...], row_nbytes: float) -> lis
     return [(count, int(count * row_nbytes)) for count in counts]
 
 
-def _first_batch(file: File, spec: Mapping[str, ArraySpec]) -> tuple[bool, float]:
+def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
     """Reads the first record batch of a file, to learn the costs of all.
 
     Returns:
         Whether batches are viewed in a mapped file, because it is local and not compressed; and the bytes of a row.
     """
-    is_mapped = file.is_local and not _allocated_nbytes(file, (), {})[1]
-    count, nbytes = _allocated_nbytes(file, () if is_mapped else tuple(spec), spec)
+    is_mapped = file.is_local and not _allocated_nbytes(file, (), ())[1]
+    count, nbytes = _allocated_nbytes(file, () if is_mapped else tuple({leaf.origin[0] for leaf in leaves}), leaves)
     return is_mapped, nbytes / max(1, count)
 
 
-def _allocated_nbytes(file: File, columns: tuple[str, ...], copied: Mapping[str, ArraySpec]) -> tuple[int, int]:
-    """Returns the rows of the first record batch, and the memory to read it and to copy columns of it."""
+def _allocated_nbytes(file: File, columns: tuple[str, ...], copied: Sequence[Leaf]) -> tuple[int, int]:
+    """Returns the rows of the first record batch, and the memory to read it and to copy leaves of it."""
     with _measuring, _opened("arrow", file, columns, pool=_measured) as reader:
         if not reader.num_record_batches:
             return 0, 0
         before = _measured.bytes_allocated()
         batch = reader.get_batch(0)
         nbytes, count = _measured.bytes_allocated() - before, batch.num_rows
-        for name, spec in copied.items():
-            if count and is_copied(batch.schema.field(name).type):
+        for leaf in copied:
+            column, *fields = leaf.origin
+            is_view = leaf.fill is None and not fields and not is_copied(batch.schema.field(column).type)
+            if count and not is_view:
                 with suppress(NullError):  # a read reports it
-                    nbytes += column_of(batch.column(name), spec).nbytes
+                    nbytes += decoded(batch, leaf).nbytes
     del batch, reader
     pa.default_memory_pool().release_unused()
     return count, nbytes
@@ -446,37 +465,40 @@ def _footer(kind: Kind, file: File, remote: ByteSource) -> _Footer:
         return _Footer(remote, reader.metadata if kind == "parquet" else None)
 
 
-def _read_group(file: File, number: int, spec: Mapping[str, ArraySpec], footer: _Footer | None) -> list[Column]:
-    """Decodes a row group, column by column and in pieces, because the work in progress takes memory too.
+def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Footer | None) -> list[AnyColumn]:
+    """Decodes a row group, leaf by leaf and in pieces, because the work in progress takes memory too.
 
-    A remote file gets one request for all columns.
+    A remote file gets one request for all leaves.
     """
     with _opened("parquet", file, footer=footer) as reader:
         group = reader.metadata.row_group(number)  # asking for its schema would keep it until a garbage collection
-        count, sizes = max(1, group.num_rows), _column_sizes(group, spec)
-        found: dict[str, Column] = {}
-        for names in [[name] for name in spec] if file.is_local else [list(spec)]:
-            row, rows = 0, count * PIECE_NBYTES // max(1, *(sizes[name] for name in names))
+        numbers = _stored_numbers(reader, leaves)
+        count, sizes = max(1, group.num_rows), _leaf_sizes(group, leaves, numbers)
+        found: dict[int, AnyColumn] = {}
+        for places in [[place] for place in range(len(leaves))] if file.is_local else [list(range(len(leaves)))]:
+            row, rows = 0, count * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
+            names = [group.column(numbers[place]).path_in_schema for place in places]
             for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
-                for name in names:
-                    part = column_of(batch.column(name), spec[name], name, row)
-                    if name not in found:
-                        found[name] = part.room(count, sizes[name])
-                    found[name].append(row, part)
+                for place in places:
+                    part = decoded(batch, leaves[place], row)
+                    if place not in found:
+                        found[place] = part.room(count, sizes[place])
+                    found[place].append(row, part)
                 row += batch.num_rows
                 del batch, part
-    if sum(sizes.values()) >= PIECE_NBYTES:
+    if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
-    return list(found.values())
+    return [found[place] for place in range(len(leaves))]
 
 
 def _read_batch(
-    file: File, number: int, spec: Mapping[str, ArraySpec], footer: _Footer | None, *, is_mapped: bool
-) -> list[Column]:
+    file: File, number: int, leaves: Sequence[Leaf], footer: _Footer | None, *, is_mapped: bool
+) -> list[AnyColumn]:
     """Reads a record batch. If it is mapped, no columns are selected: Arrow would copy the whole batch."""
-    with _opened("arrow", file, () if is_mapped else tuple(spec), footer) as reader:
+    columns = () if is_mapped else tuple({leaf.origin[0]: None for leaf in leaves})
+    with _opened("arrow", file, columns, footer) as reader:
         batch = reader.get_batch(number)
-        found = [column_of(batch.column(name), each, name) for name, each in spec.items()]
+        found = [decoded(batch, leaf) for leaf in leaves]
     if not is_mapped:
         pa.default_memory_pool().release_unused()
     return found

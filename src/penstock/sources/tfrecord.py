@@ -11,11 +11,11 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, final
 
 import google_crc32c
 import numpy as np
@@ -29,8 +29,8 @@ from penstock.plan._source import Read
 from penstock.sources import _recordindex
 from penstock.sources._example import ExampleError, ExampleReader, row_numbers, windows
 from penstock.sources._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
-from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, for_each, placed, rows_of
-from penstock.sources._recordindex import Compression
+from penstock.sources._openfile import File, FilesSource, RecordReader, for_each, placed, rows_of
+from penstock.sources._recordindex import Compression, Places
 
 Integers = npt.NDArray[np.int64]
 
@@ -67,17 +67,6 @@ def source(
     return TFRecordSource(files, wanted, is_auto, compression, check_crc, where)
 
 
-class _Index(NamedTuple):
-    """The places of the records of all files."""
-
-    files: list[File]
-    """The files to read: the given ones, or their decompressed content."""
-    bounds: Integers
-    """See `bounds_of`."""
-    offsets: Integers
-    """The start of each record and the end of the last, file after file, shape `(records + files,)`."""
-
-
 @final
 @dataclass(frozen=True)
 class TFRecordSource(FilesSource):
@@ -104,10 +93,9 @@ class TFRecordSource(FilesSource):
         return {feature.name: feature.spec for feature in self.wanted}
 
     @cached_property
-    def index(self) -> _Index:
+    def index(self) -> Places:
         """The places of the records."""
-        files, offsets = zip(*for_each(self.files, self._indexed), strict=True)
-        return _Index(list(files), bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets))
+        return Places.of(*zip(*for_each(self.files, self._indexed), strict=True))
 
     def _compression(self, file: File) -> Compression | None:
         return compression_of(file) if self.compression == "auto" else self.compression
@@ -121,6 +109,13 @@ class TFRecordSource(FilesSource):
     @property
     def bounds(self) -> Integers:
         return self.index.bounds
+
+    def selected(self, names: Sequence[str]) -> "TFRecordSource | None":
+        """Returns a source of some features; the others are not parsed."""
+        found = {feature.name: feature for feature in self.wanted or ()}
+        made = replace(self, features=tuple(found[name] for name in names), is_auto=False)
+        made.__dict__.update({name: self.__dict__[name] for name in ("index", "ahead_nbytes") if name in self.__dict__})
+        return made
 
     def open(self) -> "OpenTFRecordSource":
         return OpenTFRecordSource(self)
@@ -206,11 +201,7 @@ class OpenTFRecordSource(RecordReader):
         )
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        index = self._index
-        numbers = (np.searchsorted(index.bounds, elements, "right") - 1).astype(np.int64)
-        places = elements + numbers
-        offsets = index.offsets[places]
-        return numbers, offsets, index.offsets[places + 1] - offsets
+        return self._index.ranges(elements)
 
 
 def _damage(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> tuple[int, str] | None:
@@ -321,9 +312,8 @@ def _truncated(file: File, record: int, at: int, size: int) -> SourceError:
 
 def first_record(file: File, compression: Compression | None) -> bytes | None:
     """Reads the first record and little more."""
-    pieces = _recordindex.pieces(file, compression) if compression else _plain_pieces(file)
     content, end = bytearray(), -1
-    for piece in pieces:
+    for piece in _recordindex.pieces(file, compression):
         content += piece
         if end < 0 and len(content) >= HEAD_NBYTES:
             head = bytes(content[:HEAD_NBYTES])
@@ -333,12 +323,6 @@ def first_record(file: File, compression: Compression | None) -> bytes | None:
     if content:
         raise _truncated(file, 0, 0, file.nbytes)
     return None
-
-
-def _plain_pieces(file: File) -> Iterator[bytes]:
-    with file.stream() as stream:
-        while piece := stream.read(64 << 10):
-            yield piece
 
 
 def write(path: Path, elements: Iterable[Any], compression: Compression | None) -> int:

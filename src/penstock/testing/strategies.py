@@ -29,6 +29,7 @@ from penstock.base._random import ElementRng, local_permute, permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.plan._index import repeats
+from penstock.plan._sample import Weights
 
 MAX_LENGTH = 24
 """Largest number of elements in a plan. Every property concerns small numbers."""
@@ -329,6 +330,80 @@ def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
     return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels), elements)
 
 
+def _sample(draw: st.DrawFn, p: Plan) -> Plan | None:
+    if p.is_stream:
+        return None
+    weights = np.array(draw(st.lists(st.integers(0, 3), min_size=len(p), max_size=len(p))), float)
+    if not weights.any():
+        return None
+    seed, replacement, most = draw(st.integers(0, 3)), draw(st.booleans()), int(np.count_nonzero(weights))
+    count = draw(st.integers(0, 9 if replacement else most))
+
+    def elements(epoch: int) -> list[Tree]:
+        values, drawer = p.elements(epoch), Weights(weights)
+        drawn = drawer.drawn(np.arange(count), seed, epoch) if replacement else drawer.order(seed, epoch)
+        return [values[i] for i in drawn[:count].tolist()]
+
+    return p.then(p.dataset.sample(weights, seed=seed, replacement=replacement, count=count), elements)
+
+
+def _batched(draw: st.DrawFn, p: Plan) -> Plan | None:
+    size = draw(st.integers(1, 5))
+    if not p.is_uniform or p.has_text:
+        return None
+
+    def add(many: Tree) -> Tree:
+        return _each(lambda leaf: leaf + np.asarray(len(leaf), leaf.dtype), many)
+
+    def elements(epoch: int) -> list[Tree]:
+        return [part for cut in _cuts(p.elements(epoch), size, False) for part in _parts(add(_stacked(cut)))]
+
+    spec = p.dataset.element_spec if p.is_stream else None  # which may be empty
+    return p.then(p.dataset.map(add, batched=size, element_spec=spec), elements)
+
+
+def _pack(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # Sequences of one length each, so that elements say which.
+    size, ragged = draw(st.integers(1, 5)), draw(st.booleans())
+    differs = p.dataset._node.randomness.reorders or p.depth
+    if len(p.specs) != 1 or p.has_text or (differs and not p.is_stream):
+        return None
+
+    def tokens(element: Tree) -> Any:
+        values = np.asarray(_tree.flatten(element)[0][0]).ravel()
+        return values[: checksum(element) % (len(values) + 1)] if ragged else values
+
+    dtype = p.specs[0].dtype
+    sequences = p.dataset.map(tokens, element_spec=ArraySpec((None,), dtype))
+    lengths = None if p.is_stream else [len(tokens(x)) for x in p.elements(0)]
+
+    def elements(epoch: int) -> list[Tree]:
+        laid = [(value, owner) for owner, x in enumerate(p.elements(epoch)) for value in tokens(x)]
+        rows = []
+        for start in range(0, len(laid), size):
+            row = laid[start : start + size]
+            owners = {owner: number for number, owner in enumerate(dict.fromkeys(o for _, o in row), 1)}
+            filled = size - len(row)
+            values = np.array([value for value, _ in row] + [0] * filled, dtype)
+            rows.append((values, np.array([owners[o] for _, o in row] + [0] * filled, np.int32)))
+        return rows
+
+    return p.then(sequences.pack(size, lengths=lengths), elements)
+
+
+def _select(draw: st.DrawFn, p: Plan) -> Plan | None:
+    spec = p.dataset.element_spec
+    if not isinstance(spec, dict):
+        return None
+    names = draw(st.permutations(list(spec)))[: draw(st.integers(1, len(spec)))]
+    renamed = {names[0]: "renamed"} if draw(st.booleans()) and "renamed" not in spec else {}
+    ds = p.dataset.select(*names)
+    return p.then(
+        ds.rename(renamed) if renamed else ds,
+        lambda epoch: [{renamed.get(name, name): x[name] for name in names} for x in p.elements(epoch)],
+    )
+
+
 def _split(draw: st.DrawFn, p: Plan) -> Plan | None:
     # Counts alone. Fractions and overlapping windows have tests of their own.
     first = draw(st.integers(0, len(p)))
@@ -419,12 +494,12 @@ def _batches_of_two_sizes(draw: st.DrawFn, p: Plan) -> Plan | None:
 
 COMMON: list[Verb] = [
     _random_map, _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate,
-    _interleave, _cache,
+    _interleave, _cache, _select, _batched,
 ]  # fmt: skip
-VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes]
+VERBS: list[Verb] = [*COMMON, _map, _batch_and_unbatch, _split, _zip, _batches_of_two_sizes, _sample, _pack]
 MOVES: list[Verb] = [
     _cast, _slice, _take, _skip, _shard, _repeat, _shuffle, _batch, _unbatch, _windows, _concatenate, _interleave, _zip,
-    _batches_of_two_sizes,
+    _batches_of_two_sizes, _select,
 ]  # fmt: skip
 """Verbs that only move bytes. Plans of these alone are executed by the copy engine."""
 

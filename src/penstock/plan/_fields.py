@@ -1,0 +1,138 @@
+"""Leaves of dicts by name: chosen, and renamed. `lower/_rewrite.py` has sources read no others."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from penstock.base import _tree
+from penstock.base._errors import SpecError
+from penstock.base._spec import Spec
+from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, pieces
+from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits
+from penstock.plan._reader import Gather, Reader
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names in the input, and the names here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fields(OneToOne):
+    """Some of the values of each element, which is a dict, perhaps under other names."""
+
+    source: Node
+    name: str
+    """The verb that the user called: `select` or `rename`."""
+    pairs: Pairs
+    keeps_others: bool
+    """Values without a pair keep their names and places; else they are left out."""
+
+    @property
+    def verb(self) -> str:
+        """The verb that the user called."""
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """As the user wrote it."""
+        if self.name == "select":
+            return f"select({', '.join(repr(name) for name, _ in self.pairs)})"
+        return f"rename({dict(self.pairs)})"
+
+    def settings(self) -> dict[str, Any]:
+        """The pairs."""
+        return {"fields": self.pairs}
+
+    traits = Traits(is_parallel=True)
+
+    @cached_property
+    def all_pairs(self) -> Pairs:
+        """A pair for each value here.
+
+        Raises:
+            SpecError: Elements are no dicts, lack a name, or would have one twice.
+        """
+        spec = self.source.spec
+        if not isinstance(spec.tree, dict):
+            raise SpecError(
+                f"{self.label} takes values of dicts by their names, but elements are {spec}. Make dicts of them with "
+                "map(): lambda element: {...}."
+            )
+        names = list(spec.tree)
+        if missing := [old for old, _ in self.pairs if old not in names]:
+            raise SpecError(f"{self.label}: elements have no {missing[0]!r}; they have {names}.")
+        if not self.keeps_others:
+            return self.pairs
+        new = dict(self.pairs)
+        pairs = tuple((name, new.get(name, name)) for name in names)
+        here = [name for _, name in pairs]
+        if twice := [name for name in here if here.count(name) > 1]:
+            raise SpecError(f"{self.label}: elements would have {twice[0]!r} twice; they have {names}.")
+        return pairs
+
+    @cached_property
+    def _leaves(self) -> list[int]:
+        """The numbers of the leaves in the input's elements."""
+        tree = self.source.spec.tree
+        counts = [len(_tree.flatten(tree[name])[0]) for name in tree]
+        places = dict(zip(tree, itertools.pairwise(itertools.accumulate(counts, initial=0)), strict=True))
+        return [number for old, _ in self.all_pairs for number in range(*places[old])]
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Those of the values."""
+        tree = {new: self.source.spec.tree[old] for old, new in self.all_pairs}
+        return Spec(tuple(self.source.spec.leaves[number] for number in self._leaves), _tree.flatten(tree)[1])
+
+    @property
+    def memory(self) -> Memory:
+        """Elements of the input, read some at a time, unless all of their values are taken."""
+        nbytes = 0 if self._is_whole else chunk_nbytes(self.source.spec)
+        return Memory(nbytes, nbytes)
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self._leaves) == len(self.source.spec.leaves)
+
+    def _spread(self, out: Rows) -> Rows:
+        """The same rows, as places of the input's elements, of which all values are taken."""
+        order = sorted(range(len(self._leaves)), key=self._leaves.__getitem__)
+        return Rows([out.arrays[place] for place in order], out.rows, [out.extents[place] for place in order])
+
+    def _copy(self, box: Rows, out: Rows, count: int) -> None:
+        taken = self._leaves
+        arrays, extents = [box.arrays[number] for number in taken], [box.extents[number] for number in taken]
+        out.copy_from(Rows(arrays, box.rows, extents), count)
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Reads straight into the places if all values are taken; else into scratch memory."""
+        if self._is_whole:
+            reader.inputs[0].fill(epoch, indices, self._spread(out), gather)
+            return
+        for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
+            self._copy(box, rows, len(chunk))
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the input."""
+        return self.source.part_count(epoch, index)
+
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """The same for some parts of one element."""
+        source = reader.inputs[0]
+        if self._is_whole:
+            source.fill_parts(epoch, index, parts, self._spread(out), gather)
+            return
+        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
+            box, reads = source.part_scratch(stop - start), Gather()
+            source.fill_parts(epoch, index, parts[start:stop], box, reads)
+            reads.run()
+            self._copy(box, out.take(slice(start, stop)), stop - start)
+
+    def sequence(self, reader: Reader, epoch: int) -> Elements:
+        """The same for each element of a stream."""
+        for leaves in reader.inputs[0].sequence(epoch):
+            yield self._taken(leaves)
+
+    def _taken(self, leaves: Sequence[Any]) -> Leaves:
+        return [leaves[number] for number in self._leaves]

@@ -1,0 +1,265 @@
+"""Leaves of the elements of a table: columns, and the fields of structs in them; and what stands in for nulls.
+
+A struct is a dict of its fields. A list of structs is a dict of lists. So each leaf is one column of values, which
+`_columns.py` decodes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._spec import ArraySpec
+from penstock.base._tree import Tree
+from penstock.plan._pad import holds
+from penstock.sources._columns import (
+    Column,
+    TextLists,
+    column_of,
+    dtype_of,
+    is_binary,
+    is_list,
+    is_text,
+    numbers,
+    spec_of,
+)
+from penstock.sources._openfile import bounds_of
+
+MASK: Final = "_is_null"
+"""The end of the name of a leaf that says where another one is null."""
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf of an element."""
+
+    path: tuple[str, ...]
+    """The names of the dicts and of the leaf: a column, and the fields of structs in it."""
+    spec: ArraySpec
+    fill: Any = field(default=None, compare=False)  # NaN differs from itself
+    """What stands in for a null; None if a null is an error."""
+    masks: str = ""
+    """The last name of the leaf of which this one says where it is null; empty if it is no mask."""
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The column, and the fields of structs in it."""
+        return (*self.path[:-1], self.masks) if self.masks else self.path
+
+    @property
+    def name(self) -> str:
+        """The path with dots."""
+        return ".".join(self.path)
+
+
+@final
+@dataclass(frozen=True)
+class Nulls:
+    """What the user says about nulls, by `fill_null=` and `null_masks=`."""
+
+    fills: Any
+    """One value for all leaves that can hold it, or pairs of a leaf's name and its value; None for errors."""
+    is_named: bool
+    masks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verb: str, fill_null: Any, null_masks: Sequence[str]) -> "Nulls":
+        """Checks the arguments.
+
+        Raises:
+            ArgumentTypeError: A value is no scalar, or masks are no list of names.
+        """
+        is_named = isinstance(fill_null, Mapping)
+        for value in fill_null.values() if is_named else [fill_null]:
+            if value is not None and np.ndim(value):
+                raise ArgumentTypeError(
+                    f"{verb}(fill_null=): a single value stands in for nulls, or a dict of one for each column, such "
+                    f'as {{"x": 0.0}}; got {type_of(value)}. In lists it stands in for their values.'
+                )
+        if isinstance(null_masks, str) or not isinstance(null_masks, Sequence):
+            raise ArgumentTypeError(f"{verb}(null_masks=) is a list of names of columns, got {type_of(null_masks)}.")
+        return cls(tuple(fill_null.items()) if is_named else fill_null, is_named, tuple(null_masks))
+
+    def of_columns(self, columns: Sequence[str]) -> "Nulls":
+        """What is said of these columns."""
+        fills = (
+            tuple(each for each in self.fills if each[0].partition(".")[0] in columns) if self.is_named else self.fills
+        )
+        return replace(self, fills=fills, masks=tuple(each for each in self.masks if each.partition(".")[0] in columns))
+
+    def applied(self, verb: str, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        """The leaves, with what stands in for nulls, and with those that say where nulls are.
+
+        Raises:
+            ArgumentError: There is no such leaf.
+            SpecError: A leaf cannot hold its value.
+        """
+        fills = dict(self.fills) if self.is_named else {}
+        names = [leaf.name for leaf in leaves]
+        if unknown := [name for name in (*fills, *self.masks) if name not in names]:
+            raise ArgumentError(
+                f"{verb}(): fill_null= or null_masks= name {unknown[0]!r}, which is not read. Columns are {names}; "
+                "a field of a struct is named by dots."
+            )
+        found = []
+        for leaf in leaves:
+            fill = fills.get(leaf.name) if self.is_named else self.fills
+            if fill is not None and not _fits(leaf.spec, fill):
+                if self.is_named:
+                    raise SpecError(
+                        f"{verb}(fill_null=): column {leaf.name!r} is {leaf.spec}, which cannot hold {fill!r}."
+                    )
+                fill = None
+            if fill is None and leaf.name in self.masks:
+                fill = np.zeros((), leaf.spec.dtype)[()] if leaf.spec.dtype.itemsize else ""
+            found.append(replace(leaf, fill=fill))
+            if leaf.name in self.masks:
+                path = (*leaf.path[:-1], leaf.path[-1] + MASK)
+                found.append(Leaf(path, ArraySpec((), np.dtype(bool)), masks=leaf.path[-1]))
+        return tuple(found)
+
+
+def _fits(spec: ArraySpec, fill: Any) -> bool:
+    if isinstance(fill, str) or spec.dtype.itemsize == 0:
+        return isinstance(fill, str) and spec.dtype.itemsize == 0
+    return holds(spec.dtype, fill)
+
+
+def leaves_of(schema: Any, columns: Sequence[str]) -> list[Leaf]:
+    """The leaves of some columns.
+
+    Raises:
+        SpecError: No array holds the values of one.
+    """
+    return [leaf for name in columns for leaf in _leaves((name,), schema.field(name).type)]
+
+
+def _leaves(path: tuple[str, ...], kind: Any) -> Iterator[Leaf]:
+    if kinds.is_struct(kind):
+        for part in kind:
+            yield from _leaves((*path, part.name), part.type)
+    elif is_list(kind) and kinds.is_struct(kind.value_type):
+        size = kind.list_size if kinds.is_fixed_size_list(kind) else -1
+        for part in kind.value_type:
+            yield from _leaves((*path, part.name), pa.list_(part.type, size))
+    else:
+        yield Leaf(path, spec_of(".".join(path), kind))
+
+
+def stored_numbers(schema: Any) -> dict[tuple[str, ...], int]:
+    """The numbers of the columns of Parquet that hold the leaves of a schema, by their paths."""
+    found: dict[tuple[str, ...], int] = {}
+    paths = (path for part in schema for path in _stored((part.name,), part.type))
+    for number, path in enumerate(paths):
+        found.setdefault(path, number)
+    return found
+
+
+def _stored(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _stored(path, kind.storage_type)
+    elif kinds.is_struct(kind):
+        for part in kind:
+            yield from _stored((*path, part.name), part.type)
+    elif kinds.is_map(kind):
+        yield from _stored(path, kind.key_type)
+        yield from _stored(path, kind.item_type)
+    elif is_list(kind):
+        yield from _stored(path, kind.value_type)
+    else:
+        yield path
+
+
+def tree_of(leaves: Sequence[Leaf]) -> Tree:
+    """The `element_spec`: dicts within dicts, in the order of the leaves."""
+    tree: dict[str, Any] = {}
+    for leaf in leaves:
+        place = tree
+        for name in leaf.path[:-1]:
+            place = place.setdefault(name, {})
+        place[leaf.path[-1]] = leaf.spec
+    return tree
+
+
+def columns_of(names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns that have these values of an element, which may be masks of them."""
+    found = [name if name in columns else name.removesuffix(MASK) for name in names]
+    return tuple(dict.fromkeys(found))
+
+
+def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | TextLists:
+    """Decodes a leaf of a record batch, of which `first` is the row of the first value, for the error.
+
+    Raises:
+        NullError: A value is missing.
+    """
+    values = batch.column(leaf.origin[0])
+    for name in leaf.origin[1:]:
+        values = _field(values, name)
+    if leaf.masks:
+        values = values.is_null()
+    elif leaf.fill is not None:
+        values = _filled(values, leaf.fill)
+    column: Column | TextLists = column_of(values, leaf.spec, leaf.name, first)
+    return column
+
+
+def _field(values: Any, name: str) -> Any:
+    """A field of structs, or of the structs in lists; null where the struct or the list is null."""
+    kind = values.type
+    if kinds.is_struct(kind):
+        return values.flatten()[kind.get_field_index(name)]
+    inner, mask = _field(values.flatten(), name), values.is_null() if values.null_count else None
+    if kinds.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(_spread(values, inner), kind.list_size, mask=mask)
+    return pa.LargeListArray.from_arrays(_offsets(values), inner, mask=mask)
+
+
+def _filled(values: Any, fill: Any) -> Any:
+    """The same values without nulls."""
+    kind = values.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return values
+    if isinstance(kind, pa.BaseExtensionType):
+        return _filled(values.storage, fill)
+    if kinds.is_dictionary(kind):
+        return _filled(values.dictionary_decode(), fill)
+    if is_list(kind):
+        inner = values.flatten()
+        if kinds.is_fixed_size_list(kind):
+            return pa.FixedSizeListArray.from_arrays(_filled(_spread(values, inner), fill), kind.list_size)
+        found = _filled(inner, fill)
+        is_whole = found is inner and not values.null_count
+        return values if is_whole else pa.LargeListArray.from_arrays(_offsets(values), found)
+    if not values.null_count:
+        return values
+    if is_binary(kind):
+        return values.cast(pa.large_binary()).fill_null(b"")
+    if is_text(kind):
+        return values.cast(pa.large_string()).fill_null(fill)
+    if kinds.is_fixed_size_binary(kind):
+        return values.fill_null(pa.scalar(bytes([fill]) * kind.byte_width, kind))
+    if kinds.is_temporal(kind):  # by their numbers, because Arrow has no NaT but null
+        stored = pa.int32() if kind.bit_width == 32 else pa.int64()
+        number = np.asarray(fill).astype(dtype_of(kind)).view(np.int64)
+        return values.view(stored).fill_null(pa.scalar(int(number), stored)).view(kind)
+    return values.fill_null(pa.scalar(fill, kind))
+
+
+def _offsets(values: Any) -> Any:
+    """The start of each list in `flatten()` of the lists, which has no values of those that are null."""
+    sizes = numbers(values.value_lengths().fill_null(0), ())
+    return pa.array(bounds_of(sizes), pa.int64())
+
+
+def _spread(values: Any, inner: Any) -> Any:
+    """The values of lists of fixed size with those of null lists, as nulls, which `flatten()` leaves out."""
+    if not values.null_count:
+        return inner
+    there = np.repeat(~numbers(values.is_null(), ()), values.type.list_size)
+    return inner.take(pa.array(np.cumsum(there) - 1, pa.int64(), mask=~there))

@@ -1,0 +1,168 @@
+"""Rows of tokens: `pack`, and batches of at most so many tokens."""
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import assert_resumes_exactly, assert_same
+
+RNG = np.random.default_rng(5)
+LENGTHS = [*RNG.integers(0, 9, 40).tolist(), 0, 0]
+TOKENS = [np.arange(10 * i, 10 * i + length, dtype=np.int32) for i, length in enumerate(LENGTHS)]
+
+
+def sequences(tokens=TOKENS):
+    return ps.from_source(tokens, element_spec=ps.ArraySpec((None,), "int32"))
+
+
+def pairs():
+    return sequences().map(
+        lambda x: {"ids": x, "mask": x % 2 == 0},
+        element_spec={"ids": ps.ArraySpec((None,), "int32"), "mask": ps.ArraySpec((None,), "bool")},
+    )
+
+
+def packed(tokens, size, split=True, drop_remainder=False, padding=0):
+    """The rows in plain Python: token by token."""
+    rows, row = [], []
+
+    def full(end=False):
+        if row and not (end and split and drop_remainder and len(row) < size):
+            owners = {owner: number for number, owner in enumerate(dict.fromkeys(o for _, o in row), 1)}
+            rest = size - len(row)
+            rows.append(([t for t, _ in row] + [padding] * rest, [owners[o] for _, o in row] + [0] * rest))
+        row.clear()
+
+    for owner, sequence in enumerate(tokens):
+        if not split and len(row) + len(sequence) > size:
+            full()
+        for token in sequence.tolist():
+            row.append((token, owner))
+            if split and len(row) == size:
+                full()
+    full(end=True)
+    return rows
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("size", [8, 11, 64])
+def test_rows_are_those_of_a_loop_over_tokens(size, split):
+    want = packed(TOKENS, size, split, padding=-1)
+    known = sequences().pack(size, lengths=LENGTHS, split=split, padding_value=-1)
+    stream = sequences().pack(size, split=split, padding_value=-1)
+    assert (known.access, stream.access, len(known), stream.length) == ("random", "stream", len(want), None)
+    for ds in (known, stream):
+        assert [(tokens.tolist(), segments.tolist()) for tokens, segments in ds] == want
+    for index in (len(want) - 1, 0, len(want) // 2):
+        assert [part.tolist() for part in known[index]] == [*map(list, want[index])]
+    with known.shuffle(2).batch(3).loader(executor="threads", workers=2) as loader:
+        found = [(t.tolist(), s.tolist()) for tokens, segments in loader for t, s in zip(tokens, segments, strict=True)]
+    assert sorted(found) == sorted(want)
+    dropped = sequences().pack(size, lengths=LENGTHS, drop_remainder=True)
+    assert [(tokens.tolist(), s.tolist()) for tokens, s in dropped] == packed(TOKENS, size, drop_remainder=True)
+
+
+def test_trees_of_sequences_are_packed_alike():
+    for ds in (pairs().pack(8, lengths=LENGTHS), pairs().pack(8)):
+        assert ds.element_spec == (
+            {"ids": ps.ArraySpec((8,), "int32"), "mask": ps.ArraySpec((8,), "bool")},
+            ps.ArraySpec((8,), "int32"),
+        )
+        for row, segments in ds:
+            used = segments > 0
+            np.testing.assert_array_equal(row["mask"][used], row["ids"][used] % 2 == 0)
+    with pairs().pack(8).batch(2).loader(executor="threads") as loader:
+        streamed = list(loader)
+    with pairs().pack(8, lengths=LENGTHS).batch(2).loader(executor="inline") as loader:
+        for one, two in zip(streamed, loader, strict=True):
+            assert_same(one, two)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, None])
+def test_a_run_resumes_exactly(lengths):
+    ds = sequences().pack(7, lengths=lengths).batch(3)
+    assert_resumes_exactly(ds, executors=[("inline", 1), ("threads", 2)])
+    ds = sequences().batch(max_tokens=20, lengths=lengths)
+    assert_resumes_exactly(ds, executors=[("inline", 1), ("threads", 2)])
+
+
+def budgeted(lengths, limit):
+    batches, batch = [], []
+    for index, length in enumerate(lengths):
+        if batch and (len(batch) + 1) * max(length, *(lengths[i] for i in batch)) > limit:
+            batches.append(batch)
+            batch = []
+        batch.append(index)
+    return [*batches, batch]
+
+
+@pytest.mark.parametrize("limit", [8, 20, 1000])
+def test_batches_have_at_most_so_many_tokens(limit):
+    want = budgeted(LENGTHS, limit)
+    known, stream = sequences().batch(max_tokens=limit, lengths=LENGTHS), sequences().batch(max_tokens=limit)
+    assert (known.access, stream.access, len(known)) == ("random", "stream", len(want))
+    for ds in (known, stream):
+        for batch, members in zip(ds, want, strict=True):
+            assert batch.size <= limit
+            assert batch.shape == (len(members), max(LENGTHS[i] for i in members))
+            for row, index in zip(batch, members, strict=True):
+                assert row.tolist() == TOKENS[index].tolist() + [0] * (batch.shape[1] - LENGTHS[index])
+    with known.shuffle(1).loader(executor="threads", workers=2) as loader:
+        assert sorted(map(len, loader)) == sorted(map(len, want))
+
+
+def test_labels_are_batched_beside_their_sequences():
+    ds = ps.zip((sequences(), ps.range(len(TOKENS)))).batch(max_tokens=20, lengths=LENGTHS)
+    assert np.concatenate([labels for _, labels in ds]).tolist() == list(range(len(TOKENS)))
+
+
+def test_lengths_and_weights_may_be_leaves():
+    ds = ps.zip({"ids": sequences(), "n": ps.from_arrays(np.array(LENGTHS))})
+    assert len(ds.batch(max_tokens=20, lengths="n")) == len(budgeted(LENGTHS, 20))
+    assert {int(each["n"]) for each in ds.sample("n", count=200)} <= set(LENGTHS) - {0}
+
+
+def test_sequences_that_a_function_makes_need_no_spec():
+    ds = ps.range(5).map(np.arange)
+    assert [tokens.tolist() for tokens, _ in ds.pack(5)] == [[0, 0, 1, 0, 1], [2, 0, 1, 2, 3]]
+    assert [batch.shape for batch in ds.batch(max_tokens=6)] == [(3, 2), (1, 3), (1, 4)]
+
+
+def test_nothing_gives_no_rows():
+    assert len(sequences([np.zeros(0, "int32")] * 3).pack(4, lengths=[0, 0, 0])) == 0
+    assert len(sequences([np.zeros(0, "int32")] * 3).pack(4, lengths=[0, 0, 0], split=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        (lambda: sequences().pack(0), ps.ArgumentError, r"pack\(length=0\): it must be at least 1"),
+        (
+            lambda: sequences().pack(4, lengths=[1]),
+            ps.ArgumentError,
+            r"pack\(lengths=\.\.\.\) needs a label an element",
+        ),
+        (lambda: sequences().pack(4, lengths=[-1] * 42), ps.ArgumentError, "integers from 0 on"),
+        (
+            lambda: sequences().pack(4, lengths=LENGTHS, split=False),
+            ps.ElementError,
+            r"tokens, more than a row\. Cut it",
+        ),
+        (lambda: sequences().shuffle().pack(4, lengths=LENGTHS), ps.ArgumentError, "the order changes with each epoch"),
+        (lambda: ps.range(3).pack(4), ps.SpecError, r"lays sequences of numbers end to end, but element is \(\) int64"),
+        (lambda: sequences().pack(9, lengths=LENGTHS[::-1])[0], ps.ElementError, r"tokens, and lengths= says"),
+        (lambda: sequences().batch(), ps.ArgumentError, r"batch\(\) needs a size, batch\(32\), or a number of tokens"),
+        (lambda: sequences().batch(3, max_tokens=3), ps.ArgumentError, r"batch\(\) needs a size"),
+        (lambda: sequences().batch(3, lengths=LENGTHS), ps.ArgumentError, r"is for batch\(max_tokens=\)"),
+        (
+            lambda: sequences().batch(max_tokens=4, lengths=LENGTHS),
+            ps.ElementError,
+            r"element \d+ alone has \d+ tokens",
+        ),
+        (lambda: list(sequences().batch(max_tokens=4)), ps.ElementError, r"element \d+ alone has \d tokens"),
+        (lambda: list(sequences().pack(4, split=False)), ps.ElementError, r"tokens, more than a row"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(wrong, error, text):
+    with pytest.raises(error, match=text):
+        wrong()
