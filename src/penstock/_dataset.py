@@ -532,7 +532,7 @@ class Dataset(NoArray):
         return Dataset(Shuffle(self._node, seed, window, reshuffle))
 
     def sample(
-        self, weights: npt.ArrayLike | str | int, *, seed: int = 0, replacement: bool = True, count: int | None = None
+        self, weights: "npt.ArrayLike | str | int", *, seed: int = 0, replacement: bool = True, count: int | None = None
     ) -> "Dataset":
         """Draws elements at random, an element with twice the weight twice as often. Each epoch draws anew.
 
@@ -769,7 +769,7 @@ class Dataset(NoArray):
         *,
         drop_remainder: bool = False,
         max_tokens: int | None = None,
-        lengths: npt.ArrayLike | str | int | None = None,
+        lengths: "npt.ArrayLike | str | int | None" = None,
     ) -> "Dataset":
         """Stacks consecutive elements along a new first axis.
 
@@ -822,7 +822,7 @@ class Dataset(NoArray):
         self,
         length: int,
         *,
-        lengths: npt.ArrayLike | None = None,
+        lengths: "npt.ArrayLike | None" = None,
         split: bool = True,
         padding_value: Any = 0,
         drop_remainder: bool = False,
