@@ -181,6 +181,9 @@ class Column:
 class TextLists:
     """The decoded lists of text of some rows, in the pieces in which they were decoded."""
 
+    source: None = None
+    """See `Column.source`: text is no memory to copy."""
+
     def __init__(self) -> None:
         self._firsts: list[int] = []
         """The first row of each piece."""
