@@ -214,7 +214,8 @@ def _anchors(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [*PAGES, *OTHER_PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_resolve(path):
+def test_page_has_a_title_and_its_links_resolve(path):
+    assert path.read_text().startswith("# ")  # the title on the site
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target, anchor in re.findall(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)", text):
         file = (path.parent / target).resolve() if target else path
