@@ -18,6 +18,26 @@ Jobs, in batches of 16:
 - `decode`: photographs of 500x375, decoded and resized, on threads.
 - `source`: an object that waits 2 ms for each element, as for a server, on threads.
 - `consumer`: 1 ms of Python an element on worker processes, for a consumer that computes 10 ms a batch.
+
+Machine: two cores of an AMD EPYC in a virtual machine, Linux 6.18, Python 3.11.7, NumPy 2.4.6, OpenCV 5.0, 2026-11-24.
+
+Result, from 1 / from 2 / from 8 (and the numbers that were advised):
+
+                quiet                           busy
+    sleep       0.94 / 0.94 / 1.00 (15, 15, 16)   0.95 / 0.95 / 1.00 (15, 15, 16)
+    source      1.00 / 1.00 / 1.00 (15, 15, 15)   0.99 / 0.99 / 1.00 (16, 16, 15)
+    decode                                        1.00 / 0.87 / 0.83 (11, 12, 15)
+    python                                        1.00 / 1.00 / 1.00 (14, 14, 14)
+    numpy                                         0.90 / 1.00 / 1.00 (15, 14, 14)
+    consumer                                      1.00 / 0.76 / 0.69 (13, 7, 8)
+
+Wanted: at least 0.9. `decode` is 0.03 and 0.07 off. The speeds of its numbers from 11 to 16 rise and fall by 15 %
+(637, 557, 532, 626), so one run does not tell them apart. `python`, `numpy` and `consumer` ran beside more than two
+programs, whose load changed. That is the likely cause of `consumer`, whose sentence says, rightly, that the program is
+the limit. These cases, and the empty places, need another run on a quiet machine.
+
+Mended because of this: beside other programs the sentence blamed the GIL for threads that sleep, and named no number.
+That had 0.07 (`sleep` from 2) and 0.42 (`source` from 2) of the best speed.
 """
 
 import re
@@ -46,7 +66,7 @@ _CLEARLY_SLOWER = 0.7
 
 
 class _Server:
-    """What waits for each element, as for a server."""
+    """An object that waits for each element, as for a server."""
 
     def __len__(self) -> int:
         return _ELEMENT_COUNT

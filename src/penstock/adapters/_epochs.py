@@ -24,7 +24,7 @@ Moving = TypeVar("Moving")
 
 
 class LoaderAdapter:
-    """What adapters have in common: the length, the state and the report are those of the loader."""
+    """The common part of all adapters: length, state and report are those of the loader."""
 
     loader: Loader
 
