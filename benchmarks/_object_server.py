@@ -44,6 +44,8 @@ class Behaviour:
 class _Server:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
+        self.contents: dict[str, bytes] = {}
+        """Equal objects take memory once."""
         self.behaviour = Behaviour()
         self.counts: Counter[str] = Counter()
         self.random = random.Random(0)
@@ -53,7 +55,8 @@ class _Server:
         self.behaviour, self.counts, self.free_at = behaviour, Counter(), 0.0
 
     def put(self, name: str, data: bytes) -> None:
-        self.objects[name] = data, hashlib.md5(data).hexdigest()
+        tag = hashlib.md5(data).hexdigest()
+        self.objects[name] = self.contents.setdefault(tag, data), tag
 
     def stats(self) -> dict[str, float]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
