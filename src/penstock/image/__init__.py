@@ -17,9 +17,21 @@ from penstock.image._convert import normalize, one_hot, to_float
 from penstock.image._decode import Decoding, decode
 from penstock.image._distortion import Distortion, compose, frozen, one_of, sometimes
 from penstock.image._formats import ImageError
-from penstock.image._geometry import crop, elastic, flip, resized_crop, rotate, scale, shear, sine_warp, translate
+from penstock.image._geometry import (
+    crop,
+    elastic,
+    flip,
+    perspective,
+    resized_crop,
+    rotate,
+    scale,
+    shear,
+    sine_warp,
+    translate,
+)
+from penstock.image._mixing import Mixing, cut_mix, mix_up
 from penstock.image._opencv import OpenCVMissingError, SimpleJPEGMissingError
-from penstock.image._pixels import blur, brightness, contrast, erase, noise, sharpen, smooth
+from penstock.image._pixels import blur, brightness, contrast, erase, grayscale, hue, noise, saturation, sharpen, smooth
 from penstock.image._resize import Resizing, resize
 from penstock.image._values import exactly
 
@@ -27,6 +39,7 @@ __all__ = [
     "Decoding",
     "Distortion",
     "ImageError",
+    "Mixing",
     "OpenCVMissingError",
     "Resizing",
     "SimpleJPEGMissingError",
@@ -35,19 +48,25 @@ __all__ = [
     "compose",
     "contrast",
     "crop",
+    "cut_mix",
     "decode",
     "elastic",
     "erase",
     "exactly",
     "flip",
     "frozen",
+    "grayscale",
+    "hue",
+    "mix_up",
     "noise",
     "normalize",
     "one_hot",
     "one_of",
+    "perspective",
     "resize",
     "resized_crop",
     "rotate",
+    "saturation",
     "scale",
     "sharpen",
     "shear",

@@ -90,6 +90,33 @@ def _translate(path: Path, draws: Draws, x: Range, y: Range) -> None:
     path.transform((1.0, 0.0, -draws.between(x), 0.0, 1.0, -draws.between(y)))
 
 
+def perspective(amount: Amount) -> Distortion:
+    """Looks at the image from aside: each corner moves inwards or outwards. Its size stays.
+
+    Args:
+        amount: How far, as a part of the height and width. 0.1 is -0.1 to 0.1; at most 0.4.
+    """
+    return moves("perspective", _perspective, amount=spread(amount, around=0, least=-0.4, most=0.4))
+
+
+def _perspective(path: Path, draws: Draws, amount: Range) -> None:
+    right, bottom = path.width - 1, path.height - 1
+    corners = np.array([[0, 0], [right, 0], [0, bottom], [right, bottom]], np.float32)
+    signs = np.array([[1, 1], [-1, 1], [1, -1], [-1, -1]])
+    drawn = np.array([[draws.between(amount), draws.between(amount)] for _ in range(4)])
+    moved = corners + (signs * drawn * (path.width, path.height)).astype(np.float32)
+    path.bend(partial(_project, cv2.getPerspectiveTransform(moved, corners)))
+
+
+def _project(matrix: Any, grid: Grid) -> None:
+    x, y = grid.x(), grid.y()
+    (a, b, c), (d, e, f), (g, h, i) = matrix.astype(np.float32)
+    depth = g * x + h * y + i
+    grid.x_by_column, grid.x_by_row = (a * x + b * y + c) / depth, 0.0
+    grid.y_by_column, grid.y_by_row = (d * x + e * y + f) / depth, 0.0
+    grid.is_unmoved = False
+
+
 def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
     """Swaps left and right, or top and bottom.
 

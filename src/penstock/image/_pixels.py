@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from penstock.image._distortion import Distortion, changes
-from penstock.image._frame import Frame, Work
+from penstock.image._frame import Array, Frame, Work
 from penstock.image._geometry import drawn_part
 from penstock.image._opencv import cv2
-from penstock.image._values import Amount, Draws, Range, numbers, spread
+from penstock.image._values import Amount, Draws, Range, chance, numbers, spread
 
 _NO_BLUR: Final = 0.1
 """A standard deviation, in pixels, below which no 8-bit pixel changes."""
@@ -25,6 +25,9 @@ _LEAST_NOISE: Final = 0.1
 
 # OpenCV's names of the dtypes of frames.
 _DEPTHS: Final = {"u1": cv2.CV_8U, "u2": cv2.CV_16U, "i2": cv2.CV_16S, "f4": cv2.CV_32F, "f8": cv2.CV_64F}
+_YIQ: Final = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
+"""Brightness and two axes of colour, of red, green and blue (NTSC)."""
+_LUMA: Final = np.tile(_YIQ[:1], (3, 1))
 _STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
 _TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
 
@@ -92,6 +95,57 @@ def _brightness(work: Work, draws: Draws, factor: Range) -> None:
     drawn = draws.between(factor)
     for frame in work.images:
         frame.image = cv2.addWeighted(frame.image, drawn, frame.image, 0.0, 0.0)
+
+
+def saturation(factor: Amount) -> Distortion:
+    """Moves the colours of an RGB image away from grey, or closer to it.
+
+    Args:
+        factor: 0.2 is 0.8 to 1.2; 0 would be grey.
+    """
+    return changes("saturation", _saturation, factor=spread(factor, around=1, least=0))
+
+
+def _saturation(work: Work, draws: Draws, factor: Range) -> None:
+    drawn = draws.between(factor)
+    _recolour(work, drawn * np.eye(3) + (1 - drawn) * _LUMA)
+
+
+def hue(degrees: Amount) -> Distortion:
+    """Turns the colours of an RGB image around grey, as a hue; brightness stays.
+
+    Args:
+        degrees: 20 is -20 to 20, of 360.
+    """
+    return changes("hue", _hue, degrees=spread(degrees, around=0))
+
+
+def _hue(work: Work, draws: Draws, degrees: Range) -> None:
+    angle = math.radians(draws.between(degrees))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    turned = np.array([[1, 0, 0], [0, cosine, -sine], [0, sine, cosine]])
+    _recolour(work, np.linalg.inv(_YIQ) @ turned @ _YIQ)
+
+
+def grayscale(probability: float = 1.0) -> Distortion:
+    """Makes an RGB image grey. It keeps its three channels.
+
+    Args:
+        probability: 0 to 1.
+    """
+    return changes("grayscale", _grayscale, probability=partial(chance, probability))
+
+
+def _grayscale(work: Work, draws: Draws, probability: float) -> None:
+    if draws.happens(probability):
+        _recolour(work, _LUMA)
+
+
+def _recolour(work: Work, matrix: Array) -> None:
+    for frame in work.images:
+        if frame.image.shape[2:] != (3,):
+            raise ValueError(f"Colours are those of RGB, three channels, and an image has shape {frame.image.shape}.")
+        frame.image = cv2.transform(frame.image, matrix)
 
 
 def contrast(factor: Amount) -> Distortion:
