@@ -26,7 +26,7 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
 
     Args:
         node: The plan, of known length.
-        call: What the user wrote: `split(groups=...)`.
+        call: The call in the user's words: `split(groups=...)`.
         values: The labels; or the key or place of a leaf.
 
     Raises:
