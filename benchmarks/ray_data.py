@@ -13,7 +13,8 @@ Ray: what Ray costs. After each, the indices in the batches are checked. `split`
 `streaming_split(2, equal=True)` beside two loaders with `shard=(0, 2)` and `(1, 2)`; it counts rows that no consumer
 got.
 
-Result: measured on a machine with other work so far, so no numbers stand here.
+Result: measured on a machine with other work so far, so no numbers stand here. Earlier runs left Ray's workers at their
+niceness of 15, and say nothing about a machine with other work either.
 
 Not shown: a network; more nodes than cores.
 """
@@ -41,6 +42,8 @@ SPLIT_ROWS, SPLIT_SIZE = 4000, 32
 def cluster(place: str = "far") -> Any:
     """Starts one node with two CPUs (`here`), or two more with one each (`far`), and connects to the first."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # By default 15: Ray's workers would give way to the consumer, and the contender `processes` would not.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # the name is Ray's
     import ray
     from ray.cluster_utils import Cluster
 
