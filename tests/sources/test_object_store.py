@@ -1,6 +1,7 @@
 """Objects in a real implementation of S3: moto's server. Threads and worker processes read the same."""
 
 import io
+import itertools
 import json
 import logging
 import pickle
@@ -610,6 +611,6 @@ def test_image_that_is_replaced_is_an_error_that_names_it(s3, tmp_path, executor
     with ds.loader(executor) as loader:
         assert len(list(loader)) == 6
         s3.put("folder/a/3.png", content.tobytes())
+        epochs = itertools.chain.from_iterable(loader for _ in range(3))  # the next may have been fetched before
         with pytest.raises(ps.SourceError, match=r"s3://bucket/folder/a/3\.png has changed since the dataset was made"):
-            for _ in range(3):  # the next epoch may have been fetched before
-                list(loader)
+            list(epochs)
