@@ -52,9 +52,12 @@ Beside the best of the others: HDF5 2.5 (0.71, in a round in which the machine s
 to 2.21), sentences 0.73 (0.67 to 1.03; in the ten rounds 0.90, 0.60 to 1.03), cuts 0.58 (0.51 to 0.71), inline 1.01
 (0.88 to 1.11), the table 3.06 (2.83 to 3.08), in windows 6.7 (6.6 to 7.2), tar 2.5 (2.4 to 3.1). Where we lose: an
 object of the user's that is in memory already is read by the thread that waits for it in less time than by two that
-hold the GIL in turn; what that hides from a model is not shown here. Lists are read by whoever is faster, which is
-found by trials, so that about one second in twenty goes by on threads. And a NumPy loop over 100,000 rows at a time is
+hold the GIL in turn; what that hides from a model is not shown here. And a NumPy loop over 100,000 rows at a time is
 8.6 times as fast as our windows, for it cuts 256 rows of eleven columns in 48 us.
+
+On 2026-11-24, two cores of an Intel Xeon at 2.8 GHz, four rounds: sentences_penstock 100,900 (99,200 to 102,900),
+sentences_torch 132,700 (100,700 to 171,400), which is 0.80 of it (0.58 to 1.02; wanted 1.2). `inline` is as fast as the
+DataLoader; the rest is the way from the thread that holds the GIL to the consumer that wants it.
 
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
