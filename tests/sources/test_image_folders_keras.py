@@ -90,6 +90,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def each_test_is_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets the parts that other tests took of these folders: a part that does not go with them would be refused."""
+    monkeypatch.setattr("penstock._images._unpaired", {})
+
+
 def both(root: Path, **options: Any) -> tuple[Any, Any, Any]:
     """The dataset of Keras, ours, and the labels given to Keras, which shuffles them in place."""
     import keras
