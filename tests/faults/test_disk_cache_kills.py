@@ -98,7 +98,7 @@ def go(process: "subprocess.Popen[str]") -> None:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=280)
     assert process.returncode == 0, said
 
 

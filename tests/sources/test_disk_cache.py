@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.base._errors import SourceError
 from penstock.base._retries import RetryBudget, UnwantedError
 from penstock.plan._order import ReadOrder
-from penstock.sources import _blocks, _diskcache
+from penstock.sources import _blocks, _diskcache, _fetch
 from penstock.sources._blocks import Block, BlockReader
 
 LIMIT = 10**9
@@ -84,7 +84,9 @@ class Remote:
 
 
 @pytest.fixture
-def remote(tmp_path):
+def remote(tmp_path, monkeypatch):
+    monkeypatch.setattr(_fetch, "HEDGED_SHARE", 0.0)  # a busy machine must not make second requests
+    monkeypatch.setattr(_blocks, "PATIENCE_S", 3600.0)
     made = []
 
     def make(*states, folder="cache", limit=LIMIT):

@@ -7,6 +7,7 @@ import logging
 import pickle
 import tarfile
 import threading
+import time
 import urllib.request
 
 import numpy as np
@@ -321,10 +322,15 @@ def test_second_epoch_comes_from_the_disk_cache(s3, tmp_path, kind, monkeypatch)
             ds = ps.image_dataset_from_directory("s3://bucket/pets", image_size=(4, 4), batch_size=None, cache=cache)
     asked, original = [], obstore.get
     monkeypatch.setattr(obstore, "get", lambda *given, **options: asked.append(given) or original(*given, **options))
-    epochs = []
+    monkeypatch.setattr(_fetch, "HEDGED_SHARE", 0.0)
+    epochs, folder = [], cache.open()
     for _ in range(2):
         with ds.loader("threads") as loader:
             epochs.append([str(element) for element in loader])
+            ends_s = time.monotonic() + 60
+            while folder._claimed:  # the threads of the fetcher store what arrived
+                assert time.monotonic() < ends_s
+                time.sleep(0.001)
         first, asked[:] = list(asked), []
         assert bool(first) == (len(epochs) == 1)
     assert epochs[0] == epochs[1]
