@@ -275,8 +275,10 @@ class Loader(NoArray):
         count = self._count_from(place.cut)
         if count is None and place.position >= BATCH_LIMIT:
             raise StateError(f"position={place.position} is no number of batches that anybody reads.")
-        if count is not None and (place.position or place.cut) and place.position >= count:
+        if count is not None and place.position > count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
+        if place.position and place.position == count:  # the number was not known when the state was saved
+            place = Place(place.epoch + 1, 0)
         self._exclusively(self._resume, place)
 
     def _count_from(self, cut: int) -> int | None:

@@ -278,6 +278,8 @@ def _without_cuda():
 # DataLoader.
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, if an earlier test imported it
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_data_loader_over_a_dataset_with_random_steps_is_one_line_in_the_log(num_workers, tmp_path):
     from torch.utils.data import DataLoader

@@ -78,6 +78,7 @@ STEPS = {
     "interleave": lambda ds: ps.interleave([ds[:20], ds[20:], ds[::3]]).batch(9).repeat(2),
     "repeat": lambda ds: ds.shuffle(1).repeat().batch(16),
     "unbatch": lambda ds: ds.batch(8).unbatch().batch(5),
+    "unbatch, cast before": lambda ds: ds.batch(8).cast("float64").unbatch().batch(5),
     "windows taken apart": lambda ds: ds.windows(3).shuffle(2).unbatch().batch(5),
     "concatenate": lambda ds: ps.concatenate([ds, ds]).shuffle(1, window=9).batch(8),
     "elements": lambda ds: ds,

@@ -123,3 +123,20 @@ def test_features_of_records_that_are_left_out_are_not_parsed(tmp_path):
 def test_wrong_names_are_refused(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda ds: ds.map(lambda b: b, batched=2).select("y"), lambda ds: ds.batch(4).select("y").unbatch()],
+    ids=["batched", "unbatch"],
+)
+def test_some_values_of_batches_that_are_taken_apart_with_a_short_one_at_the_end(make):
+    dataset = make(ps.from_arrays({"x": np.arange(7), "y": np.arange(7) * 2}))
+    with dataset.batch(3).loader(executor="inline") as loader:
+        assert [batch["y"].tolist() for batch in loader] == [[0, 2, 4], [6, 8, 10], [12]]
+
+
+def test_a_function_of_many_elements_is_named_when_it_gives_too_few_and_values_are_chosen():
+    dataset = ps.from_arrays({"x": np.arange(8), "y": np.arange(8)}).map(lambda b: {"y": b["y"][:3]}, batched=4)
+    with pytest.raises(ps.PenstockError, match="map"):
+        list(dataset.select("y").loader(executor="inline"))

@@ -18,7 +18,9 @@ import pytest
 
 import penstock
 from penstock.base._code import is_own
+from penstock.base._errors import TravelError
 from penstock.memory._shared import SharedFile
+from penstock.plan._cache import ABSENT, HELD
 from penstock.run.pool._payload import PAYLOAD_LIMIT_NBYTES, pack, unpack
 
 MIB = 1 << 20
@@ -608,3 +610,29 @@ def test_of_many_large_things_the_largest_is_named():
 
 def test_a_payload_of_the_largest_size_travels():
     assert through(bytes(PAYLOAD_LIMIT_NBYTES - 1000)) == bytes(PAYLOAD_LIMIT_NBYTES - 1000)
+
+
+# Caches.
+
+
+def _elsewhere(dataset):
+    return unpack(pack(dataset._node, dataset._node, leaves_machine=True).data, [])
+
+
+def test_a_cache_that_may_be_written_to_keeps_nothing_on_other_machines(tmp_path):
+    for dataset in (penstock.range(4).cache(), penstock.range(4).cache(tmp_path / "cache")):
+        next(iter(dataset))
+        assert (_elsewhere(dataset).store.open().look(np.arange(4)) == ABSENT).all()
+
+
+def test_a_complete_cache_on_disk_is_read_by_other_machines(tmp_path):
+    dataset = penstock.range(4).cache(tmp_path)
+    list(dataset.loader(executor="inline"))
+    assert (_elsewhere(dataset).store.open().look(np.arange(4)) == HELD).all()
+
+
+def test_a_complete_stream_in_the_memory_of_this_machine_is_refused_elsewhere():
+    dataset = penstock.from_generator(lambda: range(4)).cache(limit=1000)
+    list(dataset.loader(executor="inline"))
+    with pytest.raises(TravelError, match=r"in the memory of this machine alone"):
+        _elsewhere(dataset)

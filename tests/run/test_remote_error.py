@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.run.pool._payload import pack
 from penstock.run.pool._remote_error import dump_error, load_error
 
 # As the modules beside a user's script: a worker cannot import this one.
@@ -24,10 +25,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORKER = """
 import pickle, struct, sys
+from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 
 while head := sys.stdin.buffer.read(8):
-    function = pickle.loads(sys.stdin.buffer.read(*struct.unpack("q", head)))
+    data, arrays = pickle.loads(sys.stdin.buffer.read(*struct.unpack("q", head)))
+    function = unpack(data, [bytearray(array) for array in arrays])
     try:
         function()
     except BaseException as error:
@@ -51,7 +54,8 @@ def raised(worker: "subprocess.Popen[bytes]") -> Raised:
     """What arrives here of what a function raises in a fresh interpreter."""
 
     def run(function: Callable[[], object]) -> BaseException:
-        task = cloudpickle.dumps(function)
+        payload = pack(ps.range(1)._node, function)
+        task = pickle.dumps((payload.data, [root.tobytes("A") for root in payload.arrays]))
         worker.stdin.write(struct.pack("q", len(task)) + task)
         worker.stdin.flush()
         (nbytes,) = struct.unpack("q", worker.stdout.read(8))
@@ -457,8 +461,9 @@ def test_bytes_that_are_no_exception_are_an_error_that_says_so() -> None:
 @pytest.mark.slow
 def test_error_of_a_script_is_caught_as_the_scripts_own(fresh_python: Any) -> None:
     script = f"""
-import subprocess, sys
-import cloudpickle
+import pickle, struct, subprocess, sys
+import penstock
+from penstock.run.pool._payload import pack
 from penstock.run.pool._remote_error import load_error
 
 class MyError(Exception):
@@ -467,9 +472,8 @@ class MyError(Exception):
 def function():
     raise MyError("mine")
 
-task = cloudpickle.dumps(function)
+task = pickle.dumps((pack(penstock.range(1)._node, function).data, []))
 worker = {WORKER!r}
-import struct
 done = subprocess.run([sys.executable, "-c", worker], input=struct.pack("q", len(task)) + task, capture_output=True)
 try:
     raise load_error(done.stdout[8:])

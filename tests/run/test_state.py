@@ -138,3 +138,17 @@ def test_a_state_without_the_size_of_its_batches_is_refused() -> None:
     del state["batch"]
     with pytest.raises(ps.StateError, match="the arguments of batch changed"):
         plan(16).loader("inline").set_state(state)
+
+
+def test_the_end_of_a_stream_is_the_next_epoch_once_a_cache_knows_its_length() -> None:
+    dataset = ps.from_generator(lambda: range(4)).cache(limit=1000)
+    with dataset.loader(executor="inline") as loader:
+        for _ in zip(range(4), loader, strict=False):
+            pass
+        state = loader.get_state()
+        list(loader)
+    assert (state["epoch"], state["position"]) == (0, 4)
+    with dataset.loader(executor="inline") as loader:
+        loader.set_state(state)
+        assert (loader.get_state()["epoch"], loader.get_state()["position"]) == (1, 0)
+        assert len(list(loader)) == 4

@@ -257,7 +257,10 @@ class _Reader:
         self.fill(epoch, indices, out, gather)  # the places are alike, see `_require_moves`
 
     def fill_parts(self, epoch: int, index: int, parts: Indices, out: _Rows, gather: _Gather) -> None:
-        self._node.fill_parts(self, epoch, index, parts, out, gather)  # type: ignore[arg-type]  # as above
+        if isinstance(self._node, Cast):
+            self.inputs[0].fill_parts(epoch, index, parts, out, gather)
+        else:
+            self._node.fill_parts(self, epoch, index, parts, out, gather)  # type: ignore[arg-type]  # as above
 
 
 def _require_moves(node: Node) -> None:

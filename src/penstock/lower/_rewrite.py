@@ -150,7 +150,7 @@ def _narrow(node: Node, pairs: Pairs) -> Node:
     if isinstance(node, Fields):
         old = {new: old for old, new in node.all_pairs}
         return _narrow(node.source, tuple((old[name], new) for name, new in pairs))
-    if isinstance(node, _MOVES):
+    if isinstance(node, _MOVES) and not (isinstance(node, Unbatch) and node.grouped):
         return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
     if isinstance(node, Zip) and (found := _zip_of(node, pairs)) is not None:
         return found

@@ -14,10 +14,20 @@ from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, as_slice, copied, text_array
-from penstock.plan._cast import Cast
-from penstock.plan._combine import Zip
 from penstock.plan._map import Map
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Reorder, Traits, finite_length, walk
+from penstock.plan._node import (
+    ClearAfter,
+    Demand,
+    Elements,
+    Length,
+    Memory,
+    Node,
+    OneToOne,
+    Reorder,
+    Traits,
+    finite_length,
+    walk,
+)
 from penstock.plan._reader import Gather, Reader
 
 
@@ -192,25 +202,25 @@ class Unbatch(Node):
     source: Node
 
     @property
-    def _grouped(self) -> Map | None:
+    def grouped(self) -> Map | None:
         """The function of many elements whose results are taken apart."""
         return self.source if isinstance(self.source, Map) and self.source.batched else None
 
     @property
     def verb(self) -> str:
         """The user's."""
-        return "map" if self._grouped else "unbatch"
+        return "map" if self.grouped else "unbatch"
 
     @property
     def label(self) -> str:
         """As the user wrote it."""
-        return self._grouped.label if self._grouped else super().label
+        return self.grouped.label if self.grouped else super().label
 
     @cached_property
     def length(self) -> Length:
         """The number of parts. May run a mapped function, for the number of parts of an element."""
-        if self._grouped is not None:
-            return self._grouped.source.inputs[0].length
+        if self.grouped is not None:
+            return self.grouped.source.inputs[0].length
         count = self.source.length
         if not isinstance(count, int):
             return count
@@ -391,7 +401,7 @@ def _rows_of_last(node: Node) -> int | None:
     """The first axis of the last element, through steps that keep order and number; None if it is unknown."""
     if isinstance(node, Batch):
         return node.remainder or node.size
-    if isinstance(node, (Map, Cast, Zip)):
+    if isinstance(node, OneToOne):
         sizes = {_rows_of_last(each) for each in node.inputs}
         return sizes.pop() if len(sizes) == 1 else None
     shapes = {leaf.shape[:1] for leaf in node.spec.leaves}

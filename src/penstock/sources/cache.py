@@ -75,6 +75,10 @@ class _Store(CacheHandle):
             failed = error
         return _Arrived, (self._files, failed)
 
+    def for_other_machines(self) -> CacheHandle:
+        # Files that are being written differ from one moment to the next, and `mmap` is not shared between machines.
+        return self if self.complete() is not None else _Arrived(None, None)
+
     def memory(self, spec: Spec, length: Length) -> Memory:
         nbytes = (self._length() or 0) + (chunk_nbytes(spec) if self._before.access == "stream" else 0)
         return Memory(nbytes, nbytes, self._kept_nbytes(spec, length))
@@ -165,6 +169,11 @@ class CacheMemory(_Store):
         self._kept_nbytes(spec, self._before.length)
         self._memory = MemoryFiles(spec, self._length(), self._limit)
         return self._memory.files
+
+    def for_other_machines(self) -> CacheHandle:
+        if self._length() is None and self.complete() is not None:  # its input is a stream, and is not read again
+            raise TypeError("cache() without a path keeps elements in the memory of this machine alone")
+        return _Arrived(None, None)
 
     def _kept_nbytes(self, spec: Spec, length: Length) -> int:
         """Returns the limit, or the largest size of all elements.

@@ -41,7 +41,7 @@ from penstock.base._units import size_text
 from penstock.lower._analysis import analyse
 from penstock.memory._pickles import reduced
 from penstock.memory._shared import View, lay_out
-from penstock.plan._cache import Cache
+from penstock.plan._cache import Cache, CacheHandle
 from penstock.plan._node import Node, located, walk
 from penstock.plan._source import Source
 from penstock.plan._stream import StreamSource
@@ -291,6 +291,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             if reduced is not NotImplemented:
                 self._names.add(obj)
             return reduced
+        if isinstance(obj, types.CodeType):
+            # From 3.1.3 on, cloudpickle drops the file's name, and tracebacks would not show the user's lines.
+            return _code, (obj.co_filename, *self.dispatch_table[types.CodeType](obj))
         if isinstance(obj, type):
             self._look_at(obj.__module__)
         elif isinstance(obj, types.ModuleType):
@@ -299,6 +302,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         elif isinstance(obj, Cache):
             if id(obj) not in self._own and obj.known_spec is None:
                 self.unseen.append(obj)
+        elif isinstance(obj, CacheHandle) and self._leaves_machine and (other := obj.for_other_machines()) is not obj:
+            return _same, (other,)
         elif isinstance(obj, StorageOptions):
             return StorageOptions, (obj.values,)
         elif isinstance(obj, (File, FileList)):
@@ -423,6 +428,14 @@ def _is_of_installed(hint: Any) -> bool:
 
 def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
     return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # of 3.12
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _code(filename: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]) -> types.CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
