@@ -1,6 +1,6 @@
 """Functions on a Ray cluster: the same batches as without one, also after a crash and on another number of workers.
 
-`ray.init()` makes a cluster of this machine. On more machines, start one (`ray start --head` on the first,
+`address="local"` makes a cluster of this machine. On more machines, start one (`ray start --head` on the first,
 `ray start --address=...` on the others), and write `ray.init(address="auto")`; nothing else changes.
 
 Run it: pip install "penstock[ray]", then python examples/ray_cluster.py
@@ -27,7 +27,7 @@ def flipped(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def main() -> None:
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     ds = ps.range(PICTURES).shuffle(seed=1).map(decode).random_map(flipped, seed=2).batch(BATCH)
 
     # Two workers on each machine. The run stops in the middle of the second epoch.
