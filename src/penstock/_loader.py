@@ -29,8 +29,9 @@ from penstock.lower._rewrite import batching_of, prune_cached, with_batches, wit
 from penstock.lower._share import Share
 from penstock.memory._budget import overhead_nbytes
 from penstock.memory._ring import Ring
+from penstock.plan._cache import CompleteCache
 from penstock.plan._cautions import caution_batches
-from penstock.plan._node import Node
+from penstock.plan._node import Node, walk
 from penstock.plan._text import identity, length_text, length_words, uncounted
 from penstock.report._counters import Counters
 from penstock.report._cpus import CpuMoment, CpuUse, between, cpus_now
@@ -275,10 +276,10 @@ class Loader(NoArray):
         count = self._count_from(place.cut)
         if count is None and place.position >= BATCH_LIMIT:
             raise StateError(f"position={place.position} is no number of batches that anybody reads.")
-        if count is not None and place.position > count:
+        if place.position == count and any(isinstance(each, CompleteCache) for each in walk(self._written)):
+            place = Place(place.epoch + 1, 0)  # nobody knew the number of batches while the cache was filled
+        if count is not None and (place.position or place.cut) and place.position >= count:
             raise StateError(f"position={place.position} is beyond the {count} batches of an epoch.")
-        if place.position and place.position == count:  # the number was not known when the state was saved
-            place = Place(place.epoch + 1, 0)
         self._exclusively(self._resume, place)
 
     def _count_from(self, cut: int) -> int | None:
