@@ -27,6 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
 # A shell without job control has what it starts in the background ignore Ctrl-C, and Python leaves it at that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
 # No deadlines: a busy machine is not a bug. Limits on time are tests of their own, marked `limits`.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
