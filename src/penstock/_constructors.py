@@ -203,8 +203,8 @@ def from_generator(
         element_spec: The spec of the elements, a tree of `ArraySpec`, with None for axes that differ. Without it the
             generator runs to its first element when the spec is first needed. An empty shard takes the spec of another.
         length: The number of elements of an epoch; `math.inf` for an endless one. Without it the length is unknown.
-        shards: The number of generators that run at once: each in a worker process of its own, or on threads if there
-            are more generators than CPUs.
+        shards: The number of generators that run at once, each in a worker process of its own. If there are more of
+            them than CPUs, `executor="auto"` takes threads.
 
     Raises:
         ArgumentTypeError: `fn` is an iterator, which cannot start again, or cannot be iterated.

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import os
 import threading
 import tracemalloc
 import weakref
@@ -208,6 +209,19 @@ def test_shards_are_read_at_the_same_time() -> None:
 
     with ps.from_generator(part, shards=3, element_spec=INT64).batch(10).loader("threads", workers=1) as loader:
         assert lists(loader) == batches_of(10, 30)
+
+
+@pytest.mark.slow
+def test_shards_have_a_process_each_where_processes_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbers_of_processes(shard: int, count: int) -> Iterator[int]:
+        yield os.getpid()
+
+    monkeypatch.setattr("penstock.run._subpipeline.usable_cpu_count", lambda: 1)
+    dataset = ps.from_generator(numbers_of_processes, shards=3, element_spec=INT64).batch(3)
+    with dataset.loader("processes", workers=1) as loader:
+        assert len({*lists(loader)[0], os.getpid()}) == 4
+    with dataset.loader() as loader:
+        assert lists(loader) == [[os.getpid()] * 3]
 
 
 class Meeting:

@@ -130,7 +130,7 @@ class SubPipeline:
         are_many = len(parts.stages) > usable_cpu_count()
         for part in parts.stages:
             executor = options.executor
-            if are_many and part.is_generator and executor != "inline":
+            if are_many and part.is_generator and executor == "auto":
                 executor = "threads"  # a process for each shard would be too many
             inner = options._replace(executor=executor, prefetch=part.prefetch, shard=Share(), is_inner=True)
             self._stages[part.place] = _Stage(part, inner)
