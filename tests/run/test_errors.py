@@ -536,7 +536,10 @@ def test_batches_that_were_read_come_before_the_error_of_a_replaced_file(tmp_pat
     np.save(path, np.arange(40.0).reshape(40, 1))
     with ps.from_npy(path).batch(1).loader("threads", prefetch=4) as loader:
         batches = iter(loader)
-        first = next(batches)  # the batches behind it are submitted
+        first = next(batches)
+        filled_by = time.monotonic() + DEADLINE_S
+        while loader._delivery.lanes()[0].batches < 2:  # the batch behind it is being filled
+            assert time.monotonic() < filled_by
         np.save(tmp_path / "other.npy", np.zeros((40, 1)))
         (tmp_path / "other.npy").replace(path)
         found = [float(first[0, 0])]
