@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.image._frame import Border, DataFormat, Interpolation, Key, Settings, Work, distorted
+from penstock.image._places import BoxFormat
 from penstock.image._values import Check, Draws, chance, numbers
 from penstock.image._warp import Path
 
@@ -23,8 +24,8 @@ class Distortion(ABC):
     any number of threads may call one.
 
     An element is an image, `(height, width)` or `(height, width, channels)`; or a tuple, whose first leaf is the image;
-    or a dict with the image as `"image"`. Other leaves pass unchanged. `compose(..., on=, masks=, data_format=)`
-    selects other leaves.
+    or a dict with the image as `"image"`. Other leaves pass unchanged. `compose(..., on=, masks=, boxes=, points=,
+    data_format=)` selects other leaves.
     """
 
     releases_gil: ClassVar[bool] = True
@@ -138,6 +139,9 @@ def compose(
     *distortions: Distortion,
     on: Key | tuple[Key, ...] | None = None,
     masks: Key | tuple[Key, ...] | None = None,
+    boxes: Key | tuple[Key, ...] | None = None,
+    points: Key | tuple[Key, ...] | None = None,
+    box_format: BoxFormat = "xyxy",
     interpolation: Interpolation = "bilinear",
     border: Border = "constant",
     value: float | Sequence[float] = 0.0,
@@ -156,6 +160,12 @@ def compose(
             tuple, `"image"` of a dict.
         masks: Leaves that only move with the image. They have its height and width. They are interpolated by the
             nearest pixel, and 0 outside the image.
+        boxes: Leaves `(..., 4)` that move with the image: each becomes the upright box around the moved one. The upper
+            left corner of the image is (0, 0). Boxes are cut off at the borders; one outside has no area, and stays in
+            its row.
+        points: Leaves `(..., 2)`, x and y, that move with the image. The centre of the first pixel is (0, 0). They may
+            lie outside.
+        box_format: `"xyxy"`: left, top, right and bottom; or `"xywh"`: left, top, width and height, as in COCO.
         interpolation: Between pixels: `"nearest"`, `"bilinear"` or `"bicubic"`.
         border: The pixels beyond the image, as in NumPy's `pad`: `"constant"` (`value`), `"edge"` (aaa|abc|ccc),
             `"reflect"` (cb|abc|ba), `"symmetric"` (ba|abc|cb) or `"wrap"` (bc|abc|ab).
@@ -176,6 +186,9 @@ def compose(
     settings = Settings(
         on=on,
         masks=masks,
+        boxes=boxes,
+        points=points,
+        box_format=box_format,
         interpolation=interpolation,
         border=border,
         value=values if len(values) > 1 else values[0],

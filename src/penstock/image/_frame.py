@@ -1,7 +1,8 @@
 """The images of an element, and their form for OpenCV during a distortion.
 
 A `Frame` is one image for OpenCV: channels last, without the axis of a single channel, of a dtype that OpenCV supports.
-A `Work` is the frames of one element. `distorted` takes the images out of an element, and puts the results back.
+A `Work` is the frames of one element, with its boxes and points. `distorted` takes them out of an element, and puts the
+results back.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -10,18 +11,23 @@ from functools import cached_property
 from typing import Any, Final, Literal, final, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, type_of
 from penstock.image._opencv import cv2
+from penstock.image._places import Array as Array, BoxFormat, Places
 
-Array = npt.NDArray[Any]
 Key = Hashable
 """The place of a leaf in an element: a key of a dict, an index of a tuple, or a field of a named tuple."""
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Border = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
 DataFormat = Literal["channels_last", "channels_first"]
+_CHOICES: Final = {
+    "interpolation": Interpolation,
+    "border": Border,
+    "data_format": DataFormat,
+    "box_format": BoxFormat,
+}
 
 INTERPOLATIONS: Final = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 BORDERS: Final = {
@@ -59,20 +65,26 @@ class Settings:
     _: KW_ONLY
     on: Key | tuple[Key, ...] | None = None
     masks: Key | tuple[Key, ...] | None = None
+    boxes: Key | tuple[Key, ...] | None = None
+    points: Key | tuple[Key, ...] | None = None
+    box_format: BoxFormat = "xyxy"
     interpolation: Interpolation = "bilinear"
     border: Border = "constant"
     value: float | tuple[float, ...] = 0.0
     data_format: DataFormat = "channels_last"
 
     def __post_init__(self) -> None:
-        for name in ("on", "masks"):  # lists cannot be hashed
+        for name in ("on", "masks", "boxes", "points"):  # lists cannot be hashed
             if isinstance(leaves := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(leaves))
-        for name, kinds in (("interpolation", Interpolation), ("border", Border), ("data_format", DataFormat)):
+        for name, kinds in _CHOICES.items():
             if getattr(self, name) not in get_args(kinds):
                 raise ArgumentError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(kinds))}.")
         if both := set(self.on_keys) & set(self.mask_keys):
             raise ArgumentError(f"{both.pop()!r} is in on= and in masks=. An image is distorted, a mask only moves.")
+        leaves = [*self.on_keys, *self.mask_keys, *_keys(self.boxes), *_keys(self.points)]
+        if twice := [leaf for leaf in leaves if leaves.count(leaf) > 1]:
+            raise ArgumentError(f"{twice[0]!r} is in two of on=, masks=, boxes= and points=. A leaf is one of these.")
 
     @cached_property
     def on_keys(self) -> tuple[Key, ...]:
@@ -83,6 +95,11 @@ class Settings:
     def mask_keys(self) -> tuple[Key, ...]:
         """The leaves that are only moved."""
         return _keys(self.masks)
+
+    @cached_property
+    def place_formats(self) -> dict[Key, BoxFormat | None]:
+        """The leaves that hold boxes or points, and the format of the boxes."""
+        return dict.fromkeys(_keys(self.boxes), self.box_format) | dict.fromkeys(_keys(self.points))
 
 
 def _keys(given: Any) -> tuple[Key, ...]:
@@ -202,13 +219,14 @@ def _checked(image: Any, is_first: bool) -> np.dtype[Any]:
 
 @final
 class Work:
-    """The frames of one element, all of one height and width."""
+    """The frames of one element, all of one height and width; and its boxes and points."""
 
-    __slots__ = ("images", "masks")
+    __slots__ = ("images", "masks", "places")
 
-    def __init__(self, images: list[Frame], masks: list[Frame]) -> None:
+    def __init__(self, images: list[Frame], masks: list[Frame], places: list[Places]) -> None:
         self.images: list[Frame] = images
         self.masks: list[Frame] = masks
+        self.places: list[Places] = places
 
     @property
     def size(self) -> tuple[int, int]:
@@ -238,19 +256,24 @@ def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -
     Raises:
         ValueError: A leaf is no image.
     """
-    if isinstance(element, np.ndarray) and not settings.on_keys and not settings.mask_keys:
+    formats = settings.place_formats
+    if isinstance(element, np.ndarray) and not settings.on_keys and not settings.mask_keys and not formats:
         frame = Frame(element, settings)
-        apply(Work([frame], []))
+        apply(Work([frame], [], []))
         return frame.result()
     on = [place_of(element, key) for key in settings.on_keys] or [_first_image(element)]
     masks = [place_of(element, key) for key in settings.mask_keys]
     work = Work(
         [Frame(element[place], settings) for place in on],
         [Frame(element[place], settings, is_mask=True) for place in masks],
+        [Places(element[place_of(element, key)], box_format) for key, box_format in formats.items()],
     )
     apply(work)
     frames = zip((*on, *masks), (*work.images, *work.masks), strict=True)
-    return replaced(element, {place: frame.result() for place, frame in frames})
+    leaves = {place: frame.result() for place, frame in frames}
+    for key, places in zip(formats, work.places, strict=True):
+        leaves[place_of(element, key)] = places.result(*work.size)
+    return replaced(element, leaves)
 
 
 def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.image._frame import Array, Frame, Work
 from penstock.image._opencv import cv2
+from penstock.image._places import moved_by_matrix, moved_by_origins
 
 Matrix = tuple[float, float, float, float, float, float]
 """(a, b, c, d, e, f): x becomes a * x + b * y + c, and y becomes d * x + e * y + f."""
@@ -163,6 +164,8 @@ class Path:
     def apply(self, work: Work) -> None:
         """Warps the frames."""
         frames = [*work.images, *work.masks]
+        for places in work.places:
+            places.points = self._moved(places.points)
         if not self._before and (box := self._box(*work.size)):
             for frame in frames:
                 frame.image = _boxed(frame, box, self.height, self.width)
@@ -172,6 +175,12 @@ class Path:
         for frame in frames:
             warp = partial(_warped, frame, margin, origins, (self.width, self.height))
             frame.image = _by_channels(warp, frame.image, frame.value)
+
+    def _moved(self, points: Array) -> Array:
+        """Returns the places in the result of points of the image."""
+        if not self._before:
+            return moved_by_matrix(points, self._matrix)
+        return moved_by_origins(points, *self._origins(0))
 
     def _origins(self, margin: int) -> tuple[Array, ...]:
         """Returns the matrix of an affine path; of another all x and all y. For images with a margin around them."""
