@@ -230,14 +230,15 @@ def _image(positions: _Positions, n: int, seed: int, epoch: int, window: int) ->
         raise IndexError(f"Positions {low} to {high} were asked of an order of {n} positions.")
     if positions.size >= BLOCK_LENGTH:
         return order.compute(positions)
-    starts = np.unique((positions + order.shift) // order.block_length)
-    if starts.size > _CACHED_BLOCKS_PER_CALL:
+    first, last = ((each + order.shift) // order.block_length for each in (low, high))
+    if last - first >= _CACHED_BLOCKS_PER_CALL:
         return order.compute(positions)
     out = np.empty(positions.shape, np.int64)
-    for number in starts.tolist():
+    for number in range(first, last + 1):
         start, stop = order.block_bounds(max(number * order.block_length - order.shift, 0))
         here = (positions >= start) & (positions < stop)
-        out[here] = _block(order, start).take(positions[here] - start)
+        if here.any():
+            out[here] = _block(order, start).take(positions[here] - start)
     return out
 
 
