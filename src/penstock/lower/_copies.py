@@ -57,11 +57,14 @@ class CopyPlan:
         """NumPy arrays, and arrays in files (`StridedFile`)."""
         self.spec = node.spec
         self._share = share = Share(*shard)
+        self._is_whole = share.is_whole
         self._most_rows = 0 if share.is_whole else most_rows(node.spec)
         self._varying = [number for number, leaf in enumerate(share.spec(node.spec).leaves) if leaf.varies]
+        self._counted = {number for number, leaf in enumerate(self.spec.leaves) if leaf.varies or not share.is_whole}
+        """The leaves whose rows in use are counted."""
         self._numbers: dict[tuple[int, Any], int] = {}
         self._kept: list[Any] = []
-        self._root = _Reader(self, node, None, depth=int(not share.is_whole))
+        self._root = _Reader(self, node, None, depth=int(not self._is_whole))
         self._marks = None if share.uneven == "refuse" else self.number(share.marks(self._most_rows), None)
 
     @classmethod
@@ -86,8 +89,8 @@ class CopyPlan:
         )
         used = self._used(found.wanted, count)
         batches: list[list[Copy]] = [[] for _ in range(count)]
-        for array, rows, out in found.wanted:
-            self._share_out(array, rows, out, batches, used)
+        for array, leaf, rows, out in found.wanted:
+            self._share_out(array, leaf, rows, out, batches, used)
         if self._marks is not None:
             leaf = used.shape[1]
             used = np.column_stack((used, used[:, 0]))
@@ -98,15 +101,14 @@ class CopyPlan:
         mine = (index + 1) * used[:, self._varying] // shards - index * used[:, self._varying] // shards
         return batches, list(map(tuple, mine.tolist()))
 
-    def _used(self, wanted: "list[tuple[int, Indices, _Rows]]", count: int) -> "np.ndarray[Any, Any]":
+    def _used(self, wanted: "list[tuple[int, int, Indices, _Rows]]", count: int) -> "np.ndarray[Any, Any]":
         """Counts the rows of each leaf of each batch, as far as that is asked for: shape `(count, leaves)`.
 
         A short batch may be anywhere: batches can be shuffled or concatenated.
         """
         used = np.zeros((count, len(self.spec.leaves)), np.int64)
-        for _, _, out in wanted:
-            (leaf,) = out.numbers
-            if not self._share.is_whole or self.spec.leaves[leaf].varies:
+        for _, leaf, _, out in wanted:
+            if leaf in self._counted:
                 # A place of an element's row 0 counts one: the row may be made of many rows of this kind.
                 places = out.positions()
                 first = places[places % out.part == 0] if out.part > 1 else places
@@ -123,11 +125,17 @@ class CopyPlan:
         return self._numbers[key]
 
     def _share_out(
-        self, array: int, rows: Indices, out: "_Rows", batches: list[list[Copy]], used: "np.ndarray[Any, Any]"
+        self,
+        array: int,
+        leaf: int,
+        rows: Indices,
+        out: "_Rows",
+        batches: list[list[Copy]],
+        used: "np.ndarray[Any, Any]",
     ) -> None:
         """Cuts rows of a block at the borders between batches, and keeps those of this shard."""
-        each, (leaf,) = out.each, out.numbers
-        if isinstance(out.rows, slice) and out.rows.step in (None, 1) and self._share.is_whole:
+        each = out.each
+        if isinstance(out.rows, slice) and out.rows.step in (None, 1) and self._is_whole:
             start = out.rows.start
             for number in range(start // each, -(-(start + len(rows)) // each)):
                 begin, end = max(0, number * each - start), min(len(rows), (number + 1) * each - start)
@@ -143,7 +151,7 @@ class CopyPlan:
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(owners)] if len(owners) else []):
             number = int(owners[begin])
             mine, theirs = places[begin:end] - number * each, rows[begin:end]
-            if self._share.is_whole:
+            if self._is_whole:
                 batches[number].append((array, leaf, theirs, mine, 0))
                 continue
             row_count = int(used[number, leaf])
@@ -204,11 +212,12 @@ class _Gather:
     """Collects what sources are asked for."""
 
     def __init__(self) -> None:
-        self.wanted: list[tuple[int, Indices, _Rows]] = []
+        self.wanted: list[tuple[int, int, Indices, _Rows]] = []
+        """The number of an array, that of a leaf of the batch, rows of the array, and where they go."""
 
     def add(self, reader: "_Reader", indices: Indices, out: _Rows) -> None:
-        for offset, number in enumerate(reader.numbers):
-            self.wanted.append((number, indices, out.leaves(offset, offset + 1)))
+        for number, leaf in zip(reader.numbers, out.numbers, strict=True):
+            self.wanted.append((number, leaf, indices, out))
 
 
 @final
@@ -239,6 +248,7 @@ class _Reader:
         elif isinstance(node, Cast):
             _require_one_cast(node)
         self._over_windows = inner is not window
+        self._is_cast = isinstance(node, Cast)  # the engine converts to what the batch has
         if isinstance(node, Unbatch):
             depth += 1
         elif isinstance(node, (Batch, Windows)):
@@ -248,7 +258,7 @@ class _Reader:
     def fill(self, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
         if self._over_windows:
             self.inputs[0].fill(epoch, self._node.starts(indices), out, gather)  # type: ignore[attr-defined]
-        elif isinstance(self._node, Cast):  # the engine converts to what the batch has
+        elif self._is_cast:
             self.inputs[0].fill(epoch, indices, out, gather)
         else:
             self._node.fill(self, epoch, indices, out, gather)  # type: ignore[arg-type]  # the same methods
@@ -257,7 +267,7 @@ class _Reader:
         self.fill(epoch, indices, out, gather)  # the places are alike, see `_require_moves`
 
     def fill_parts(self, epoch: int, index: int, parts: Indices, out: _Rows, gather: _Gather) -> None:
-        if isinstance(self._node, Cast):
+        if self._is_cast:
             self.inputs[0].fill_parts(epoch, index, parts, out, gather)
         else:
             self._node.fill_parts(self, epoch, index, parts, out, gather)  # type: ignore[arg-type]  # as above

@@ -90,6 +90,7 @@ class Ring:
         self.times = self._layout.times(self.memory)
         """The words in which workers note their time; see `Times`."""
         self._rows = self._layout.slots(self.memory)
+        self._places = self._layout.places()
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
         self.copied_count = 0
@@ -126,9 +127,13 @@ class Ring:
         memory = self.memory
         if memory is None:
             raise LoaderError(CLOSED_MEANWHILE)
-        root = self._layout.root(memory, slot)
-        leaves = self._layout.slot.leaves(root, rows[slot])
-        if not (is_lease and self._layout.slot.has_arrays_alone):
+        root = np.frombuffer(memory, np.uint8, *self._places[slot])  # an array of its own
+        layout = self._layout.slot
+        if layout.views is None:
+            leaves = layout.leaves(root, rows[slot])
+        else:
+            leaves = [np.ndarray(shape, dtype, root, place) for shape, dtype, place in layout.views]
+        if not (is_lease and layout.has_arrays_alone):
             for number, (leaf, spec) in enumerate(zip(leaves, self._spec.leaves, strict=True)):
                 if not spec.is_bounded:
                     leaves[number] = _own(leaf, spec.dtype.kind)

@@ -35,11 +35,11 @@ class SlotLayout:
             place is not None and leaf.shape for leaf, place in zip(spec.leaves, self._places, strict=True)
         )
         """Whether every leaf is an array with a place in the slot, so no object and no scalar."""
-        self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] | None = None
+        self.views: list[tuple[tuple[int, ...], np.dtype[Any], int]] | None = None
         """For each leaf its shape, dtype and place, if all are arrays whose sizes never vary."""
         if self.has_arrays_alone and not any(leaf.varies for leaf in spec.leaves):
             shapes = zip(self._shapes, spec.leaves, self._places, strict=True)
-            self._views = [(shape, leaf.dtype, place or 0) for shape, leaf, place in shapes]
+            self.views = [(shape, leaf.dtype, place or 0) for shape, leaf, place in shapes]
 
     def _reserve(self, nbytes: int | None) -> int | None:
         if nbytes is None:
@@ -60,8 +60,6 @@ class SlotLayout:
 
     def leaves(self, root: npt.NDArray[np.uint8], filled: Rows) -> list[Any]:
         """Returns the element in a slot: views of `root`, cut to the used extent, and Python objects."""
-        if self._views is not None:
-            return [np.ndarray(shape, dtype, root, place) for shape, dtype, place in self._views]
         leaves: list[Any] = []
         for number, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True)):
             array, extent = filled.arrays[number], filled.extents[number]
@@ -98,11 +96,12 @@ class RingLayout:
 
     def slots(self, memory: mmap.mmap) -> list[Rows]:
         """Returns every slot as the one row that a plan fills."""
-        return [self.slot.rows(self.root(memory, slot)) for slot in range(self.slot_count)]
+        return [self.slot.rows(np.frombuffer(memory, np.uint8, *place)) for place in self.places()]
 
-    def root(self, memory: mmap.mmap, slot: int) -> npt.NDArray[np.uint8]:
-        """Returns the bytes of a slot, as an array of its own."""
-        return np.frombuffer(memory, np.uint8, self.slot.nbytes, self._header_nbytes + slot * self.slot.nbytes)
+    def places(self) -> list[tuple[int, int]]:
+        """Returns the length of each slot and its offset in the memory, in bytes."""
+        nbytes = self.slot.nbytes
+        return [(nbytes, self._header_nbytes + slot * nbytes) for slot in range(self.slot_count)]
 
 
 def ring_header(memory: mmap.mmap | bytearray, slot_count: int) -> "memoryview[int]":

@@ -72,6 +72,9 @@ class CopyDelivery(DeliveryBase):
         """Position, slot and job of the batches that were submitted, in order."""
         self._ahead: deque[tuple[Position, tuple[int, ...], list[Copy]]] = deque()
         """Position, extents and copies of the batches that follow."""
+        rows = max(1, program.rows_per_batch)
+        self._block_count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
+        """The batches of a block."""
         self._reserve = 0
         """The next block is computed when so few are left: of files, to announce it while this one is read."""
         self._extents: list[tuple[int, ...] | None] = [None] * slot_count
@@ -173,11 +176,9 @@ class CopyDelivery(DeliveryBase):
                 that it opened, so batches computed before are right.
         """
         epoch, index = position
-        program = self._program
-        rows = max(1, program.rows_per_batch)
-        count = max(1, min(BLOCK_ROWS // rows, BLOCK_NBYTES // max(1, program.spec.nbytes)))
-        if program.batch_count is not None:
-            count = min(count, program.batch_count - index)
+        count, batch_count = self._block_count, self._program.batch_count
+        if batch_count is not None:
+            count = min(count, batch_count - index)
         batches, extents = self._copies.block(epoch, index, count)
         positions = [(epoch, index + number) for number in range(count)]
         for number, array in enumerate(self._copies.arrays if self._has_files else ()):
