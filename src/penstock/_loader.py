@@ -43,7 +43,7 @@ from penstock.run._consumer import CLOSED, END_OF_EPOCH, STARTED_ELSEWHERE, Deli
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._file_watch import FileWatch
 from penstock.run._lanes import steps_of
-from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions, RunOptions
+from penstock.run._options import OPTIONS as OPTIONS, LoaderOptions as LoaderOptions
 from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 from penstock.run._state import BATCH_LIMIT, RESIZE_NEEDS, Place, place_of_state, state_of
@@ -168,19 +168,8 @@ class Loader(NoArray):
         self._overhead_nbytes = overhead_nbytes(setup.process_count)
 
     def _make_setup(self, analysis: Analysis) -> SubPipeline:
-        options = self._options
         return SubPipeline(
-            analysis,
-            RunOptions(
-                options.executor,
-                options.workers,
-                options.prefetch,
-                options.timeout_s,
-                self._share,
-                same_epoch=self._same_epoch,
-                quarantine=self._quarantine,
-                ray_options=options.ray_options,
-            ),
+            analysis, self._options, self._share, same_epoch=self._same_epoch, quarantine=self._quarantine
         )
 
     # Delivery.

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from penstock.base._errors import LoaderError
+from penstock.base._errors import DeadlineError, LoaderError
 from penstock.base._tree import Tree
 from penstock.lower._program import Position
 from penstock.memory._ring import Ring
@@ -66,8 +66,43 @@ class DeliveryBase(ABC):
         """
 
     @abstractmethod
-    def lanes(self) -> list[Lane]:
-        """Returns what the workers did so far."""
+    def progress(self) -> object:
+        """Returns a value that changes when a worker moves on."""
+
+    def deadline_s(self, timeout_s: float) -> float:
+        """Returns how long a standstill lasts before `take` gives up."""
+        return timeout_s
+
+    def wait_for(
+        self, wait: Callable[[float], bool], timeout_s: float, error: Callable[[float], DeadlineError]
+    ) -> None:
+        """Waits until `wait(seconds)` returns True, or for the deadline.
+
+        The deadline passes in quarters. A slow batch is no error as long as a worker moves on. Quarters are counted and
+        not clocked, because the whole process may have been stopped meanwhile.
+
+        Raises:
+            DeadlineError: Made by `error`. This delivery stops.
+        """
+        before, silent_count = self.progress(), 0
+        while not wait(min(self.deadline_s(timeout_s) / 4, threading.TIMEOUT_MAX)):
+            now = self.progress()
+            silent_count = silent_count + 1 if now == before else 0
+            before = now
+            if silent_count >= 4:
+                try:
+                    raise error(timeout_s)
+                finally:
+                    self.request_stop()
+
+    @abstractmethod
+    def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
+        """Returns what the workers did so far: those that fill batches, then those that make their inputs.
+
+        Args:
+            delivered: For a part of a plan: the batches that the workers of the whole filled so far.
+            first: For a part of a plan: the place of its last step in the whole, counted from the end.
+        """
 
     def tasks(self) -> list[str]:
         """Returns the workers that run Python; see `Executor.tasks`."""
@@ -98,14 +133,23 @@ class DeliveryBase(ABC):
             raise error
         _thread.interrupt_main()
 
-    @abstractmethod
     def request_stop(self) -> None:
         """Makes everything stop soon. Takes no lock, so a finalizer may call it. Calling it again does no harm."""
+        if self._pid == os.getpid():
+            self._closed = True  # and the rest again, if it was closed: Ctrl-C may have struck here
+            self.stop_workers()
 
-    @abstractmethod
     def close(self, timeout_s: float) -> bool:
         """Stops, waits for the workers to end, and frees the memory and the sources.
 
         Returns:
             Whether all workers ended. One that is stuck keeps what it works on.
         """
+        if self._pid != os.getpid():  # a child of fork(): the workers belong to the parent
+            return True
+        self.request_stop()
+        return self._join(timeout_s)
+
+    @abstractmethod
+    def _join(self, timeout_s: float) -> bool:
+        """Waits for the workers after `request_stop`, and frees everything if they ended; see `close`."""

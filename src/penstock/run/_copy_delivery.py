@@ -19,7 +19,6 @@ deadline. `Engine.cancel` and `Engine.close`: the end of the parts that are bein
 """
 
 import functools
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -116,7 +115,11 @@ class CopyDelivery(DeliveryBase):
         _, slot, job = pending[0]
         try:
             if not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
-                self._wait_on(position, job, timeout_s)
+                wait, error = (
+                    functools.partial(self._engine.wait, job),
+                    functools.partial(self._deadline_error, position),
+                )
+                self.wait_for(wait, timeout_s, error)
         except LookupError:  # Ctrl-C cut off an earlier `take` behind this line, or the loader was closed
             self.require_open()
             self._abandon()
@@ -209,28 +212,21 @@ class CopyDelivery(DeliveryBase):
         found = read_error(file, error) if isinstance(file, StridedFile) else SourceError(str(error))
         return _in_batch(found, position)
 
-    def _wait_on(self, position: Position, job: int, timeout_s: float) -> None:
-        """Waits for a job in quarters of the deadline, and gives up after four in which no byte was copied."""
-        before, silent_count = self._engine.stats()["nbytes"], 1
-        while not self._engine.wait(job, min(timeout_s / 4, threading.TIMEOUT_MAX)):
-            now = self._engine.stats()["nbytes"]
-            silent_count = silent_count + 1 if now == before else 0
-            before = now
-            if silent_count >= 4:
-                paths = {array.path for array in self._copies.arrays if isinstance(array, StridedFile)}
-                try:
-                    raise DeadlineError(
-                        f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch "
-                        f"{position[1]} of epoch {position[0]}. It is read from "
-                        f"{', '.join(sorted(paths)) or 'memory'}. If the disk is that slow, raise "
-                        "timeout_s. The loader is closed; a thread that never returns from a read stays behind."
-                    )
-                finally:
-                    self.request_stop()
+    def _deadline_error(self, position: Position, timeout_s: float) -> DeadlineError:
+        paths = {array.path for array in self._copies.arrays if isinstance(array, StridedFile)}
+        return DeadlineError(
+            f"No byte was copied for timeout_s={timeout_s:g} s, while the loader waited for batch {position[1]} of "
+            f"epoch {position[0]}. It is read from {', '.join(sorted(paths)) or 'memory'}. If the disk is that slow, "
+            "raise timeout_s. The loader is closed; a thread that never returns from a read stays behind."
+        )
 
     # The loader's questions.
 
-    def lanes(self) -> list[Lane]:
+    def progress(self) -> object:
+        """The bytes that were copied."""
+        return self._engine.stats()["nbytes"]
+
+    def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
         """What the threads did so far: one step for each source, which share the time by their bytes."""
         stats, node, program = self._engine.stats(), self._program.node, self._program
         batches, wall_s = stats["jobs"], stats["busy_ns"] / 1e9
@@ -255,19 +251,8 @@ class CopyDelivery(DeliveryBase):
 
     # The end.
 
-    def request_stop(self) -> None:
-        """Makes everything stop soon. Takes no lock, so a finalizer may call it."""
-        if self._pid == os.getpid():
-            self._closed = True
-            self._engine.close(0.0)
-
-    def close(self, timeout_s: float) -> bool:
-        """Stops, waits for the threads, and frees the memory. Returns whether all threads ended."""
-        if self._pid != os.getpid():  # a child of fork() has no threads
-            return True
-        self._closed = True
-        ended = self._engine.close(timeout_s)
-        if ended:
+    def _join(self, timeout_s: float) -> bool:
+        if ended := self._engine.close(timeout_s):
             self._program.sources.close()
             self._views.clear()
             self._sources.clear()

@@ -19,6 +19,7 @@ token too many makes the consumer look once more. Workers wait for units: see th
 An executor may be driven by the consumer: `Executor.drive`. Then no other thread runs units.
 """
 
+import contextlib
 import math
 import os
 import queue
@@ -29,11 +30,11 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from penstock.base._errors import DeadlineError, WorkerError
-from penstock.base._random import seeded_globals
 from penstock.base._tree import Tree
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Outcome, Position, Unit, UnitResult
 from penstock.memory._ring import Ring
+from penstock.memory._rows import Window
 from penstock.memory._shared import SharedFile
 from penstock.memory._slot import note_time
 from penstock.plan._node import walk
@@ -45,7 +46,7 @@ from penstock.run._feed import Feed
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine, is_guarded, note_end_of_stream, why_not_set_aside
 from penstock.run._scheduler import PendingBatch, Scheduler
-from penstock.run._unit_runner import LocalRunners, UnitRunner
+from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
 
 LOOK_S: Final = 0.02
@@ -54,7 +55,7 @@ MakeFeed = Callable[[Callable[[], None], SharedFile | None, threading.Lock], Fee
 
 
 @final
-class Delivery(DeliveryBase, Client):
+class Delivery(DeliveryBase, LocalClient):
     """Fills the slots of a ring by an executor, ahead of the consumer, and delivers batches in order.
 
     Args:
@@ -80,19 +81,17 @@ class Delivery(DeliveryBase, Client):
         gives_rest: bool = False,
         quarantine: Quarantine | None = None,
     ) -> None:
-        self._program = program
-        self._timeout_s = timeout_s
+        DeliveryBase.__init__(self)
+        LocalClient.__init__(self, program, timeout_s, threading.Lock())
+        self._program: BatchProgram[Any] = program
         self._quarantine = quarantine
         self._gives_rest = gives_rest
-        super().__init__()
         self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_awaited = False
         self.rest: tuple[int, BaseException] | None = None
         """If the batch that was taken last failed and its rest is given: its row count, and the error."""
         self._crashes: dict[tuple[int, int], BaseException] = {}
         """Errors of elements that crash workers, by generation and row, until they are set aside."""
-        self._lock = threading.Lock()
-        self._runners = LocalRunners()
         self._feed: Feed | None = None
         # Made last: from here on, workers may call.
         self._executor = executor = make_executor(self)
@@ -130,12 +129,8 @@ class Delivery(DeliveryBase, Client):
 
     # The executor's side: see `Client`.
 
-    def issue(self) -> list[Unit]:
-        """Returns units for the slots that are free, as far as workers would be idle."""
-        with self._lock:
-            return self._issue()
-
     def _issue(self) -> list[Unit]:
+        """Returns units for the slots that are free, as far as workers would be idle."""
         executor = self._executor
         worker_count = 0 if executor.is_driven else executor.worker_count
         units = self._scheduler.issue(executor.queue_target, worker_count, self.ring.header[-1] / 1e9)
@@ -148,21 +143,11 @@ class Delivery(DeliveryBase, Client):
             self._wakeup.put(None)
         return units
 
-    def run(self, unit: Unit) -> UnitResult:
-        """Runs a unit on the calling thread, unless it is not wanted any more."""
-        if not self._scheduler.is_wanted(unit):
-            return UnitResult()
-        return self._runners.get(self._make_runner, is_own=self._executor.is_driven).run(unit)
+    def _is_wanted(self, unit: Unit) -> bool:
+        return self._scheduler.is_wanted(unit)
 
-    def _make_runner(self, number: int) -> UnitRunner:
-        return UnitRunner(
-            self._program,
-            self.ring,
-            number,
-            isolation=seeded_globals if self._executor.isolates else None,
-            window=self._feed.window() if self._feed else None,
-            timeout_s=self._timeout_s,
-        )
+    def _window(self) -> Window | None:
+        return None if self._feed is None else self._feed.window()
 
     def finished(self, unit: Unit, result: UnitResult) -> list[Unit]:
         """Takes the result of a unit. The last unit of a batch makes the batch ready."""
@@ -198,14 +183,6 @@ class Delivery(DeliveryBase, Client):
                 known = replace(failures[0], exception=type(crash).__name__, message=str(crash), traceback="")
                 failures = [known, *failures[1:]]
             self._quarantine.add(failures)
-
-    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        """Describes what a worker is working on."""
-        return place_of(status, self._program.node) if status[0] else self._program.describe(unit)
-
-    def leave(self) -> None:
-        """Closes the stream that the calling worker reads."""
-        self._runners.leave()
 
     # The consumer's side.
 
@@ -243,7 +220,7 @@ class Delivery(DeliveryBase, Client):
                 has_restarted = True
                 self._restart(position)
             else:
-                self._wait(timeout_s)
+                self.wait_for(self._listen, timeout_s, self._deadline_error)
         if batch.is_end:
             self._executor.wake()  # batches behind the next end may be issued now
             return END_OF_EPOCH
@@ -286,36 +263,15 @@ class Delivery(DeliveryBase, Client):
             self._scheduler.reset()
             self._seek(position)
 
-    def _wait(self, timeout_s: float) -> None:
-        """Waits for a token, or for the deadline.
-
-        The deadline passes in quarters. A slow batch is no error as long as a worker moves on. Quarters are counted and
-        not clocked, because the whole process may have been stopped meanwhile.
-        """
-        before, silent_count = self.progress(), 0
-        while True:
-            try:
-                return self._listen(min(self.deadline_s(timeout_s) / 4, threading.TIMEOUT_MAX))
-            except queue.Empty:
-                now = self.progress()
-                silent_count = silent_count + 1 if now == before else 0
-                before = now
-                if silent_count >= 4:
-                    try:
-                        raise self._deadline_error(timeout_s) from None
-                    finally:
-                        self.request_stop()
-
-    def _listen(self, seconds: float) -> None:
-        """Waits for a token; raises `queue.Empty` if none comes."""
-        if self._feed is None:
-            return self._wakeup.get(timeout=seconds)
-        for _ in range(math.ceil(seconds / LOOK_S)):
-            try:
-                return self._wakeup.get(timeout=min(seconds, LOOK_S))
-            except queue.Empty:
+    def _listen(self, seconds: float) -> bool:
+        """Waits for a token. Returns whether one came."""
+        for _ in range(1 if self._feed is None else math.ceil(seconds / LOOK_S)):
+            with contextlib.suppress(queue.Empty):
+                self._wakeup.get(timeout=seconds if self._feed is None else min(seconds, LOOK_S))
+                return True
+            if self._feed is not None:
                 self._feed.look()
-        raise queue.Empty
+        return False
 
     # Reports.
 
@@ -329,13 +285,13 @@ class Delivery(DeliveryBase, Client):
 
     def progress(self) -> object:
         """Returns a value that changes when a worker moves on."""
-        return self._executor.progress(), self._runners.statuses(), self._feed and self._feed.progress()
+        return self._executor.progress(), self.statuses(), self._feed and self._feed.progress()
 
     def _deadline_error(self, timeout_s: float) -> DeadlineError:
         with self._lock:
             epoch, index = self._scheduler.waiting_for
-        statuses = self._runners.statuses()
-        places = [place_of(status, self._program.node) for status in statuses if status[0]]  # the others read
+        # The others read.
+        places = [place_of(status, self._program.node) for status in self.statuses() if status[0]]
         stacks = self._executor.stuck()
         if self._feed is not None:
             places.append(self._feed.place())
@@ -348,12 +304,7 @@ class Delivery(DeliveryBase, Client):
         )
 
     def lanes(self, delivered: float = 0, first: int = 0) -> list[Lane]:
-        """Returns what the workers did so far: those that fill batches, then those that make their inputs.
-
-        Args:
-            delivered: For a part of a plan: the batches that the workers of the whole filled so far.
-            first: For a part of a plan: the place of its last step in the whole, counted from the end.
-        """
+        """See `DeliveryBase.lanes`."""
         executor = self._executor
         own = lane_of(
             self._program.node,
@@ -377,26 +328,17 @@ class Delivery(DeliveryBase, Client):
     # The end.
 
     def request_stop(self) -> None:
-        """Makes everything stop soon. Takes no lock, so a finalizer may call it. Calling it again does no harm."""
-        if self._pid != os.getpid():
-            return
-        self._closed = True  # and the rest again, if it was closed: Ctrl-C may have struck here
-        self._scheduler.close()
-        self.ring.give_up()
-        self.stop_workers()
-        if self._feed is not None:
-            self._feed.request_stop()
-        self._wakeup.put(None)
+        """See `DeliveryBase.request_stop`."""
+        if self._pid == os.getpid():
+            self._closed = True
+            self._scheduler.close()
+            self.ring.give_up()
+            super().request_stop()
+            if self._feed is not None:
+                self._feed.request_stop()
+            self._wakeup.put(None)
 
-    def close(self, timeout_s: float) -> bool:
-        """Stops, waits for the workers to end, and frees the memory and the sources.
-
-        Returns:
-            Whether all workers ended. One that is stuck in a user's function keeps what it works on.
-        """
-        if self._pid != os.getpid():  # a child of fork(): the workers belong to the parent
-            return True
-        self.request_stop()
+    def _join(self, timeout_s: float) -> bool:
         ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
         if self._feed is not None:
@@ -404,5 +346,5 @@ class Delivery(DeliveryBase, Client):
         if ended:
             self._program.sources.close()
             self.ring.release()
-            self._runners.close()
+            self._close_runners()
         return ended

@@ -6,8 +6,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
 from penstock.lower._analysis import Analysis, analyse
@@ -17,6 +18,7 @@ from penstock.plan._map import adopt
 from penstock.plan._node import Node
 from penstock.plan._text import place_of
 from penstock.run._cpus import usable_cpu_count
+from penstock.run._options import LoaderOptions
 from penstock.run.executors._executor import Client, Executor, start_thread
 from penstock.run.executors._registry import EXECUTORS
 from penstock.run.pool._payload import PlanPayload, pack
@@ -110,7 +112,23 @@ class ExecutorSpec:
         task = client.open(payload, None, self.timeout_s, answer)
         unit = Unit(epoch=0, index=0, start=0, stop=1, slot=0, generation=1)
         client.pool.post(lambda: client.pool.submit(task, [unit]))
-        adopt(node, unpickled(answer.wait(pool_deadline_s(self.timeout_s))))
+        # The pool ends the wait, because it finishes every unit; or the deadline does, if a dead worker stays.
+        limit_s = pool_deadline_s(self.timeout_s)
+        try:
+            result = answer.result.result(min(limit_s, threading.TIMEOUT_MAX))
+        except TimeoutError:
+            raise DeadlineError(
+                f"No worker process said within {limit_s:g} s what the functions of the plan return. Say it "
+                "yourself: map(fn, element_spec=...)."
+            ) from None
+        error, rows = result.error, result.rows
+        del answer, result
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so the caller
+        adopt(node, unpickled(rows[0]))
         client.close(task)
 
     def pack(self, program: Program[Any]) -> None:
@@ -200,25 +218,7 @@ class _Answer:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._is_over = threading.Event()
-        self._error: BaseException | None = None
-        self._payload: Any = None
-
-    def wait(self, limit_s: float) -> Any:
-        # The pool ends the wait, because it finishes every unit; or the deadline does, if a dead worker stays.
-        if not self._is_over.wait(min(limit_s, threading.TIMEOUT_MAX)):
-            raise DeadlineError(
-                f"No worker process said within {limit_s:g} s what the functions of the plan return. Say it "
-                "yourself: map(fn, element_spec=...)."
-            )
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback holds this frame, and so the caller
-        (pickled,) = self._payload
-        return pickled
+        self.result: Future[UnitResult] = Future()
 
     def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
         if status[0]:
@@ -226,18 +226,11 @@ class _Answer:
         return "the plan, which it loads to see what its functions return"
 
     def finished(self, unit: Unit, result: UnitResult) -> Sequence[Unit]:
-        self._error, self._payload = result.error, result.rows
-        self._is_over.set()
+        self.result.set_result(result)
         return ()
 
 
-def choose(
-    analysis: Analysis,
-    executor: str,
-    workers: int | Literal["auto"],
-    timeout_s: float,
-    ray_options: Mapping[str, Any] | None = None,
-) -> ExecutorSpec:
+def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
     """Chooses how to run a plan, and finds the specs of its functions.
 
     `auto` means processes if a user's function may hold the GIL, and threads if such a function cannot travel to
@@ -245,17 +238,11 @@ def choose(
     the attribute `releases_gil = True`. There are as many workers as CPUs; more threads if they wait for a server, and
     one if several would be no faster.
 
-    Args:
-        analysis: The plan.
-        executor: The user's option.
-        workers: The user's option.
-        timeout_s: How long a worker may make no progress.
-        ray_options: The user's option.
-
     Raises:
         ArgumentError: The executor cannot run this plan, or takes no workers.
         TravelError: The user asked for processes, and the plan cannot travel.
     """
+    executor, workers, timeout_s = options.executor, options.workers, options.timeout_s
     if executor == "inline":
         analysis.learn()
         return ExecutorSpec("inline", 0, timeout_s)
@@ -269,7 +256,8 @@ def choose(
     if kind.connect is not None:
         kind.connect()
         if not analysis.reads_spans:
-            spec = ExecutorSpec(executor, 0 if workers == "auto" else workers, timeout_s, ray_options=ray_options)
+            asked = 0 if workers == "auto" else workers
+            spec = ExecutorSpec(executor, asked, timeout_s, ray_options=options.ray_options)
             spec.learn(analysis)
             spec.leave()
             return spec
@@ -291,20 +279,19 @@ def choose(
     if executor not in ("auto", "threads") and (EXECUTORS[executor].reads_spans or not analysis.reads_spans):
         analysis.learn()
         return ExecutorSpec(executor, count, timeout_s)
-    return _on_threads(analysis, executor, workers, count, timeout_s, note)
+    return _on_threads(analysis, options, note)
 
 
-def _on_threads(
-    analysis: Analysis, executor: str, workers: int | Literal["auto"], count: int, timeout_s: float, note: str
-) -> ExecutorSpec:
+def _on_threads(analysis: Analysis, options: LoaderOptions, note: str) -> ExecutorSpec:
     for each in reversed(analysis.functions):
         with contextlib.suppress(Exception):  # an element that fails here fails again in its place
             each.learn(takes_any=bool(analysis.guards))  # also with a declared spec, which says nothing of generators
     drawing = next((each for each in analysis.functions if each.memo.learned.uses_globals), None)
     if drawing is None:
-        if workers == "auto" and analysis.is_remote:
+        count = usable_cpu_count() if options.workers == "auto" else options.workers
+        if options.workers == "auto" and analysis.is_remote:
             count = max(count, REMOTE_THREAD_COUNT)
-        elif workers == "auto" and analysis.suits_one_thread:
+        elif options.workers == "auto" and analysis.suits_one_thread:
             count = 1
         drawing = next((each for each in analysis.functions if each.memo.learned.uses_torch), None)
         if drawing is not None:
@@ -315,12 +302,12 @@ def _on_threads(
             )
             _log.warning("%s", warning)
             note = f"{note} {warning}".lstrip()
-        return ExecutorSpec("threads", count, timeout_s, note)
-    if executor == "auto":
+        return ExecutorSpec("threads", count, options.timeout_s, note)
+    if options.executor == "auto":
         return ExecutorSpec(
             "inline",
             0,
-            timeout_s,
+            options.timeout_s,
             f"It runs inline, without workers, because {drawing.label} draws from the global np.random or random and "
             "cannot go to other processes; random_map() gives it numbers of its own and lets it run on threads. "
             f"{note}",

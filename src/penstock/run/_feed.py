@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, final
 
-from penstock.base._random import seeded_globals
 from penstock.lower._batches import FIRST_UNIT_ROWS, UNIT_S
 from penstock.lower._program import Unit, UnitResult
 from penstock.lower._streams import ElementSequence, FeedProgram
@@ -31,10 +30,11 @@ from penstock.memory._rows import Window
 from penstock.memory._shared import Place, SharedFile
 from penstock.plan._text import place_of
 from penstock.report._lanes import Lane
+from penstock.run._consumer import DeliveryBase
 from penstock.run._lanes import lane_of
 from penstock.run._quarantine import Quarantine, note_end_of_stream
 from penstock.run._span_schedule import SpanSchedule
-from penstock.run._unit_runner import LocalRunners, UnitRunner
+from penstock.run._unit_runner import LocalClient
 from penstock.run.executors._executor import Client, Executor, clear_own_frames
 
 AHEAD_COUNT: Final = 2
@@ -47,27 +47,16 @@ class Stage(ElementSequence, Protocol):
     waited_s: float
     """How long the feed waited for its elements."""
 
-    def progress(self) -> object:
-        """Returns a value that changes when a worker moves on."""
-
-    def deadline_s(self, timeout_s: float) -> float:
-        """Returns how long the stage waits for its workers before it gives up."""
+    @property
+    def delivery(self) -> DeliveryBase:
+        """The workers."""
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
-        """Returns what the workers did; see `Delivery.lanes`."""
-
-    def tasks(self) -> list[str]:
-        """Returns the workers; see `Executor.tasks`."""
-
-    def request_stop(self) -> None:
-        """Makes the workers stop soon, and ends waits for them. Takes no lock."""
-
-    def close(self, timeout_s: float) -> bool:
-        """Stops, and waits for the workers. Returns whether they ended."""
+        """Returns what the workers did; see `DeliveryBase.lanes`."""
 
 
 @final
-class Feed(Client):
+class Feed(LocalClient):
     """Fills spans on one worker, in order, as far as there is room.
 
     Args:
@@ -92,19 +81,17 @@ class Feed(Client):
         quarantine: Quarantine | None,
         timeout_s: float,
     ) -> None:
-        self._program = program
+        super().__init__(program, timeout_s, lock)
+        self._program: FeedProgram = program
         self._stages = stages
         self._layout = program.layout
-        self._timeout_s = timeout_s
         self._quarantine = quarantine
         self._shared = shared
         self._wake = wake
-        self._lock = lock
         self._pid = os.getpid()
         self._closed = False
         self._places: defaultdict[int, list[Place]] = defaultdict(list)
         """For each slot, where text and ragged arrays of its span lie for other processes."""
-        self._runners = LocalRunners()
         self._executor = executor = make_executor(self)
         self.schedule = SpanSchedule(
             self._layout.size, self._layout.slot_count, AHEAD_COUNT if executor.worker_count else 1
@@ -129,11 +116,6 @@ class Feed(Client):
 
     # The executor's side: see `Client`.
 
-    def issue(self) -> list[Unit]:
-        """Returns the next units."""
-        with self._lock:
-            return self._issue()
-
     def _issue(self) -> list[Unit]:
         if self._closed:
             return []
@@ -143,16 +125,9 @@ class Feed(Client):
             self._release_places(self.schedule.freed.pop())
         return units
 
-    def run(self, unit: Unit) -> UnitResult:
-        """Runs a unit on the calling thread, unless it is not wanted any more."""
+    def _is_wanted(self, unit: Unit) -> bool:
         with self._lock:
-            if self._closed or not self.schedule.is_wanted(unit):
-                return UnitResult()
-        return self._runners.get(self._make_runner, is_own=self._executor.is_driven).run(unit)
-
-    def _make_runner(self, number: int) -> UnitRunner:
-        isolation = seeded_globals if self._executor.isolates else None
-        return UnitRunner(self._program, self.ring, number, isolation=isolation, timeout_s=self._timeout_s)
+            return not self._closed and self.schedule.is_wanted(unit)
 
     def finished(self, unit: Unit, result: UnitResult) -> list[Unit]:
         """Counts the elements that arrived, and returns the next units."""
@@ -201,14 +176,6 @@ class Feed(Client):
         for place in places if self._shared is not None else ():
             self._shared.release(place)  # type: ignore[union-attr]
 
-    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
-        """Describes what the worker is working on."""
-        return place_of(status, self._program.node) if status[0] else self._program.describe(unit)
-
-    def leave(self) -> None:
-        """Closes the stream, on the thread that read it."""
-        self._runners.leave()
-
     # The delivery's side.
 
     def stir(self) -> None:
@@ -250,14 +217,13 @@ class Feed(Client):
     def deadline_s(self, timeout_s: float) -> float:
         """Returns how long nothing may arrive before the delivery gives up: longer than a stage takes to give up."""
         own = self._executor.deadline_s(timeout_s)
-        return (
-            1.5 * max(own, *(stage.deadline_s(timeout_s) for stage in self._stages.values())) if self._stages else own
-        )
+        inner = [stage.delivery.deadline_s(timeout_s) for stage in self._stages.values()]
+        return 1.5 * max(own, *inner) if inner else own
 
     def progress(self) -> object:
         """Returns a value that changes when the worker moves on."""
-        inner = [stage.progress() for stage in self._stages.values()]
-        return self._executor.progress(), self._runners.statuses(), inner
+        inner = [stage.delivery.progress() for stage in self._stages.values()]
+        return self._executor.progress(), self.statuses(), inner
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """Returns what the worker did, and the workers of the stages; see `Delivery.lanes`."""
@@ -270,11 +236,11 @@ class Feed(Client):
 
     def tasks(self) -> list[str]:
         """Returns the worker, and those of the stages; see `Executor.tasks`."""
-        return [*self._executor.tasks(), *(task for stage in self._stages.values() for task in stage.tasks())]
+        return [*self._executor.tasks(), *(task for stage in self._stages.values() for task in stage.delivery.tasks())]
 
     def place(self) -> str:
         """Describes where the worker is, for the message of a deadline."""
-        statuses = self._runners.statuses()
+        statuses = self.statuses()
         return place_of(statuses[0], self._program.node) if statuses else self._program.node.label
 
     def stuck(self) -> list[str]:
@@ -293,9 +259,9 @@ class Feed(Client):
         ends_at = time.monotonic() + timeout_s
         ended = self._executor.join(timeout_s)
         for stage in self._stages.values():
-            ended &= stage.close(max(0.0, ends_at - time.monotonic()))
+            ended &= stage.delivery.close(max(0.0, ends_at - time.monotonic()))
         if ended:
-            self._runners.close()
+            self._close_runners()
             for slot in list(self._places):
                 self._release_places(slot)
             self.ring.release()
@@ -310,7 +276,7 @@ def _stop(
     stop_worker()
     for each in stages:
         if (stage := each()) is not None:
-            stage.request_stop()
+            stage.delivery.request_stop()
 
 
 def _ignore() -> None:

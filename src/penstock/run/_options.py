@@ -1,43 +1,21 @@
-"""The options of a loader, checked; and those of the code that makes one."""
+"""The options of a loader, checked."""
 
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, final
 
 from penstock.base._arguments import as_float, as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
 from penstock.lower._analysis import Analysis
 from penstock.lower._guards import OnError
-from penstock.lower._share import Share, Uneven
+from penstock.lower._share import Uneven
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import identity, length_words
 from penstock.run._quarantine import Quarantine
 from penstock.run._shard import shard_of
 from penstock.run.executors._registry import EXECUTORS, executor_names
-
-
-class RunOptions(NamedTuple):
-    """How a plan runs."""
-
-    executor: str
-    """`"auto"`, or the executor's name."""
-    workers: int | Literal["auto"]
-    prefetch: int
-    """Batches that are ready or being filled while the consumer has one."""
-    timeout_s: float
-    """How long a worker may make no progress."""
-    shard: Share = Share()
-    """The rows of each batch that are delivered."""
-    same_epoch: bool = False
-    """Every epoch is epoch 0 again."""
-    is_inner: bool = False
-    """The plan is a stage of a feed."""
-    quarantine: Quarantine | None = None
-    """Takes elements that were set aside, if the plan has guards."""
-    ray_options: Mapping[str, Any] | None = None
-    """The user's options for agents on Ray."""
 
 
 @final

@@ -7,7 +7,7 @@ wait, an error, the deadline, or `request_stop`, which stages get with the feed.
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, final
 
@@ -31,7 +31,8 @@ from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
 from penstock.run._lanes import unit_of
 from penstock.run._network_advice import network_advice
-from penstock.run._options import RunOptions
+from penstock.run._options import LoaderOptions
+from penstock.run._quarantine import Quarantine
 from penstock.run._shutdown import watch
 
 
@@ -41,11 +42,28 @@ class SubPipeline:
 
     Args:
         analysis: The plan.
-        options: How it runs.
+        options: How it runs. Those of memory and errors are the caller's to apply.
+        share: The rows of each batch that are delivered.
+        same_epoch: Every epoch is epoch 0 again.
+        is_inner: It is a stage of a feed.
+        quarantine: Takes elements that were set aside, if the plan has guards.
     """
 
-    def __init__(self, analysis: Analysis, options: RunOptions) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        options: LoaderOptions,
+        share: Share,
+        *,
+        same_epoch: bool = False,
+        is_inner: bool = False,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         self._options = options
+        self._share = share
+        self._same_epoch = same_epoch
+        self._is_inner = is_inner
+        self._quarantine = quarantine
         self._stages: dict[int, _Stage] = {}
         self._feed: FeedProgram | None = None
         self.gives_cursor = False
@@ -62,11 +80,11 @@ class SubPipeline:
                 self._set_up(analysis, None)
             else:
                 for each in random_parts(analysis.plan):  # functions may crash, so worker processes run them
-                    self._probes.append(choose(each, *_chosen(options)))
+                    self._probes.append(choose(each, options))
                 analysis.learn()
                 parts = divide(analysis.plan)
                 self.gives_cursor = parts.gives_cursor
-                if parts.is_serial and options.shard.is_whole and options.shard.piece_count == 1:
+                if parts.is_serial and share.is_whole and share.piece_count == 1:
                     self._set_up_serial(analysis, parts.below)
                 else:
                     self._set_up(parts.above, parts)
@@ -76,7 +94,7 @@ class SubPipeline:
 
     def _set_up_serial(self, analysis: Analysis, feed: Analysis) -> None:
         options = self._options
-        self.program = SerialProgram(analysis.plan, same_epoch=options.same_epoch)
+        self.program = SerialProgram(analysis.plan, same_epoch=self._same_epoch)
         self.executor = choose_feed(self.program, feed, options.executor, options.timeout_s, has_stages=False)
         self._executors.append(self.executor)
         self.budget = budget(
@@ -90,20 +108,20 @@ class SubPipeline:
 
     def _set_up(self, analysis: Analysis, parts: StreamParts | None) -> None:
         options = self._options
-        self.executor = choose(analysis, *_chosen(options))
+        self.executor = choose(analysis, options)
         self._executors.append(self.executor)
         if parts is not None:
             self._set_up_feed(parts)
         program = ParallelProgram(
             analysis.plan,
-            options.shard,
-            same_epoch=options.same_epoch,
+            self._share,
+            same_epoch=self._same_epoch,
             spans=self._feed.layout if self._feed else None,
-            is_inner=options.is_inner,
+            is_inner=self._is_inner,
         )
         self.program = program
         self.executor.pack(program)
-        if analysis.is_remote and not options.is_inner:
+        if analysis.is_remote and not self._is_inner:
             self.executor.events += network_advice(analysis)
         process_count = self.executor.process_count
         feed_nbytes = source_nbytes = 0
@@ -132,8 +150,15 @@ class SubPipeline:
             executor = options.executor
             if are_many and part.is_generator and executor == "auto":
                 executor = "threads"  # a process for each shard would be too many
-            inner = options._replace(executor=executor, prefetch=part.prefetch, shard=Share(), is_inner=True)
-            self._stages[part.place] = _Stage(part, inner)
+            inner = SubPipeline(
+                analyse(part.plan),
+                replace(options, executor=executor, prefetch=part.prefetch),
+                Share(),
+                same_epoch=self._same_epoch,
+                is_inner=True,
+                quarantine=self._quarantine,
+            )
+            self._stages[part.place] = _Stage(part, inner, options.timeout_s)
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
         executor = "inline" if self.executor.executor == "inline" else options.executor
         self._feed_executor = choose_feed(
@@ -206,7 +231,7 @@ class SubPipeline:
             make_feed=self._make_feed if self._feed else None,
             timeout_s=self._options.timeout_s,
             gives_rest=gives_rest,
-            quarantine=self._options.quarantine,
+            quarantine=self._quarantine,
         )
         for probe in self._probes:
             probe.leave()
@@ -215,7 +240,7 @@ class SubPipeline:
     def _make_feed(self, wake: Callable[[], None], shared: SharedFile | None, lock: threading.Lock) -> Feed:
         assert self._feed is not None
         for stage in self._stages.values():
-            stage.reopen()
+            stage.start()
         return Feed(
             self._feed,
             dict(self._stages),
@@ -223,7 +248,7 @@ class SubPipeline:
             wake,
             shared,
             lock,
-            self._options.quarantine,
+            self._quarantine,
             self._options.timeout_s,
         )
 
@@ -240,42 +265,35 @@ class SubPipeline:
         self.program.sources.close()
 
 
-def _chosen(options: RunOptions) -> tuple[str, Any, float, Mapping[str, Any] | None]:
-    """The options that `choose` takes."""
-    return options.executor, options.workers, options.timeout_s, options.ray_options
-
-
 @final
 class _Stage:
     """An input of a feed that workers make ahead, some elements at a time, and that is read one by one."""
 
-    def __init__(self, part: Stage, options: RunOptions) -> None:
+    delivery: Delivery
+
+    def __init__(self, part: Stage, pipeline: SubPipeline, timeout_s: float) -> None:
         self.part = part
-        self.pipeline = SubPipeline(analyse(part.plan), options)
+        self.pipeline = pipeline
         self._structure = part.node.spec.structure
-        self._timeout_s = options.timeout_s
-        self._delivery: Delivery | None = None
-        self._is_closed = False
+        self._timeout_s = timeout_s
         self.waited_s = 0.0
         """The time that the feed has waited for elements."""
 
+    def start(self) -> None:
+        """Starts its workers, which wait for the first seek."""
+        self.delivery = self.pipeline.start_units(gives_rest=self.part.is_stacked)
+        watch(self, self.delivery)
+
     def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
         """Yields the elements of an epoch from one on. Each is valid until the next one is requested."""
-        if self._delivery is None:
-            self._delivery = self.pipeline.start_units(gives_rest=self.part.is_stacked)
-            watch(self, self._delivery)
-            if self._is_closed:
-                self.request_stop()
-        delivery = self._delivery
         number, skipped = divmod(start, self.part.size)
-        if number >= (self.pipeline.program.batch_count or math.inf):
-            return self._elements(delivery, (epoch, number), 0)  # nothing
-        delivery.seek((epoch, number))  # now, and not when the first element is requested
-        return self._elements(delivery, (epoch, number), skipped)
+        if number < (self.pipeline.program.batch_count or math.inf):
+            self.delivery.seek((epoch, number))  # now, and not when the first element is requested
+        return self._elements((epoch, number), skipped)
 
-    def _elements(self, delivery: Delivery, position: Position, skipped: int) -> Generator[Leaves, None, None]:
-        program = self.pipeline.program
-        while position[1] < (math.inf if program.batch_count is None else program.batch_count):
+    def _elements(self, position: Position, skipped: int) -> Generator[Leaves, None, None]:
+        delivery, batch_count = self.delivery, self.pipeline.program.batch_count
+        while position[1] < (math.inf if batch_count is None else batch_count):
             asked_at = time.perf_counter()
             batch: Any = delivery.take(position, self._timeout_s)
             self.waited_s += time.perf_counter() - asked_at
@@ -295,45 +313,12 @@ class _Stage:
             skipped = 0
             position = (position[0], position[1] + 1)
 
-    def deadline_s(self, timeout_s: float) -> float:
-        """How long it waits for its workers before it gives up."""
-        return self._delivery.deadline_s(timeout_s) if self._delivery else timeout_s
-
     def lanes(self, delivered: float, first: int) -> list[Lane]:
-        """See `Delivery.lanes`."""
-        if self._delivery is None:
-            return []
+        """See `DeliveryBase.lanes`."""
         first += self.part.number
         is_stacked = self.part.is_stacked  # its batches are no step of the plan
-        own, *others = self._delivery.lanes(delivered, first - is_stacked)
+        own, *others = self.delivery.lanes(delivered, first - is_stacked)
         rows_each = 1 if is_stacked else self.pipeline.program.rows_per_batch
         given = None if own.given is None else own.given // rows_each
         node = self.part.node
         return [replace(own, first=first, label=node.label, unit=unit_of(node), given=given), *others]
-
-    def tasks(self) -> list[str]:
-        """Its workers; see `Executor.tasks`."""
-        return [] if self._delivery is None else self._delivery.tasks()
-
-    def request_stop(self) -> None:
-        """Stops its workers soon, and ends waits for them. Takes no lock."""
-        self._is_closed = True
-        if self._delivery is not None:
-            self._delivery.request_stop()
-
-    def reopen(self) -> None:
-        """Takes back a stop from before the start. Ctrl-C may have interrupted the start, which is repeated."""
-        if self._delivery is None:
-            self._is_closed = False
-
-    def progress(self) -> object:
-        """A value that changes whenever its workers make progress."""
-        return self._delivery and self._delivery.progress()
-
-    def close(self, timeout_s: float) -> bool:
-        """Stops, and waits for its workers."""
-        self.request_stop()
-        if self._delivery is None:
-            self.pipeline.close()
-            return True
-        return self._delivery.close(timeout_s)

@@ -7,16 +7,19 @@ ring, which other workers write too. A note that another worker overwrites costs
 import math
 import threading
 import time
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import Any, Literal, Protocol, final
 
 from penstock.base._random import seeded_globals
 from penstock.base._retries import RetryBudget, UnwantedError, exchanged
 from penstock.lower._program import Program, Unit, UnitResult
+from penstock.memory._ring import Ring
 from penstock.memory._rows import Rows, Window
 from penstock.memory._slot import note_time
 from penstock.memory._times import Times
 from penstock.plan._reader import WorkerStatus
+from penstock.plan._text import place_of
+from penstock.run.executors._executor import Client, Executor
 
 
 class SlotMemory(Protocol):
@@ -123,41 +126,76 @@ class UnitRunner:
         self._program.close(self._reader)
 
 
-@final
-class LocalRunners:
-    """The runners of one program in this process: one for each worker thread, or one for the consumer.
+class LocalClient(Client):
+    """What `Delivery` and `Feed` have in common: a lock, and runners for the units that run in this process.
 
-    The consumer may come on another thread for each epoch. It keeps its runner, so that memory stays within the
-    projection, and a stream continues.
+    Each worker thread has a runner. So has the consumer, if it runs the units. It may come on another thread for each
+    epoch and keeps its runner, so that memory stays within the projection, and a stream continues.
+
+    Args:
+        program: The program of the units.
+        timeout_s: How long a worker may stand still.
+        lock: Guards what decides which units run.
     """
 
-    def __init__(self) -> None:
+    ring: Ring
+    _executor: Executor
+
+    def __init__(self, program: Program[Any], timeout_s: float, lock: threading.Lock) -> None:
+        self._program = program
+        self._timeout_s = timeout_s
+        self._lock = lock
         self._runners: dict[int, UnitRunner] = {}
         """By thread; 0 for the consumer. Each thread adds and removes its own."""
 
-    def get(self, make: Callable[[int], UnitRunner], *, is_own: bool) -> UnitRunner:
-        """Returns the runner of the calling thread, or that of the consumer; `make(number)` makes it."""
-        key = 0 if is_own else threading.get_ident()
+    @abstractmethod
+    def _issue(self) -> list[Unit]:
+        """Returns units to run, with the lock held."""
+
+    @abstractmethod
+    def _is_wanted(self, unit: Unit) -> bool:
+        """Returns whether the result of a unit matters."""
+
+    def _window(self) -> Window | None:
+        """Returns where units of this process read the elements of a stream."""
+        return None
+
+    def issue(self) -> list[Unit]:
+        """See `Client`."""
+        with self._lock:
+            return self._issue()
+
+    def run(self, unit: Unit) -> UnitResult:
+        """Runs a unit on the calling thread, unless it is not wanted any more."""
+        if not self._is_wanted(unit):
+            return UnitResult()
+        key = 0 if self._executor.is_driven else threading.get_ident()
         runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[key] = make(len(self._runners))
-        return runner
+            runner = self._runners[key] = UnitRunner(
+                self._program,
+                self.ring,
+                len(self._runners),
+                isolation=seeded_globals if self._executor.isolates else None,
+                window=self._window(),
+                timeout_s=self._timeout_s,
+            )
+        return runner.run(unit)
 
-    def all(self) -> list[UnitRunner]:
-        """Returns the runners, at any time and on any thread."""
-        return list(self._runners.copy().values())  # a copy is one operation
+    def describe(self, unit: Unit, status: tuple[int, int, int]) -> str:
+        """See `Client`."""
+        return place_of(status, self._program.node) if status[0] else self._program.describe(unit)
 
     def statuses(self) -> list[tuple[int, int, int]]:
-        """Returns what each worker is working on."""
-        return [runner.status.read() for runner in self.all()]
+        """Returns what each worker of this process is working on."""
+        return [runner.status.read() for runner in self._runners.copy().values()]  # a copy is one operation
 
     def leave(self) -> None:
         """Closes the runner of the calling thread."""
         if (runner := self._runners.pop(threading.get_ident(), None)) is not None:
             runner.close()
 
-    def close(self) -> None:
-        """Closes all runners."""
-        for runner in self.all():
+    def _close_runners(self) -> None:
+        for runner in self._runners.copy().values():
             runner.close()
         self._runners.clear()
