@@ -35,7 +35,6 @@ class PipeExecutor(Executor):
     """Runs units in subprocesses. A thread for each sends units and waits for results."""
 
     name = "pipe"
-    isolates = True
     is_elsewhere = True
 
     def __init__(self, client: Client, request: ExecutorRequest) -> None:

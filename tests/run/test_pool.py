@@ -32,14 +32,14 @@ def test_a_refused_function_leaves_no_workers() -> None:
         with pytest.raises(ps.ElementError, match="not yet"):
             ps.range(10).map(broken).batch(2).loader("processes", workers=1)
     gc.collect()
-    assert _pool._registry._pool is None
+    assert not _pool.registry
 
 
 @pytest.mark.slow
 def test_a_refused_limit_leaves_no_workers() -> None:
     with pytest.raises(ps.MemoryLimitError):
         ps.range(10).map(lambda x: x).batch(2).loader("processes", workers=1, memory_limit=1)
-    assert _pool._registry._pool is None
+    assert not _pool.registry
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_loader_that_a_finalizer_closes_on_the_pools_thread_does_not_stop_anot
         loader = ps.range(40).batch(2).loader("processes", workers=1)
         next(iter(loader))
         is_closed = threading.Event()
-        pool: Any = _pool._registry._pool
+        pool: Any = _pool.registry._entries[""]
         pool.post(lambda: (loader.close(), is_closed.set()))
         assert is_closed.wait(CLOSE_WAIT_S / 2)
         assert len(list(batches)) == 19
@@ -220,7 +220,7 @@ def test_a_plan_that_comes_after_its_loader_was_closed_is_not_kept_for_another(m
 
     with ps.range(40).batch(2).loader("processes", workers=1) as other:
         batches = iter(other)
-        pool: Any = _pool._registry._pool
+        pool: Any = _pool.registry._entries[""]
         held = len(pool.shared._held)
         monkeypatch.setattr(SharedFile, "put_bytes", put_later)
         loader = ps.range(40).batch(2).loader("processes", workers=1)

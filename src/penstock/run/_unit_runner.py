@@ -176,7 +176,7 @@ class LocalClient(Client):
                 self._program,
                 self.ring,
                 len(self._runners),
-                isolation=seeded_globals if self._executor.isolates else None,
+                isolation=seeded_globals if self._executor.is_driven else None,  # it runs one element at a time
                 window=self._window(),
                 timeout_s=self._timeout_s,
             )

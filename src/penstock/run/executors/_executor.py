@@ -67,8 +67,6 @@ class Executor(ABC):
     """How many units can run at once; 0 if the consumer runs them."""
     queue_target: int
     """The client issues batches while fewer units than this are unfinished."""
-    isolates: bool
-    """Whether a process runs one element at a time, so that global random generators can be seeded for it."""
     is_elsewhere: bool = False
     """Whether units run in other processes, which may crash."""
     maps_ring: bool = False
@@ -76,7 +74,7 @@ class Executor(ABC):
     shared: SharedFile | None = None
     """Where worker processes find data that has no place in a ring; None if there are none."""
     is_driven: bool = False
-    """Whether the consumer runs the units, by `drive`."""
+    """Whether the consumer runs the units, by `drive`. So no two run at once in this process."""
 
     def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
         """Receives the program, once, before the first unit.

@@ -20,7 +20,6 @@ class InlineExecutor(Executor):
     name = "inline"
     worker_count = 0
     queue_target = 1
-    isolates = True
     is_driven = True
 
     def __init__(self, client: Client) -> None:

@@ -31,7 +31,6 @@ class ProcessesExecutor(Executor):
     """
 
     name = "processes"
-    isolates = True
     is_elsewhere = True
     maps_ring = True
 

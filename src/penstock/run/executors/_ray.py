@@ -18,7 +18,7 @@ from penstock.lower._program import Program
 from penstock.memory._ring import Ring
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._ray_agent import Opening
-from penstock.run.executors._ray_fleet import SILENCE_S, registry, workers_on, works_here
+from penstock.run.executors._ray_fleet import SILENCE_S, join_fleet, workers_on, works_here
 from penstock.run.executors._ray_shares import Task, numbers
 from penstock.run.executors._registry import ExecutorRequest
 from penstock.run.pool._payload import PlanPayload
@@ -39,7 +39,6 @@ class RayExecutor(Executor):
     """
 
     name = "ray"
-    isolates = True
     is_elsewhere = True
     maps_ring = True
     queue_target = 1 << 30  # as many batches as there are slots
@@ -52,7 +51,7 @@ class RayExecutor(Executor):
         self._task: Task | None = None
         self._is_gone = threading.Event()
         self._has_left = False
-        self._fleet = registry.join(request.worker_count, dict(request.ray_options))
+        self._fleet = join_fleet(request.worker_count, dict(request.ray_options))
 
     @property
     def worker_count(self) -> int:  # type: ignore[override]  # agents come and go

@@ -28,7 +28,6 @@ import copy
 import functools
 import logging
 import math
-import os
 import queue
 import re
 import threading
@@ -51,6 +50,7 @@ from penstock.run.executors._ray_local import LocalWorkers
 from penstock.run.executors._ray_shares import AgentHandle, Job, Share, Task, numbers
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import join
+from penstock.run.pool._registry import Registry
 from penstock.run.pool._remote_error import load_error
 
 SHARE_S: Final = 0.05
@@ -80,7 +80,7 @@ class Fleet:
     """
 
     def __init__(self, worker_count: int, options: dict[str, Any]) -> None:
-        self.client_count = 0
+        self.client_count = 1
         """Guarded by the registry."""
         self.agents: dict[str, AgentHandle] = {}
         """By node."""
@@ -467,44 +467,10 @@ def workers_on(
     return count, "" if count else "it has no free CPU"
 
 
-@final
-class _Registry:
-    """The fleets of this process, by their options, while they have clients."""
-
-    def __init__(self) -> None:
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        """After fork(): the child has no fleet, and not the thread that held the lock."""
-        self._lock = threading.Lock()
-        self._fleets: dict[str, Fleet] = {}
-
-    def join(self, worker_count: int, options: dict[str, Any]) -> Fleet:
-        """Returns the fleet with these options, which has one more client."""
-        key = repr((worker_count, sorted(options.items()), ray.get_runtime_context().get_job_id()))
-        with self._lock:
-            fleet = self._fleets.get(key)
-            if fleet is None:
-                fleet = self._fleets[key] = Fleet(worker_count, options)
-            fleet.client_count += 1
-            return fleet
-
-    def left(self, fleet: Fleet) -> bool:
-        """Takes a client off; returns whether it was the last one."""
-        with self._lock:
-            fleet.client_count -= 1
-            if not fleet.client_count:
-                self._drop(fleet)
-            return not fleet.client_count
-
-    def discard(self, fleet: Fleet) -> None:
-        """Gives new clients another fleet."""
-        with self._lock:
-            self._drop(fleet)
-
-    def _drop(self, fleet: Fleet) -> None:
-        self._fleets = {key: each for key, each in self._fleets.items() if each is not fleet}
+registry: Final[Registry[Fleet]] = Registry()
 
 
-registry = _Registry()
+def join_fleet(worker_count: int, options: dict[str, Any]) -> Fleet:
+    """Returns the fleet with these options, which has one more client."""
+    key = repr((worker_count, sorted(options.items()), ray.get_runtime_context().get_job_id()))
+    return registry.join(lambda: Fleet(worker_count, options), key)

@@ -44,7 +44,6 @@ class ThreadsExecutor(Executor):
     """
 
     name = "threads"
-    isolates = False
 
     def __init__(self, client: Client, worker_count: int) -> None:
         self.worker_count = self.queue_target = worker_count

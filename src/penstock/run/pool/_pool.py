@@ -46,6 +46,7 @@ from penstock.run.executors._executor import start_thread
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
+from penstock.run.pool._registry import Registry
 from penstock.run.pool._task_queue import GROUP_COUNT, MAX_WORKER_COUNT, TAKING, Pipe, TaskQueue
 from penstock.run.pool._tasks import Job, Notes, PoolTask, Receiver
 from penstock.run.pool._worker import Closing, Message
@@ -237,7 +238,7 @@ class Pool:
                     client.tasks.remove(task)
             if not client.tasks:
                 self._leaving.remove(client)
-                if _registry.left(self):
+                if registry.left(self):
                     self._last = client  # gone when the workers are
                 else:
                     client.is_gone.set()
@@ -311,8 +312,7 @@ class Pool:
             return
         self._workers[number] = worker
         self._listen(worker.socket.fileno(), lambda: self._take_messages(worker))
-        if worker.pidfd is not None:
-            self._listen(worker.pidfd, lambda: self._notice_end(worker))
+        self._listen(worker.pidfd, lambda: self._notice_end(worker))
         for task in self._tasks.values():
             worker.send(task.opening, task.files)
 
@@ -330,8 +330,6 @@ class Pool:
             self._ignore(worker.socket.fileno())
             worker.silent_at = time.monotonic()  # it ends; if not, `_look_after` ends it
             self._is_watching = True
-            if worker.pidfd is None:
-                self._notice_end(worker)
 
     def _note(self, message: Message) -> None:
         task = self._tasks.get(message.number)
@@ -354,8 +352,7 @@ class Pool:
 
     def _notice_end(self, worker: WorkerProcess) -> None:
         self._ending.append(worker)
-        if worker.pidfd is not None:
-            self._ignore(worker.pidfd)
+        self._ignore(worker.pidfd)
         self._take_messages(worker)
         if worker.is_polled:
             worker.is_polled = False
@@ -460,7 +457,7 @@ class Pool:
     def _fail(self, error: Exception) -> None:
         """Fails everything, now and later; new loaders get another pool."""
         self._failure = self._failure or error
-        _registry.discard(self)
+        registry.discard(self)
         for worker in self._workers.values():
             worker.kill()
         self._failing.extend([*self._jobs.values(), *self._waiting])
@@ -543,45 +540,7 @@ class PoolClient:
         return self._pid != os.getpid() or self.is_gone.wait(0 if self.pool.is_current_thread else timeout_s)
 
 
-@final
-class _Registry:
-    """The pool of this process, while it has clients."""
-
-    def __init__(self) -> None:
-        self.forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        """After fork(): the child has neither the thread that held the lock nor the pool's."""
-        self._lock = threading.Lock()
-        self._pool: Pool | None = None
-
-    def join(self) -> Pool:
-        """Returns the pool, which has one more client."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = Pool()
-            else:
-                self._pool.client_count += 1
-            return self._pool
-
-    def discard(self, pool: Pool) -> None:
-        """Gives new clients another pool."""
-        with self._lock:
-            if self._pool is pool:
-                self._pool = None
-
-    def left(self, pool: Pool) -> bool:
-        """Takes a client off; returns whether it was the last one."""
-        with self._lock:
-            pool.client_count -= 1
-            if not pool.client_count and self._pool is pool:
-                self._pool = None
-            return not pool.client_count
-
-
-_registry = _Registry()
+registry: Final[Registry[Pool]] = Registry()
 
 
 def join(worker_count: int, lines: list[str]) -> PoolClient:
@@ -591,7 +550,7 @@ def join(worker_count: int, lines: list[str]) -> PoolClient:
         worker_count: How many there must be at least.
         lines: Gets a line for each thing that happens to them, for people.
     """
-    client = PoolClient(_registry.join(), lines)
+    client = PoolClient(registry.join(Pool), lines)
     client.pool.post(lambda: client.pool.require(worker_count))
     return client
 

@@ -48,7 +48,7 @@ class WorkerProcess:
         thread_count: How many threads BLAS and the like may start in it.
 
     Raises:
-        OSError: The system starts no more processes.
+        OSError: The system starts no more processes, or is a Linux before 5.3.
     """
 
     def __init__(self, number: int, channels: Sequence[int], thread_count: int) -> None:
@@ -87,15 +87,12 @@ class WorkerProcess:
                 env=_HEAP | os.environ | _thread_counts(thread_count),
                 start_new_session=True,  # Ctrl-C is for the parent
             )
+            self.pidfd = os.pidfd_open(self._process.pid)
             on_error.pop_all()
         self.pid = self._process.pid
         self._own_peak_nbytes = 0
         self._inherited_nbytes = _peak_nbytes(os.getpid())
         self.socket.setblocking(False)
-        # Without one, its end is seen by the end of the socket.
-        self.pidfd: int | None = None
-        with contextlib.suppress(OSError, AttributeError):
-            self.pidfd = os.pidfd_open(self.pid)
 
     def __str__(self) -> str:
         return f"Worker {self.number} (pid {self.pid})"
@@ -171,10 +168,8 @@ class WorkerProcess:
     def _signal(self, number: int) -> None:
         # By descriptor: if the user's code reaps all children, the system may have given the number to another process.
         with contextlib.suppress(ProcessLookupError):
-            if self.ending is None and self.pidfd is not None:
+            if self.ending is None:
                 signal.pidfd_send_signal(self.pidfd, number)
-            elif self.ending is None:
-                os.kill(self.pid, number)
 
     def dismiss(self) -> None:
         """Makes it end after its unit."""
@@ -193,8 +188,7 @@ class WorkerProcess:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid == 0:
                 return False
-            # KiB on Linux, bytes on macOS. It counts what the process was before exec(), a copy of this one.
-            peak_nbytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            peak_nbytes = usage.ru_maxrss * 1024  # it counts what the process was before exec(), a copy of this one
             if peak_nbytes <= self._inherited_nbytes:
                 peak_nbytes = self._own_peak_nbytes
             code: int | None = os.waitstatus_to_exitcode(status)
@@ -202,8 +196,7 @@ class WorkerProcess:
             code = None
         self._process.returncode = self._code = code if code is not None else 0
         self.socket.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
+        os.close(self.pidfd)
         self.ending = _ending(code, peak_nbytes)
         return True
 
