@@ -1,7 +1,6 @@
 """The times of units and steps: workers note them at little cost, and a report adds them up.
 
-Each unit, each read and each chunk of calls is timed, and elements are always counted. Of short calls one in
-`TIMED_EVERY` is timed alone. See design/0012-reports.md.
+Each unit, each read and each chunk of calls is timed, never one call. See design/0012-reports.md.
 """
 
 import time
@@ -13,11 +12,6 @@ import numpy.typing as npt
 
 from penstock.base._retries import RetryBudget
 from penstock.base._traffic import Traffic
-
-SHORT_CALL_S: Final = 50e-6
-"""A function whose calls, with storing their results, take less is short."""
-TIMED_EVERY: Final = 16
-"""One in this number of short calls is timed."""
 
 # The words: rows; nanoseconds by the clock and by the CPU; six of `Traffic`, its seconds in nanoseconds. And for each
 # step its elements and its nanoseconds.
@@ -38,15 +32,11 @@ class Times:
         words: `word_count` integers, 0 at first.
     """
 
-    __slots__ = ("_calls", "_cpu_began_s", "_short", "words")
+    __slots__ = ("_cpu_began_s", "words")
 
     def __init__(self, words: "memoryview[int]") -> None:
         self.words: memoryview[int] = words
         self._cpu_began_s = 0.0
-        self._calls: dict[int, tuple[float, float]] = {}
-        """For each function: the last times of a call and of storing its result."""
-        self._short: set[int] = set()
-        """The steps with short calls."""
 
     def begin(self) -> None:
         """Notes that a unit begins."""
@@ -71,37 +61,6 @@ class Times:
         place = _HEAD + _STEP * step
         self.words[place] += count
         self.words[place + 1] += int(seconds * 1e9)
-
-    def turn(self, step: int) -> tuple[int, int]:
-        """Returns which calls of a step's function to time: the place of the first, and one in how many.
-
-        Reading the clock twice takes 0.1 us, and several times that with cold caches. So a short call that is timed
-        stands for others, at another place in each chunk: the first call of a chunk finds cold caches.
-        """
-        return (-self.words[_HEAD + _STEP * step] % TIMED_EVERY, TIMED_EVERY) if step in self._short else (0, 1)
-
-    def note_calls(self, step: int, count: int, seconds: float, timed: int, call_s: float, put_s: float) -> None:
-        """Notes the time of calls of a function, of which some were timed.
-
-        The timed calls tell how long storing a result takes. The function has the other time, also that of a long call
-        that was not timed.
-
-        Args:
-            step: The step's number.
-            count: The calls.
-            seconds: The time of all calls and of storing their results.
-            timed: The number of timed calls; if 0, earlier ones stand for them.
-            call_s: The time of the timed calls.
-            put_s: The time of storing their results.
-        """
-        if timed:
-            self._calls[step] = call_s / timed, put_s / timed
-            (self._short.add if call_s + put_s < SHORT_CALL_S * timed else self._short.discard)(step)
-        if timed < count:
-            each_call_s, each_put_s = self._calls[step]
-            share = each_call_s / (each_call_s + each_put_s) if each_call_s else 0.0
-            call_s = max(seconds - each_put_s * count, seconds * share)  # storing one of them may have paused
-        self.note(step, count, call_s)
 
 
 @final

@@ -337,30 +337,15 @@ class Map(OneToOne):
         box = source.scratch(count)
         reader.status.words[0] = 0  # while its input is read, no element of it runs
         source.read(epoch, chunk, box)
-        words, times, clock = reader.status.words, reader.status.times, time.perf_counter
+        words, times, started = reader.status.words, reader.status.times, time.perf_counter()
         words[0], words[1] = reader.number + 1, epoch
-        due, every = count, 1  # none
-        if times is not None:
-            due, every = times.turn(reader.number)
-        timed, call_s, put_s, place, started = 0, 0.0, 0.0, 0, clock()
         elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)
         for row, index, element in zip(out.row_numbers(), chunk.tolist(), elements, strict=True):
             words[2] = index
-            began = clock() if place == due else 0.0
-            leaves = self._run(element, rng, globals_, epoch, index)
-            if began:
-                ended = clock()
-                out.put(row, leaves)
-                call_s += ended - began
-                put_s += clock() - ended
-                timed += 1
-                due += every
-            else:
-                out.put(row, leaves)
-            place += 1  # noqa: SIM113  # cheaper than `enumerate` around `zip`
-            del element, leaves  # or it looks as if the function had kept the scratch memory
+            out.put(row, self._run(element, rng, globals_, epoch, index))
+            del element  # or it looks as if the function had kept the scratch memory
         if times is not None:
-            times.note_calls(reader.number, count, clock() - started, timed, call_s, put_s)
+            times.note(reader.number, count, time.perf_counter() - started)
 
     def _new_rng(self) -> ElementRng | None:
         """The generator for the function of `random_map`."""
