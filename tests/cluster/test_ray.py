@@ -29,6 +29,17 @@ def test_the_report_counts_the_workers_of_agents_that_run() -> None:
 
 
 @pytest.mark.usefixtures("agents_stay")
+def test_arrays_of_any_size_are_no_views_of_the_object_store() -> None:
+    sizes = ps.ArraySpec((None,), "int64")
+    dataset = ps.range(8).map(lambda x: np.full(1 << int(x + 10), x), element_spec=sizes)
+    with dataset.loader(executor="ray", workers=1) as loader:
+        for number, array in enumerate(loader):
+            assert array.flags.writeable
+            array += 1
+            assert (array == number + 1).all()
+
+
+@pytest.mark.usefixtures("agents_stay")
 @given(plan=plans())
 @settings(max_examples=8)
 def test_a_loader_delivers_the_epochs_of_the_model(plan: Plan) -> None:

@@ -85,7 +85,7 @@ class Rows:
 
     def cut(self, start: int, stop: int) -> "Rows":
         """Some neighbouring rows, as places of their own."""
-        arrays = [_owned(array[start:stop]) for array in self.arrays]
+        arrays = [owned(array[start:stop]) for array in self.arrays]
         extents = [None if extent is None else extent[start:stop] for extent in self.extents]
         return Rows(arrays, slice(0, stop - start), extents)
 
@@ -280,7 +280,7 @@ def _storage(leaf: ArraySpec, count: int) -> npt.NDArray[Any]:
     return np.empty((count, *leaf.max_shape), leaf.dtype if leaf.dtype.itemsize else object)
 
 
-def _owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns ragged arrays as copies, because a function may change them; other values as they are."""
     if values.dtype != object or values.ndim != 1 or not any(isinstance(value, np.ndarray) for value in values):
         return values

@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
+import numpy as np
+
 from penstock.lower._batches import BatchProgram
 from penstock.lower._program import Unit
 from penstock.memory._ring import Ring
+from penstock.memory._rows import owned
 from penstock.run.executors._executor import Client
 from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Opening
 from penstock.run.executors._ray_local import LocalWorkers
@@ -26,7 +29,7 @@ class Task:
         opening: Opening,
         payload: Any,
         client: "weakref.ref[Client]",
-        program: BatchProgram[Any],
+        program: BatchProgram,
         ring: Ring,
         lines: list[str],
     ) -> None:
@@ -73,12 +76,22 @@ class Share:
         return self.jobs[0].death_count > 0
 
     def rows_of(self, unit: Unit, rows: Sequence[Any]) -> Sequence[Any]:
-        """Returns the rows of one unit among those of the share."""
-        if self.place == 0:
-            return rows
-        first, leaf_count = unit.start - self.jobs[0].unit.start, len(self.task.opening.leaves)
-        own = [value[first : first + unit.stop - unit.start] for value in rows[:leaf_count]]
-        return [*own, *rows[leaf_count:]]
+        """Returns the rows of one unit among those of the share.
+
+        The slot keeps arrays that have no size as they are, so these are copies: no view of the object store stays.
+        """
+        leaves = self.task.opening.leaves
+        first = unit.start - self.jobs[0].unit.start
+        mine = ... if self.place == 0 else slice(first, first + unit.stop - unit.start)
+        own = [
+            value if not isinstance(value, np.ndarray) else value[mine] if leaf.is_bounded else _own(value[mine])
+            for value, leaf in zip(rows, leaves, strict=False)
+        ]
+        return [*own, *rows[len(leaves) :]]
+
+
+def _own(values: Any) -> Any:
+    return owned(values) if values.dtype == object else values.copy()
 
 
 @final
