@@ -9,7 +9,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from penstock.base._errors import ArgumentError, ElementError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis, analyse
-from penstock.lower._program import Position, Program, Unit, UnitReader
+from penstock.lower._program import Position, Program, Unit
 from penstock.lower._rewrite import closed
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
@@ -47,10 +47,8 @@ FIRST_UNIT_ROWS: Final = 4
 NO_BATCHES: Final = (0, 0, 0)
 _WHOLE: Final = Share()
 
-R = TypeVar("R", bound=UnitReader)
 
-
-class BatchProgram(Program[R]):
+class BatchProgram(Program):
     """A program whose units fill batches, the elements that the loader delivers.
 
     Args:
@@ -141,7 +139,7 @@ def put_into(out: Rows, place: Any, rows: Sequence[Any]) -> None:
 
 
 @final
-class ParallelProgram(BatchProgram[Reader]):
+class ParallelProgram(BatchProgram):
     """A program whose batches are cut into rows, which workers fill side by side.
 
     Args:

@@ -9,12 +9,12 @@ There are three: `ParallelProgram` for plans with random access and for steps ab
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.memory._rows import Rows, Window
-from penstock.memory._slot import outcome_words
+from penstock.memory._slot import outcome_place
 from penstock.plan._node import Node, walk
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._tolerate import Failure
@@ -69,29 +69,21 @@ class Outcome(NamedTuple):
 
     def write(self, header: "memoryview[int]", slot: int) -> None:
         """Writes the outcome of a slot into the header of a ring."""
-        place = outcome_words(header, slot)
-        for number, value in enumerate(self):
-            place[number] = value
+        for place, value in enumerate(self, outcome_place(slot)):
+            header[place] = value
 
     @classmethod
     def read(cls, header: "memoryview[int]", slot: int) -> "Outcome":
         """Reads the outcome of a slot from the header of a ring."""
-        row_count, is_last, consumed = outcome_words(header, slot)
+        row_count, is_last, consumed = header[outcome_place(slot) :][:3]
         return cls(row_count, bool(is_last), consumed)
 
 
-class UnitReader(Protocol):
-    """State of one worker that runs units of one program."""
+class Program(ABC):
+    """A plan that is ready to run. `UnitRunner` runs its units, with one reader for each worker.
 
-    status: WorkerStatus
-    """The element that the worker is working on."""
-
-
-R = TypeVar("R", bound=UnitReader)
-
-
-class Program(ABC, Generic[R]):
-    """A plan that is ready to run. `UnitRunner` runs its units, with one reader for each worker."""
+    The type of readers is the program's own. Each has the `status` of its worker.
+    """
 
     is_serial: ClassVar[bool] = False
     """Whether one worker runs all units in order, and each reports an `Outcome`."""
@@ -112,7 +104,7 @@ class Program(ABC, Generic[R]):
     @abstractmethod
     def reader(
         self, isolation: type[seeded_globals] | None, status: WorkerStatus | None = None, window: Window | None = None
-    ) -> R:
+    ) -> Any:
         """Makes the reader of one worker.
 
         Args:
@@ -122,14 +114,14 @@ class Program(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def run(self, reader: R, unit: Unit, out: Rows) -> int:
+    def run(self, reader: Any, unit: Unit, out: Rows) -> int:
         """Fills the rows of a unit. Returns how many elements it wrote, for the measurement of time."""
 
-    def outcome(self, reader: R) -> Outcome | None:
+    def outcome(self, reader: Any) -> Outcome | None:
         """Returns the outcome of the last unit of this reader, if units have one. Valid after an error too."""
         return None
 
-    def close(self, reader: R) -> None:
+    def close(self, reader: Any) -> None:
         """Closes what a reader holds open."""
 
     @abstractmethod

@@ -83,7 +83,7 @@ class Cursor:
 
 
 @final
-class FeedProgram(Program[Cursor]):
+class FeedProgram(Program):
     """The part of a stream that one worker reads in order.
 
     Args:
@@ -167,7 +167,7 @@ def _uses(reader: Reader) -> Iterator[Reader]:
 
 
 @final
-class SerialProgram(BatchProgram[Cursor]):
+class SerialProgram(BatchProgram):
     """A stream that one worker writes straight into batches, in order.
 
     The end of an epoch is known when a unit finds less than a batch. The unit reports that in its `Outcome`.

@@ -118,10 +118,9 @@ def _header_nbytes_of(slot_count: int) -> int:
     return 8 * (2 + 3 * slot_count)
 
 
-def outcome_words(words: "memoryview[int]", slot: int) -> "memoryview[int]":
-    """Returns the three words for the outcome of a unit that reads a stream; see `Outcome`."""
-    start = 1 + 3 * slot
-    return words[start : start + 3]
+def outcome_place(slot: int) -> int:
+    """Returns the first of the three words in a header for the outcome of a unit that reads a stream; see `Outcome`."""
+    return 1 + 3 * slot
 
 
 def own_header(slot_count: int = 1) -> "memoryview[int]":

@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Final, final
 
 from penstock.base._errors import DeadlineError, WorkerError
 from penstock.base._tree import Tree
@@ -71,7 +71,7 @@ class Delivery(DeliveryBase, LocalClient):
 
     def __init__(
         self,
-        program: BatchProgram[Any],
+        program: BatchProgram,
         slot_count: int,
         spare_count: int,
         make_executor: Callable[[Client], Executor],
@@ -83,7 +83,7 @@ class Delivery(DeliveryBase, LocalClient):
     ) -> None:
         DeliveryBase.__init__(self)
         LocalClient.__init__(self, program, timeout_s, threading.Lock())
-        self._program: BatchProgram[Any] = program
+        self._program: BatchProgram = program
         self._quarantine = quarantine
         self._gives_rest = gives_rest
         self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -131,7 +131,7 @@ class ExecutorSpec:
         adopt(node, unpickled(rows[0]))
         client.close(task)
 
-    def pack(self, program: Program[Any]) -> None:
+    def pack(self, program: Program) -> None:
         """Makes a program ready to travel, if workers are processes.
 
         Raises:
@@ -319,9 +319,7 @@ def _on_threads(analysis: Analysis, options: LoaderOptions, note: str) -> Execut
     )
 
 
-def choose_feed(
-    program: Program[Any], feed: Analysis, executor: str, timeout_s: float, *, has_stages: bool
-) -> ExecutorSpec:
+def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: float, *, has_stages: bool) -> ExecutorSpec:
     """Chooses where a stream is read: in its own worker process, on a thread, or by the consumer.
 
     In a process, a generator's Python does not compete with the training's for the GIL. The stream stays on a thread if

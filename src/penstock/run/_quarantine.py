@@ -123,7 +123,7 @@ class Quarantine:
         )
 
 
-def is_guarded(program: BatchProgram[Any]) -> bool:
+def is_guarded(program: BatchProgram) -> bool:
     """Returns whether an element that crashes workers can be set aside: its unit runs again without it."""
     return not program.is_serial and bool(analyse(program.node).guards)
 
@@ -137,7 +137,7 @@ def note_end_of_stream(error: BaseException) -> None:
         )
 
 
-def why_not_set_aside(program: BatchProgram[Any], unit: Unit) -> str:
+def why_not_set_aside(program: BatchProgram, unit: Unit) -> str:
     """Explains why `on_error` did not help against an element that crashed workers."""
     is_whole = isinstance(program, ParallelProgram) and program.row_count(unit.epoch, unit.index, unit.length) is None
     if is_whole and not program.node.traits.is_hidden:

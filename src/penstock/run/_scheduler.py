@@ -23,7 +23,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from typing import Final, Literal, final
 
 from penstock.lower._batches import NO_BATCHES, BatchProgram
 from penstock.lower._program import Outcome, Position, Unit
@@ -81,7 +81,7 @@ class Scheduler:
 
     def __init__(
         self,
-        program: BatchProgram[Any],
+        program: BatchProgram,
         free: deque[int],
         stream: SpanSchedule | None = None,
         consumed_at: Callable[[int], int] | None = None,

@@ -68,7 +68,7 @@ class SubPipeline:
         self._feed: FeedProgram | None = None
         self.gives_cursor = False
         """States hold how far a filter got in an input that it reads by index."""
-        self.program: BatchProgram[Any]
+        self.program: BatchProgram
         self.executor: ExecutorSpec
         """What runs the batches."""
         self.budget: Budget

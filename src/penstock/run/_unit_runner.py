@@ -8,33 +8,18 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, final
 
 from penstock.base._random import seeded_globals
 from penstock.base._retries import RetryBudget, UnwantedError, exchanged
 from penstock.lower._program import Program, Unit, UnitResult
-from penstock.memory._ring import Ring
-from penstock.memory._rows import Rows, Window
+from penstock.memory._ring import Ring, RingView
+from penstock.memory._rows import Window
 from penstock.memory._slot import note_time
 from penstock.memory._times import Times
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._text import place_of
 from penstock.run.executors._executor import Client, Executor
-
-
-class SlotMemory(Protocol):
-    """The slots that units write, and the words beside them."""
-
-    @property
-    def header(self) -> "memoryview[int]":
-        """See `ring_header`."""
-
-    @property
-    def times(self) -> "list[memoryview[int]]":
-        """The words in which workers note their time; see `Times`."""
-
-    def rows(self, slot: int) -> Rows:
-        """Returns a slot as the one row that a plan fills."""
 
 
 @final
@@ -55,8 +40,8 @@ class UnitRunner:
 
     def __init__(
         self,
-        program: Program[Any],
-        memory: SlotMemory,
+        program: Program,
+        memory: Ring | RingView,
         number: int = 0,
         *,
         isolation: type[seeded_globals] | None,
@@ -141,7 +126,7 @@ class LocalClient(Client):
     ring: Ring
     _executor: Executor
 
-    def __init__(self, program: Program[Any], timeout_s: float, lock: threading.Lock) -> None:
+    def __init__(self, program: Program, timeout_s: float, lock: threading.Lock) -> None:
         self._program = program
         self._timeout_s = timeout_s
         self._lock = lock

@@ -9,7 +9,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from penstock.base._errors import WorkerError
 from penstock.lower._program import Program, Unit, UnitResult
@@ -76,7 +76,7 @@ class Executor(ABC):
     is_driven: bool = False
     """Whether the consumer runs the units, by `drive`. So no two run at once in this process."""
 
-    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Receives the program, once, before the first unit.
 
         Args:

@@ -8,7 +8,7 @@ batches, and queues them. `wake` and `request_stop` only post to it, so a finali
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
@@ -47,7 +47,7 @@ class ProcessesExecutor(Executor):
         self._timeout_s = timeout_s
         self._task: PoolTask | None = None
 
-    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Sends the program to the workers."""
         assert self._payload is not None
         self._task = self._pool_client.open(self._payload, ring, self._timeout_s, _Receiver(self._client), spans)

@@ -7,7 +7,7 @@ back-pressure are the plan's and the ring's, as with any executor. `_ray_fleet.p
 import functools
 import threading
 import weakref
-from typing import Any, Final, final
+from typing import Final, final
 
 import ray
 
@@ -58,7 +58,7 @@ class RayExecutor(Executor):
         """The workers of all agents now."""
         return max(1, sum(agent.worker_count for agent in self._fleet.agents.copy().values() if agent.is_ready))
 
-    def begin(self, program: Program[Any], ring: Ring, spans: Ring | None = None) -> None:
+    def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Puts the program into the object store. Each agent fetches it when it gets its first share."""
         assert self._payload is not None
         assert isinstance(program, BatchProgram)
