@@ -10,6 +10,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock.base import _tree
 from penstock.base._errors import (
     ArgumentTypeError,
@@ -51,16 +52,15 @@ _AT_ONCE: Final = 64
 class ArraySource(Source):
     """The rows of an array in memory. The array is not copied, and must not change while it is read."""
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
+    def __init__(self, array: npt.NDArray[Any], dtype: np.dtype[Any] | None = None) -> None:
         # Without a subclass: rows of `np.matrix` have two axes, and other classes refuse a change of dtype.
-        self._array = array = np.asarray(array)
-        # For other arrays, such as the columns `table[:, 1:]`, `take` would first copy the whole array.
-        self._can_take = array.flags.c_contiguous and array.flags.aligned
-        self._pieces = None if self._can_take else _as_pieces(array)
+        self._array = array = np.asarray(array, dtype)
+        self._rows = native.Engine.memory(array)
         self.element_spec: Tree = ArraySpec(array.shape[1:], array.dtype)
 
     def __reduce__(self) -> Any:
-        return ArraySource, (self._array,)  # the memory layout may differ where it arrives
+        # The memory layout may differ where it arrives. NumPy may change the byte order of what it pickles.
+        return ArraySource, (self._array, self._array.dtype)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -83,34 +83,25 @@ class ArraySource(Source):
         return ArraySource(array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
 
     def read_into(self, indices: Indices, out: npt.NDArray[Any]) -> None:
-        """Copies rows. NumPy releases the GIL meanwhile."""
-        if self._can_take and out.flags.c_contiguous:
-            # `clip` writes straight into `out`; `raise` would make a copy. Indices were checked before. `np.take` would
-            # be three more calls of Python.
-            self._array.take(indices, axis=0, out=out, mode="clip")
-        elif self._pieces is not None and out.flags.c_contiguous:
-            out.view(self._pieces.dtype)[:, 0] = self._pieces[indices]
-        else:
-            out[...] = self._array[indices]
+        """Copies rows."""
+        out[...] = self._array[indices]
 
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
         """The array."""
         return (self._array,)
 
     def gather(self, reads: Sequence[Read]) -> None:
-        for read in reads:
-            out = read.arrays[0]
-            if isinstance(read.rows, slice) and read.rows.step in (None, 1):
-                self.read_into(read.indices, out[read.rows])
-            else:
-                out[read.rows] = self._array[read.indices]
+        native.copy(copies_of(self._rows, reads) if self._array.size else ())
 
 
-def _as_pieces(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Returns neighbouring columns of a table as one item for each row. Copying takes half the time."""
-    if array.ndim != 2 or array.shape[1] < 2 or array.strides[1] != array.itemsize:
-        return None
-    return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
+def copies_of(source: native.Source, reads: Sequence[Read]) -> list[tuple[Any, ...]]:
+    """Returns reads of one leaf as copies for the engine."""
+    copies: list[tuple[Any, ...]] = []
+    for read in reads:
+        (out,), rows = read.arrays, read.rows
+        place = (out[rows], None) if isinstance(rows, slice) else (out, rows)
+        copies.append((source, read.indices, *place, None))
+    return copies
 
 
 def _shortened(text: str) -> str:

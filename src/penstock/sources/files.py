@@ -25,6 +25,7 @@ from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
 from penstock.sources._openfile import stamp
+from penstock.sources.arrays import copies_of
 from penstock.sources.npy import StridedFile
 
 
@@ -96,13 +97,8 @@ class FileRows:
         if not reads or not self.handle.row_nbytes:
             return
         source = self._opened(int(reads[0].indices[0]))
-        copies: list[tuple[Any, ...]] = []
-        for read in reads:
-            (out,), rows = read.arrays, read.rows
-            place = (out[rows], None) if isinstance(rows, slice) else (out, rows)
-            copies.append((source, read.indices, *place, None))
         try:
-            native.copy(copies)
+            native.copy(copies_of(source, reads))
         except native.CopyError as error:
             raise read_error(self.handle, error) from error
 
@@ -127,8 +123,7 @@ class FileRows:
         if source is None:
             with self._lock:
                 if self._is_closed:
-                    where = self.handle.describe(element)
-                    raise SourceError(f"{where} cannot be read: {self.handle.path} was closed.")
+                    raise self.handle.fault(element, f"{self.handle.path} was closed.")
                 source = self._source = self._source or file_source(self.handle, element, may_map=False)
         require_same(self.handle, element)
         return source
@@ -170,7 +165,13 @@ def require_same(file: StridedFile, element: int) -> None:
     except OSError as error:
         raise file.is_gone(element, error) from error
     if status.st_ino != file.st_ino or status.st_dev != file.st_dev:
-        raise file.is_replaced(element, status.st_ino)
+        raise file.fault(
+            element,
+            f"{file.path} was replaced by another file since the dataset was made (inode {file.st_ino} then, "
+            f"{status.st_ino} now), and a run must not mix two. Make the dataset again, and continue by set_state(). "
+            "Data that are written in place instead reach batches that are not made yet; the first of the next epoch "
+            "may be made already.",
+        )
 
 
 def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
@@ -181,7 +182,10 @@ def read_error(file: StridedFile, error: native.CopyError) -> SourceError:
         except SourceError as found:
             return found
     if error.errno:
-        return file.is_unreadable(error.element, error)
+        cause = (
+            f"{os.strerror(error.errno)}, in {file.path}. The disk or the connection to it fails; see the system's log."
+        )
+        return file.fault(error.element, cause)
     return file.is_shorter(error.element, os.stat(file.path).st_size)
 
 

@@ -102,37 +102,21 @@ class StridedFile:
         shape = (self.shape[0] * self.shape[1], *self.shape[2:])
         return replace(self, shape=shape, strides=self.strides[1:], outer=outer)
 
-    # Errors of reads.
+    def fault(self, element: int, text: str) -> SourceError:
+        """The error of an element that cannot be read."""
+        return SourceError(f"{self.describe(element)} cannot be read: {text}")
 
     def is_gone(self, element: int, error: OSError) -> SourceError:
         """The error if the file cannot be found or opened any more."""
-        return SourceError(
-            f"{self.describe(element)} cannot be read: {self.path}: {error.strerror or error}. The file was there when "
-            "the dataset was made; put it back, or make the dataset again."
-        )
-
-    def is_replaced(self, element: int, inode: int) -> SourceError:
-        """The error if another file has the name now."""
-        return SourceError(
-            f"{self.describe(element)} cannot be read: {self.path} was replaced by another file since the dataset was "
-            f"made (inode {self.st_ino} then, {inode} now), and a run must not mix two. Make the dataset again, and "
-            "continue by set_state(). Data that are written in place instead reach batches that are not made yet; the "
-            "first of the next epoch may be made already."
-        )
+        text = "The file was there when the dataset was made; put it back, or make the dataset again."
+        return self.fault(element, f"{self.path}: {error.strerror or error}. {text}")
 
     def is_shorter(self, element: int, size: int) -> SourceError:
         """The error if the file has `size` bytes, and the element needs more."""
-        return SourceError(
-            f"{self.describe(element)} cannot be read: {self.path} was shortened since the dataset was made, from "
-            f"{self.st_size:,} to {size:,} bytes; its array ends at byte {self.extent[1]:,}. Restore the file, or make "
-            "the dataset again from what is there."
-        )
-
-    def is_unreadable(self, element: int, error: OSError) -> SourceError:
-        """The error if the system cannot read the element."""
-        return SourceError(
-            f"{self.describe(element)} cannot be read: {os.strerror(error.errno or 0)}, in {self.path}. The disk or "
-            "the connection to it fails; see the system's log."
+        return self.fault(
+            element,
+            f"{self.path} was shortened since the dataset was made, from {self.st_size:,} to {size:,} bytes; its array "
+            f"ends at byte {self.extent[1]:,}. Restore the file, or make the dataset again from what is there.",
         )
 
     def windowed(self, size: int, stride: int) -> "StridedFile":
