@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, final
+from typing import Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from penstock.sources._jis import Code
 from penstock.sources._openfile import File, described
 
 Bytes = npt.NDArray[np.uint8]
-
-# Bytes that are unpacked at once. They and their pixels stay in the core's cache.
-_BLOCK_NBYTES: Final = 64 << 10
 
 
 @final
@@ -71,56 +68,37 @@ LAYOUTS: Final = {
 """The layout of each part."""
 
 
-def codes_of(records: Bytes, layout: Layout) -> npt.NDArray[np.uint32]:
-    """Returns the code of each record, `(n,)`, of records `(n, record_nbytes)`."""
-    codes = np.zeros(len(records), np.uint32)
-    for position in layout.code_at:
-        codes <<= np.uint32(8)
-        codes |= records[:, position]
-    return codes
-
-
-def unpack(records: Bytes, numbers: npt.NDArray[np.int64], layout: Layout, out: Bytes) -> None:
+def unpacked(records: Bytes, layout: Layout) -> Bytes:
     """Unpacks images: 1-bit pixels to 0 and 255, 4-bit ones to multiples of 17, 6-bit ones to 0 to 255, rounded.
 
-    NumPy runs without the GIL for nearly all of the time. Memory: about 1 MiB.
+    NumPy runs without the GIL for nearly all of the time.
 
     Args:
-        records: Records, `(any, record_nbytes)`.
-        numbers: The records to unpack, `(n,)`.
+        records: Records, `(n, record_nbytes)`.
         layout: Their layout.
-        out: Their pixels, `(n, height * width)`, each row C-contiguous.
+
+    Returns:
+        Their pixels, `(n, height * width)`.
     """
-    into = {1: _unpack_1, 4: _unpack_4, 6: _unpack_6}[layout.bits]
-    count = max(1, _BLOCK_NBYTES // layout.record_nbytes)
-    for first in range(0, len(numbers), count):
-        block = records[numbers[first : first + count]]
-        into(block[:, layout.image_at : layout.image_at + layout.image_nbytes], out[first : first + count])
-
-
-def _unpack_1(packed: Bytes, out: Bytes) -> None:
-    np.negative(np.unpackbits(packed, axis=1), out=out)  # modulo 256, -1 is 255
-
-
-def _unpack_4(packed: Bytes, out: Bytes) -> None:
-    # Two pixels as one number of 16 bits, the left one in the lower byte, which comes first in memory.
-    pairs = packed.astype("<u2")
-    left = pairs >> 4
-    pairs &= 15
-    pairs <<= 8
-    pairs |= left
-    np.multiply(pairs, 17, out=out.view("<u2"))
-
-
-def _unpack_6(packed: Bytes, out: Bytes) -> None:
+    packed = records[:, layout.image_at : layout.image_at + layout.image_nbytes]
+    if layout.bits == 1:
+        return np.negative(np.unpackbits(packed, axis=1))  # modulo 256, -1 is 255
+    if layout.bits == 4:
+        # Two pixels as one number of 16 bits, the left one in the lower byte, which comes first in memory.
+        pairs = packed.astype("<u2")
+        left = pairs >> 4
+        pairs &= 15
+        pairs <<= 8
+        pairs |= left
+        pairs *= 17
+        return pairs.view(np.uint8)
     # Four pixels in three bytes.
     first, second, third = (packed[:, k::3] for k in range(3))
     levels = (first >> 2, (first & 3) << 4 | second >> 4, (second & 15) << 2 | third >> 6, third & 63)
-    for k, level in enumerate(levels):
-        out[:, k::4] = _LEVELS_6[level]
+    return _LEVELS_6[np.stack(levels, axis=-1)].reshape(len(records), -1)
 
 
-_LEVELS_6: Final[npt.NDArray[Any]] = np.rint(np.arange(64) * (255 / 63)).astype(np.uint8)
+_LEVELS_6: Final[Bytes] = np.rint(np.arange(64) * (255 / 63)).astype(np.uint8)
 
 
 # `ETL8B2C1`, `ETL1C_01`, `ETL9G_50`, also in lower case; not `ETL10`, `ETL8B.zip` or, below, `ETL8INFO`.
@@ -205,7 +183,7 @@ def check(file: File, part: str) -> None:
 def read_codes(file: File, layout: Layout) -> npt.NDArray[np.uint32]:
     """Reads the codes of all records of a file except the dummies, 4 MiB at a time."""
     nbytes = layout.record_nbytes
-    codes = np.empty(file.nbytes // nbytes, np.uint32)
+    codes = np.zeros(file.nbytes // nbytes, np.uint32)
     buffer = np.empty((max(1, _CHUNK_NBYTES // nbytes), nbytes), np.uint8)
     tell = _recordindex.progress(f"Reading the labels of {file.url}", file.nbytes)
     with file.stream() as stream:
@@ -214,6 +192,8 @@ def read_codes(file: File, layout: Layout) -> npt.NDArray[np.uint32]:
             got = stream.readinto(records.data)
             if got < records.nbytes:
                 raise SourceError(f"{file.url} ends at byte {first * nbytes + got:,} of {file.nbytes:,} now.")
-            codes[first : first + len(records)] = codes_of(records, layout)
+            for position in layout.code_at:
+                codes[first : first + len(records)] <<= 8
+                codes[first : first + len(records)] |= records[:, position]
             tell(first * nbytes + got)
     return codes[layout.dummy_count :]

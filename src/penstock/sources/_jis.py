@@ -47,7 +47,7 @@ def character_of(code: int, kind: Code, co59: dict[int, str]) -> str | None:
     A character that JIS X 0201 lacks has the name that the database writes beside the code, such as `/X` in ETL6.
 
     Args:
-        code: A result of `_etlfiles.codes_of`.
+        code: One of `_etlfiles.read_codes`.
         kind: The code's kind.
         co59: The result of `co59_table`, for CO-59.
     """

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,14 @@ from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _etlfiles, _recordindex
-from penstock.sources._etlfiles import LAYOUTS, Layout, unpack
+from penstock.sources._etlfiles import LAYOUTS, Layout, unpacked
 from penstock.sources._jis import GROUPS, Group, character_of, co59_table, group_of
-from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed, rows_of
+from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each, placed
 
 Integers = npt.NDArray[np.int64]
+
+# Bytes that are unpacked at once. They and their pixels stay in the core's cache.
+_BLOCK_NBYTES: Final = 64 << 10
 
 
 def source(directory: str | os.PathLike[str], part: Any, groups: Any) -> "EtlcdbSource":
@@ -198,23 +201,15 @@ class OpenEtlcdbSource(RecordReader):
         """
         for read in reads:
             read.arrays[1][read.rows] = self._source.index.labels[read.indices]
+        nbytes = self._layout.record_nbytes
+        count = max(1, _BLOCK_NBYTES // nbytes)
         for read, (members, data, starts), _ in self.requests(reads):
             # The ranges, with the gaps between them, are whole records: a table.
-            records = data.reshape(-1, self._layout.record_nbytes)
-            order = np.argsort(members)
-            numbers = starts[order] // self._layout.record_nbytes
-            self._unpack(records, numbers, read.arrays[0], rows_of(read.rows, members[order]))
-
-    def _unpack(
-        self, records: npt.NDArray[np.uint8], numbers: Integers, images: npt.NDArray[Any], rows: Indices | slice
-    ) -> None:
-        pixels = images.reshape(len(images), -1)
-        if isinstance(rows, slice):
-            unpack(records, numbers, self._layout, pixels[rows])
-            return
-        scratch = np.empty((len(numbers), pixels.shape[1]), np.uint8)
-        unpack(records, numbers, self._layout, scratch)
-        pixels[rows] = scratch
+            records, images = data.reshape(-1, nbytes), read.arrays[0].reshape(len(read.arrays[0]), -1)
+            rows = np.arange(len(images))[read.rows][members]
+            for first in range(0, len(rows), count):
+                block = slice(first, first + count)
+                images[rows[block]] = unpacked(records[starts[block] // nbytes], self._layout)
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         source, nbytes = self._source, self._layout.record_nbytes
