@@ -94,14 +94,12 @@ def _places(verb: str, labels: npt.NDArray[Any], names: tuple[str, ...]) -> npt.
             f"{verb}(class_names=...) goes with one text or integer a file, but labels are {labels.dtype} of shape "
             f"{labels.shape}."
         )
-    if labels.dtype.kind == "U":
-        found, where = np.unique(labels, return_inverse=True)
-        places = {name: place for place, name in enumerate(names)}
-        strangers = [name for name in found.tolist() if name not in places]
-        values = np.array([places.get(name, -1) for name in found.tolist()], np.int32)[where]
-    else:
-        strangers = np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist()
-        values = labels.astype(np.int32)
+    places: dict[Any, int] = {name: place for place, name in enumerate(names)}
+    if labels.dtype.kind != "U":
+        places = {place: place for place in range(len(names))}
+    found, where = np.unique(labels, return_inverse=True)
+    strangers = [label for label in found.tolist() if label not in places]
+    values = np.array([places.get(label, -1) for label in found.tolist()], np.int32)[where]
     if strangers:
         raise ArgumentError(
             f"{verb}(): the label {strangers[0]!r} is none of the {len(names):,} class_names. Add it there, or leave "

@@ -303,6 +303,11 @@ def from_image_files(
         raise ArgumentTypeError(f"{verb}() needs a path, a pattern or paths, got {no_path(paths)}")
     if not len(files):
         raise ArgumentError(f"{verb}() got no files.")
+    if 0 < len(files.remote_folders) < len(files.folders):
+        raise ArgumentError(
+            f"{verb}() got URLs, such as {files.remote_folders[0]}, and paths of this machine, which one dataset "
+            "cannot read. Make a dataset of each, and concatenate([...]) them."
+        )
 
     from penstock.sources.images import ImageSource, Labels, Objects
 

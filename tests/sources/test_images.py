@@ -414,6 +414,8 @@ def test_files_behind_urls_are_read() -> None:
     assert ps.from_image_files("memory://pets/*.png").file_paths == ["memory:///pets/five.png"]
     with ds[:1].loader("threads") as loader:
         np.testing.assert_array_equal(next(iter(loader)), picture(5))
+    with pytest.raises(ps.ArgumentError, match=r"got URLs, such as memory://pets, and paths of this machine"):
+        ps.from_image_files(["memory://pets/five.png", "six.png"])
 
 
 @pytest.mark.parametrize("labels", [["dog", "cat", "dog"], [1, 0, 1]])

@@ -23,7 +23,7 @@ from penstock.image._formats import ImageError
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
-from penstock.sources import _openfile, _remote
+from penstock.sources import _openfile
 from penstock.sources._blocks import ORDER_NBYTES, BlockReader
 from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, WHOLE, Fetcher
@@ -228,10 +228,8 @@ class OpenImageSource:
                 self._blocks.read_ranges(wanted, self._blocks.spans(numbers, offsets, sizes, 1), retry_budget())
                 yield from places
                 continue
-            is_far = [_remote.is_remote(self._source.describe(index)) for index in some.tolist()]
-            fetched = self._fetcher.whole(some[is_far].tolist(), retry_budget())
-            for far, index, path in zip(is_far, some.tolist(), self._paths(some), strict=True):
-                yield np.frombuffer(next(fetched), np.uint8) if far else self._content(index, path)
+            for data in self._fetcher.whole(some.tolist(), retry_budget()):
+                yield np.frombuffer(data, np.uint8)
 
     def _remote_file(self, index: int) -> RemoteFile:
         if self._source.objects is None:
@@ -263,7 +261,9 @@ class OpenImageSource:
             status = os.fstat(file.descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
-            return self._read(file, status.st_size, index)
+            # No further call looks for the end: it would release the GIL, and waiting to get it back costs more.
+            memory = self._memory(status.st_size, index)
+            return memory[: file.read_into(0, memory[: status.st_size].data)]
         except OSError as error:
             if isinstance(error, SourceError):
                 raise
@@ -274,17 +274,6 @@ class OpenImageSource:
 
     def _named(self, index: int) -> str:
         return f"{self._source.describe(index)} (element {index})"
-
-    def _read(self, file: LocalFile, nbytes: int, index: int) -> Bytes:
-        if nbytes:
-            # No further call looks for the end: it would release the GIL, and waiting to get it back costs more.
-            memory = self._memory(nbytes, index)
-            return memory[: file.read_into(0, memory[:nbytes].data)]
-        # Some file systems report 0 bytes for files with content.
-        memory = self._memory(_FIRST_NBYTES, index)
-        while (count := file.read_into(0, memory.data)) == len(memory):
-            memory = self._memory(2 * count, index)
-        return memory[:count]
 
     def _memory(self, nbytes: int, index: int) -> Bytes:
         if nbytes >= _LARGEST_NBYTES:
@@ -305,9 +294,8 @@ class OpenImageSource:
             self._blocks.announce(numbers, offsets, sizes, retry_budget().limit_s, width)
             return
         if self._fetcher is not None:
-            far = indices[[_remote.is_remote(self._source.describe(index)) for index in indices.tolist()]]
-            offsets = np.zeros_like(far)
-            self._fetcher.announce(far, offsets, offsets + WHOLE, retry_budget().limit_s)
+            offsets = np.zeros_like(indices)
+            self._fetcher.announce(indices, offsets, offsets + WHOLE, retry_budget().limit_s)
             return
         if not hasattr(os, "posix_fadvise") or not len(indices):
             return
@@ -316,7 +304,7 @@ class OpenImageSource:
             if all(is_in_memory(file.descriptor, 0) for file in first_and_last):
                 return
         for path in self._paths(indices):
-            with suppress(OSError):  # a remote file does not exist here
+            with suppress(OSError):
                 file = LocalFile(path, _NONBLOCK)
                 _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _KEPT_NBYTES))
 
