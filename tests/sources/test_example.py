@@ -159,7 +159,7 @@ GOOD = {
         ("b", ((2, 2), "uint8"), r"feature 'a' has 3 bytes, and \(2, 2\) uint8 has 4"),
         ("b", ((None,), "int16"), r"feature 'a' has 3 bytes, and \(None,\) int16 has a multiple of 2"),
         ("bb", ((2,), "uint8"), r"feature 'a' holds 2 byte strings, and \(2,\) uint8 is made of the bytes of one"),
-        ("bb", ((), "S"), r"feature 'a' holds 2 byte strings, and \(\) bytes is one"),
+        ("bb", ((), "S"), r"feature 'a' holds 2 byte strings, and \(\) bytes is 1"),
         ("bb", ((3,), "U"), r"feature 'a' holds 2 byte strings, and \(3,\) text is 3"),
     ],
 )

@@ -56,11 +56,10 @@ class ExampleError(Exception):
 
 
 class Places(NamedTuple):
-    """The places of the values of features: arrays of shape `(records, features)`."""
+    """The places of the values of features."""
 
-    kinds: npt.NDArray[np.int8]
-    starts: Integers
-    ends: Integers
+    facts: Integers
+    """The kind, the first byte and the end of each, shape `(records, features, 3)`."""
     many: dict[tuple[int, int], list[bytes]]
     """The byte strings of features of kind `MANY`, by record and feature."""
 
@@ -70,9 +69,8 @@ class _Layout(NamedTuple):
 
     runs: list[tuple[int, Bytes]]
     """Offsets in the record, and bytes there that are not values."""
-    kinds: npt.NDArray[np.int8]
-    starts: Integers
-    ends: Integers
+    facts: Integers
+    """As those of `Places`, from the start of the record, shape `(features, 3)`."""
 
 
 @final
@@ -112,22 +110,15 @@ class ExampleReader:
         numbers = np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
         every = np.arange(len(numbers))
         for number, (feature, out) in enumerate(zip(self.features, outs, strict=True)):
-            kinds = places.kinds[:, number]
-            is_one = len(kinds) > 0 and bool((kinds == kinds[0]).all())
-            for kind in kinds[:1].tolist() if is_one else np.unique(kinds).tolist():
-                mine = every if is_one else np.flatnonzero(kinds == kind)
-                starts, ends = places.starts[mine, number], places.ends[mine, number]
-                writer = _Writer(feature, number, places, data, mine, starts, ends)
-                writer.write(kind, out, rows if is_one else numbers[mine])
+            facts = places.facts[:, number]
+            kinds = sorted(set(facts[:, 0].tolist()))
+            for kind in kinds:
+                mine = every if len(kinds) == 1 else np.flatnonzero(facts[:, 0] == kind)
+                writer = _Writer(feature, number, places, data, mine, facts[mine, 1], facts[mine, 2])
+                writer.write(kind, out, rows if len(kinds) == 1 else numbers[mine])
 
     def _locate(self, data: Bytes, starts: Integers, ends: Integers) -> tuple[Places, Bytes]:
-        count, width = len(starts), len(self.features)
-        places = Places(
-            np.zeros((count, width), np.int8),
-            np.zeros((count, width), np.int64),
-            np.zeros((count, width), np.int64),
-            {},
-        )
+        places = Places(np.zeros((len(starts), len(self.features), 3), np.int64), {})
         spilt: list[bytes] = []  # packed copies of unpacked numbers, appended to the data
         spilt_at = len(data)
         for row in self._match(data, starts, ends, places):
@@ -140,20 +131,16 @@ class ExampleReader:
                     start, end = spilt_at, spilt_at + len(values)
                     spilt.append(values)
                     spilt_at = end
-                places.kinds[row, number], places.starts[row, number], places.ends[row, number] = kind, start, end
+                places.facts[row, number] = kind, start, end
         return places, np.concatenate([data, np.frombuffer(b"".join(spilt), np.uint8)]) if spilt else data
 
     def _match(self, data: Bytes, starts: Integers, ends: Integers, places: Places) -> list[int]:
         """Fills in the places of records with a known layout, or a new one. Returns the others."""
         sizes = ends - starts
-        if len(sizes) and bool(np.all(sizes == sizes[0])):
-            groups = [(int(sizes[0]), np.arange(len(sizes)))]
-        else:
-            order = np.argsort(sizes, kind="stable")
-            cuts = np.flatnonzero(np.diff(sizes[order])) + 1
-            groups = [(int(sizes[rows[0]]), rows) for rows in np.split(order, cuts) if len(rows)]
+        order = np.argsort(sizes, kind="stable")
         others: list[int] = []
-        for size, rows in groups:
+        for rows in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+            size = int(sizes[rows[0]]) if len(rows) else 0
             for layout in self._layouts.get(size, ()):
                 rows = _matched(layout, data, starts, rows, places)
             while len(rows) >= _MIN_ALIKE:
@@ -184,12 +171,8 @@ class ExampleReader:
             if payload_start > at:
                 runs.append((at - start, data[at:payload_start].copy()))
             at = payload_end
-        return _Layout(
-            runs,
-            np.array([each.kind for each in wanted], np.int8),
-            np.array([each.start - start for each in wanted], np.int64),
-            np.array([each.end - start for each in wanted], np.int64),
-        )
+        facts = [(each.kind, each.start - start, each.end - start) for each in wanted]
+        return _Layout(runs, np.array(facts, np.int64).reshape(-1, 3))
 
 
 def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, places: Places) -> Integers:
@@ -208,9 +191,8 @@ def _matched(layout: _Layout, data: Bytes, starts: Integers, rows: Integers, pla
         rows = rows[:0]
     else:
         mine, at, rows = rows[fits], at[fits], rows[~fits]
-    places.kinds[mine] = layout.kinds
-    places.starts[mine] = at[:, None] + layout.starts
-    places.ends[mine] = at[:, None] + layout.ends
+    places.facts[mine] = layout.facts
+    places.facts[mine, :, 1:] += at[:, None, None]
     return rows
 
 
@@ -285,27 +267,20 @@ class _Writer(NamedTuple):
     def _write_content(self, kind: int, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         """Writes values whose bytes are those of the array."""
         spec, starts, ends = self.feature.spec, self.starts, self.ends
-        dtype = np.dtype("<f4") if kind == FLOAT else spec.dtype
         sizes, nbytes = ends - starts, spec.nbytes
         if nbytes is not None:
             wrong = np.flatnonzero(sizes != nbytes)
             if len(wrong):
                 k = int(wrong[0])
                 raise self._error(k, _sizes_text(kind, int(sizes[k]), nbytes, spec))
-            values = windows(self.data, starts, nbytes)
-            if nbytes == 0:
-                return
-            if dtype == out.dtype:
-                out.reshape(len(out), -1).view(np.uint8)[rows] = values
-            else:
-                out[rows] = np.ascontiguousarray(values).view(dtype).reshape(-1, *out.shape[1:])
+            if nbytes:
+                out.reshape(len(out), -1).view(np.uint8)[rows] = windows(self.data, starts, nbytes)
             return
         inner = _inner_nbytes(spec)
         for k, (row, start, end) in enumerate(zip(row_numbers(rows), starts.tolist(), ends.tolist(), strict=True)):
             if (end - start) % inner:
                 raise self._error(k, _sizes_text(kind, end - start, inner, spec))
-            value = self.data[start:end].copy().view(dtype).reshape(-1, *spec.shape[1:])
-            out[row] = value.astype(spec.dtype, copy=False)
+            out[row] = self.data[start:end].copy().view(spec.dtype).reshape(-1, *spec.shape[1:])
 
     def _write_integers(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         """Writes varints: seven bits a byte, the lowest first. The last byte is below 128."""
@@ -353,7 +328,7 @@ class _Writer(NamedTuple):
 
     def _write_texts(self, out: npt.NDArray[Any], rows: Integers | slice) -> None:
         spec = self.feature.spec
-        is_text, size = spec.dtype.kind == "U", spec.max_shape[0] if spec.max_shape else None
+        is_text, size = spec.dtype.kind == "U", None if spec.max_shape is None else int(np.prod(spec.max_shape))
         for k, row in enumerate(row_numbers(rows)):
             raw = self.places.many.get((int(self.mine[k]), self.number))
             if raw is None:
@@ -362,14 +337,10 @@ class _Writer(NamedTuple):
                 values: list[Any] = [each.decode() for each in raw] if is_text else raw
             except UnicodeDecodeError as error:
                 raise self._error(k, f"is not text in UTF-8 ({error.reason} at byte {error.start})") from error
-            if len(spec.shape) == 0:
-                if len(values) != 1:
-                    raise self._error(k, f"holds {len(values)} byte strings, and {spec} is one")
-                out[row] = values[0]
-            elif size is not None and len(values) != size:
+            if size is not None and len(values) != size:
                 raise self._error(k, f"holds {len(values)} byte strings, and {spec} is {size}")
-            elif size is not None:
-                out[row] = values
+            if size is not None:
+                out[row] = values if spec.shape else values[0]
             elif (array := np.array(values, spec.dtype)).tolist() == values:
                 out[row] = array
             else:
