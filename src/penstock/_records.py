@@ -12,6 +12,7 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _openfile
 from penstock.sources._diskcache import DiskCache
+from penstock.sources._recordindex import require_local
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -72,9 +73,8 @@ def from_tfrecord(
     """
     with needs("from_tfrecord", "tfrecord"):
         from penstock.sources import tfrecord
-    _require_local("from_tfrecord(cache_dir)", cache_dir)
-    files = _openfile.find("from_tfrecord", paths, storage_options, cache)
-    source = tfrecord.source(files, features, defaults, compression, check_crc, cache_dir)
+    files, folder = _found("from_tfrecord", paths, storage_options, cache, cache_dir)
+    source = tfrecord.source(files, features, defaults, compression, check_crc, folder)
     return Dataset(SourceNode(source, "from_tfrecord"))
 
 
@@ -124,9 +124,8 @@ def from_tar(
     """
     from penstock.sources import tar
 
-    _require_local("from_tar(cache_dir)", cache_dir)
-    source = tar.source(_openfile.find("from_tar", paths, storage_options, cache), fields, cache_dir)
-    return Dataset(SourceNode(source, "from_tar"))
+    files, folder = _found("from_tar", paths, storage_options, cache, cache_dir)
+    return Dataset(SourceNode(tar.source(files, fields, folder), "from_tar"))
 
 
 def from_parquet(
@@ -183,7 +182,8 @@ def from_parquet(
     """
     with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_parquet", "parquet", paths, storage_options, cache, columns, fill_null, null_masks)
+    files = _openfile.find("from_parquet", paths, storage_options, cache)
+    return Dataset(SourceNode(parquet.source("parquet", files, columns, fill_null, null_masks), "from_parquet"))
 
 
 def from_arrow(
@@ -208,15 +208,8 @@ def from_arrow(
     """
     with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
-    return _table(parquet, "from_arrow", "arrow", paths, storage_options, cache, columns, fill_null, null_masks)
-
-
-def _table(
-    parquet: Any, verb: str, kind: str, paths: Paths, storage_options: Any, cache: Any, *arguments: Any
-) -> Dataset:
-    files = _openfile.find(verb, paths, storage_options, cache)
-    parquet.require_kind(verb, kind, files)
-    return Dataset(SourceNode(parquet.source(verb, kind, files, *arguments), verb))
+    files = _openfile.find("from_arrow", paths, storage_options, cache)
+    return Dataset(SourceNode(parquet.source("arrow", files, columns, fill_null, null_masks), "from_arrow"))
 
 
 def from_jsonl(
@@ -270,10 +263,10 @@ def from_jsonl(
     """
     with needs("from_jsonl", "parquet"):
         from penstock.sources import rowtext
+    files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
     form = rowtext.Format("jsonl")
-    return _rows(
-        rowtext, form, paths, storage_options, cache, columns, dtypes, fill_null, null_masks, compression, cache_dir
-    )
+    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
+    return Dataset(SourceNode(source, "from_jsonl"))
 
 
 def from_csv(
@@ -326,28 +319,9 @@ def from_csv(
     with needs("from_csv", "parquet"):
         from penstock.sources import rowtext
     form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names))
-    return _rows(
-        rowtext, form, paths, storage_options, cache, columns, dtypes, fill_null, null_masks, compression, cache_dir
-    )
-
-
-def _rows(
-    rowtext: Any,
-    form: Any,
-    paths: Paths,
-    storage_options: Any,
-    cache: Any,
-    columns: Any,
-    dtypes: Any,
-    fill_null: Any,
-    null_masks: Any,
-    compression: Any,
-    cache_dir: Any,
-) -> Dataset:
-    verb = form.verb
-    _require_local(f"{verb}(cache_dir)", cache_dir)
-    files, nulls = _openfile.find(verb, paths, storage_options, cache), rowtext.Nulls.of(verb, fill_null, null_masks)
-    return Dataset(SourceNode(rowtext.row_source(form, files, columns, dtypes, nulls, compression, cache_dir), verb))
+    files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
+    source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
+    return Dataset(SourceNode(source, "from_csv"))
 
 
 def from_text(
@@ -392,9 +366,8 @@ def from_text(
     """
     from penstock.sources import lines
 
-    _require_local("from_text(cache_dir)", cache_dir)
-    files = _openfile.find("from_text", paths, storage_options, cache)
-    return Dataset(SourceNode(lines.text_source(files, by, encoding, compression, cache_dir), "from_text"))
+    files, folder = _found("from_text", paths, storage_options, cache, cache_dir)
+    return Dataset(SourceNode(lines.text_source(files, by, encoding, compression, folder), "from_text"))
 
 
 def write_tfrecord(
@@ -428,7 +401,7 @@ def write_tfrecord(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"write_tfrecord() needs a path, got {no_path(path)}")
-    _require_local("write_tfrecord(path)", path)
+    require_local("write_tfrecord(path)", path)
     if isinstance(elements, Dataset) and elements.length == math.inf:
         raise ArgumentError("write_tfrecord() got an endless dataset. Cut it with take(n).")
     with needs("write_tfrecord", "tfrecord"):
@@ -436,7 +409,11 @@ def write_tfrecord(
     tfrecord.write(Path(path), elements, compression)
 
 
-def _require_local(what: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuses a URL, which would create a directory `s3:` here."""
-    if isinstance(path, str) and "://" in path:
-        raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")
+def _found(
+    verb: str, paths: Paths, storage_options: Any, cache: Any, cache_dir: str | os.PathLike[str] | None
+) -> tuple[tuple[_openfile.File, ...], str | None]:
+    """Returns the files, and the folder for their indexes as an absolute path."""
+    if cache_dir is not None:
+        require_local(f"{verb}(cache_dir)", cache_dir)
+        cache_dir = os.path.abspath(cache_dir)
+    return _openfile.find(verb, paths, storage_options, cache), cache_dir

@@ -165,6 +165,13 @@ def test_text_bytes_and_lists_of_any_length_are_leaves(hf, saved):
     assert ours[3]["lists"].tolist() == [0, 1, 2]
 
 
+def test_times_and_lists_of_text_are_leaves_as_those_of_parquet_files(hf):
+    rows = {"x": [dt.datetime(2026, 1, 1), dt.datetime(1999, 2, 3)], "words": [["a", "bc"], []]}
+    ours = ps.from_source(hf.Dataset.from_dict(rows))
+    assert [element["x"] for element in ours] == [np.datetime64(each) for each in rows["x"]]
+    assert [element["words"].tolist() for element in ours] == rows["words"]
+
+
 def test_worker_processes_map_the_files_and_do_not_import_datasets(hf, saved):
     def loaded(element):
         import sys
@@ -254,9 +261,9 @@ def test_json_is_the_text_that_map_decodes(hf):
 def test_what_has_no_spec_is_refused_with_the_cure(hf):
     small = hf.Dataset.from_dict({"x": [1, 2]})
     for column, says in [
-        ([dt.datetime(2026, 1, 1)] * 2, r"Column x .* is timestamp.*cast_column"),
+        ([dt.time(1)] * 2, r"Column x .* is time64.*cast_column"),
         ([[[1], [2, 3]]] * 2, r"is list<.*at most the first axis is of any length"),
-        ([["a", "b"], ["c"]], r"Column x .*list<.*string"),
+        ([[["a", "b"], ["c"]]], r"Column x .*list<.*string"),
         ([None, None], r"Column x .* is null"),
     ]:
         with pytest.raises(ps.SpecError, match=says):

@@ -182,15 +182,15 @@ def test_records_of_csv_are_those_of_the_module_csv(tmp_path, seed, monkeypatch)
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ('{"x": 3', r"a\.jsonl line 4 is no JSON: Expecting ',' delimiter at column 8"),
+        ('{"x": 3', r"a\.jsonl line 4 does not fit .*JSON parse error: Missing a comma"),
         (
             '{"x": 1.5}',
             r"a\.jsonl line 4 does not fit \{'x': \(\) int64\}, the types of the first rows: .*1\.5.*dtypes=",
         ),
         ('{"x": "a"}', r"a\.jsonl line 4 does not fit"),
-        ("[1]", r"a\.jsonl line 4 is a list of JSON, and an element is an object"),
-        ('{"x": 1} {"x": 2}', r"a\.jsonl line 4 is no JSON: Extra data"),
-        ('{"y": 1}', r"a\.jsonl line 4 has no value in column 'x', .* fill_null=\{'x': 0\}"),
+        ("[1]", r"a\.jsonl line 4 does not fit .*JSON parse error: .* object to array"),
+        ('{"x": 1} {"x": 2}', r"a\.jsonl line 4 does not fit .* it has 2 rows, and not one"),
+        ('{"y": 1}', r"a\.jsonl line 4 has no value in column 'x'.* fill_null=\{'x': 0\}"),
         ('{"x": null}', r"a\.jsonl line 4 has no value in column 'x'"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_damaged_line_among_the_first_is_named_when_it_is_read(tmp_path):
     ds = ps.from_jsonl(written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": 2', '{"x": 3}'))
     with ds.batch(3).loader(on_error="replace", quarantine=tmp_path / "q") as loader:
         assert [batch["x"].tolist() for batch in loader] == [[1, 3, 3]]
-    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 is no JSON"):
+    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 does not fit"):
         ds[1]
     with pytest.raises(ps.SourceError, match=r"a\.jsonl is no file for from_jsonl\(\)\. In its first rows: JSON parse"):
         ps.from_jsonl(written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": "a"}'))
@@ -268,7 +268,9 @@ def test_types_are_those_of_the_first_rows_or_as_said(tmp_path):
 
 def test_wrong_arguments_are_refused(tmp_path):
     path = written(tmp_path / "a.csv", "x,y", "1,2")
-    with pytest.raises(ps.ArgumentError, match=r"from_csv\(\): .*a\.csv has no column 'z'; it has \['x', 'y'\]"):
+    with pytest.raises(
+        ps.ArgumentError, match=r"from_csv\(columns=\): .*a\.csv has no column 'z'; it has \['x', 'y'\]"
+    ):
         ps.from_csv(path, columns=["z"])
     with pytest.raises(ps.ArgumentError, match="has no column 'z'"):
         ps.from_csv(path, dtypes={"z": "i4"})
@@ -276,7 +278,7 @@ def test_wrong_arguments_are_refused(tmp_path):
         ps.from_csv(path, delimiter="ab")
     with pytest.raises(ps.ArgumentError, match=r"compression='bz2'.: it is one of 'auto'"):
         ps.from_csv(path, compression="bz2")
-    with pytest.raises(ps.ArgumentError, match="a column would come twice"):
+    with pytest.raises(ps.ArgumentError, match="the column 'x' would come twice"):
         ps.from_csv(path, columns=["x", "x"])
     written(tmp_path / "b.csv", "y,x", "1,2")
     with pytest.raises(ps.SpecError, match=r"b\.csv has the columns \['y', 'x'\], but .*a\.csv has \['x', 'y'\]"):

@@ -6,11 +6,11 @@ Fixed-size values are NumPy views of Arrow's buffers, which may lie in a mapped 
 A null is an error, unless there is a value that stands in for it (`fill`). A list that is null is then an empty one.
 """
 
-import itertools
 import math
 import mmap
 from bisect import bisect_right
-from typing import Any, Final, final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from penstock import native
-from penstock.base._errors import SpecError
+from penstock.base._errors import SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import text_array
 
@@ -43,6 +43,14 @@ class NullError(Exception):
         super().__init__(row)
         self.row = row
         self.is_inner = is_inner
+
+    def at(self, where: str) -> SourceError:
+        """The error, as users read it, of an element that lies at a place."""
+        return SourceError(
+            f"{where} has no value in column {self.column!r}: it is null, and arrays have no such thing. Say what "
+            f"stands in for it: fill_null={{{self.column!r}: 0}}, and null_masks=[{self.column!r}] to know where; or "
+            "leave the column out with columns=[...]."
+        )
 
 
 def spec_of(name: str, kind: Any) -> ArraySpec:
@@ -113,122 +121,114 @@ def _axes(kind: Any) -> list[int]:
 
 @final
 class Column:
-    """The decoded values of some rows.
+    """The decoded values of some rows, each of the same shape.
 
     Args:
-        values: All values, `(rows, *shape)`. With `offsets` the values of lists or the bytes of text, end to end.
-        offsets: The start of each row in `values`, and the end of the last; None for values of one shape.
-        spec: The spec of a row. Text and byte strings become Python objects when they are read.
+        values: The values, `(rows, *shape)`.
     """
 
-    def __init__(self, values: npt.NDArray[Any], offsets: npt.NDArray[Any] | None, spec: ArraySpec) -> None:
-        self._values, self._offsets, self._spec = values, offsets, spec
-        self.source = native.Engine.memory(values) if offsets is None else None
-        """The values of one shape, for copies."""
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self._values = values
+        self.source = native.Engine.memory(values)
+        """The values, for copies."""
 
     @property
     def nbytes(self) -> int:
         """The memory of the values."""
-        return self._values.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
+        return self._values.nbytes
 
-    def room(self, count: int, nbytes: int) -> "Column":
-        """Returns memory for `count` rows, which `append` fills. `nbytes` is an estimate for lists and text."""
-        shape, dtype = self._values.shape[1:], self._values.dtype
-        if self._offsets is None:
-            return Column(_memory((count, *shape), dtype), None, self._spec)
-        offsets = _memory((count + 1,), np.dtype(np.int64))
-        offsets[0] = 0
-        value_count = nbytes // max(1, math.prod(shape) * dtype.itemsize)
-        return Column(_memory((value_count, *shape), dtype), offsets, self._spec)
+    def room(self, count: int) -> "Column":
+        """Returns memory for `count` rows, which `append` fills."""
+        return Column(_memory((count, *self._values.shape[1:]), self._values.dtype))
 
-    def append(self, row: int, rows: "Column | TextLists") -> None:
+    def append(self, row: int, rows: "Column | Ragged") -> None:
         """Copies another column behind the first `row` rows."""
         assert isinstance(rows, Column)
-        first, last, at = 0, len(rows._values), row
-        if self._offsets is not None:
-            assert rows._offsets is not None
-            first, last, at = int(rows._offsets[0]), int(rows._offsets[-1]), int(self._offsets[row])
-            self._offsets[row : row + len(rows._offsets)] = rows._offsets + np.int64(at - first)
-        if (end := at + last - first) > len(self._values):
-            shape = (max(end, len(self._values) * 3 // 2), *self._values.shape[1:])
-            larger = _memory(shape, self._values.dtype)
-            larger[:at] = self._values[:at]
-            self._values = larger
-        self._values[at:end] = rows._values[first:last]
+        self._values[row : row + len(rows._values)] = rows._values
 
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
         """Writes the values `indices` to rows of a leaf's array."""
-        if self._offsets is None:
-            out[rows] = self._values[indices]
-            return
-        places = zip(rows.tolist(), self._offsets[indices].tolist(), self._offsets[indices + 1].tolist(), strict=True)
-        if self._spec.dtype.itemsize:
-            for row, start, stop in places:
-                out[row] = self._values[start:stop].copy()
-            return
-        data, is_text = memoryview(self._values.data), self._spec.dtype.kind == "U"
-        for row, start, stop in places:
-            out[row] = str(data[start:stop], "utf-8") if is_text else bytes(data[start:stop])
+        out[rows] = self._values[indices]
 
-    def texts(self, start: int, stop: int) -> list[str]:
-        """Some neighbouring values of text."""
-        assert self._offsets is not None
-        bounds, data = self._offsets[start : stop + 1].tolist(), memoryview(self._values.data)
-        return [str(data[first:last], "utf-8") for first, last in itertools.pairwise(bounds)]
+
+class _Piece(NamedTuple):
+    """The values of neighbouring rows, end to end."""
+
+    bounds: Any
+    """The start of each row in the values, and the end of the last: a memoryview, whose items are read fastest."""
+    values: Any
+    """An array of numbers, a memoryview of bytes, or for lists of text the texts as a `_Piece`."""
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.bounds.nbytes + self.values.nbytes)
+
+    def copied(self) -> "_Piece":
+        first, last = self.bounds[0], self.bounds[-1]
+        if isinstance(self.values, _Piece):
+            values: Any = _Piece(self.values.bounds[first : last + 1], self.values.values).copied()
+        else:
+            values = _copy(np.asarray(self.values[first:last]))
+        bounds = _copy(np.asarray(self.bounds) - first)
+        return _Piece(bounds.data, values.data if isinstance(self.values, memoryview) else values)
 
 
 @final
-class TextLists:
-    """The decoded lists of text of some rows, in the pieces in which they were decoded."""
+class Ragged:
+    """The decoded values of some rows, each of any size, in the pieces in which they were decoded.
+
+    Args:
+        spec: The spec of a row. Text and byte strings become Python objects when they are read.
+        pieces: The values.
+    """
 
     source: None = None
-    """See `Column.source`: text is no memory to copy."""
+    """See `Column.source`: values of any size are no memory to copy."""
 
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        """The first row of each piece."""
-        self._pieces: list[tuple[Integers, Column]] = []
-        """The start of each list, and the end of the last; and the texts, end to end."""
+    def __init__(self, spec: ArraySpec, *pieces: _Piece) -> None:
+        self._spec, self._pieces, self._firsts = spec, list(pieces), [0] * len(pieces)
 
     @property
     def nbytes(self) -> int:
         """The memory of the values."""
-        return sum(offsets.nbytes + texts.nbytes for offsets, texts in self._pieces)
+        return sum(piece.nbytes for piece in self._pieces)
 
-    def room(self, count: int, nbytes: int) -> "TextLists":
-        """Returns an empty one, which `append` fills."""
-        return TextLists()
+    def room(self, count: int) -> "Ragged":
+        """Returns an empty column, which `append` fills."""
+        return Ragged(self._spec)
 
-    def append(self, row: int, rows: "TextLists | Column") -> None:
-        """Adds another behind the first `row` rows."""
-        assert isinstance(rows, TextLists)
-        self._firsts += [row + first for first in rows._firsts]
-        self._pieces += rows._pieces
-
-    def add(self, offsets: Integers, texts: Column) -> "TextLists":
-        """Adds the first piece."""
-        self._firsts, self._pieces = [0], [(offsets, texts)]
-        return self
+    def append(self, row: int, rows: "Column | Ragged") -> None:
+        """Copies another column behind the first `row` rows."""
+        assert isinstance(rows, Ragged)
+        self._firsts.append(row)
+        self._pieces += [piece.copied() for piece in rows._pieces]
 
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        """Writes the lists `indices`, as arrays, to rows of a leaf's array."""
+        """Writes the values `indices` to rows of a leaf's array."""
+        dtype, is_list = self._spec.dtype, bool(self._spec.shape)
         for row, index in zip(rows.tolist(), indices.tolist(), strict=True):
             number = bisect_right(self._firsts, index) - 1
-            offsets, texts = self._pieces[number]
-            place = index - self._firsts[number]
-            found = texts.texts(int(offsets[place]), int(offsets[place + 1]))
-            out[row] = text_array(np.array(found, object), "U")
+            (bounds, values), place = self._pieces[number], index - self._firsts[number]
+            start, stop = bounds[place], bounds[place + 1]
+            if dtype.itemsize:
+                out[row] = values[start:stop].copy()
+            elif is_list:
+                texts = [str(values.values[a:b], "utf-8") for a, b in pairwise(values.bounds[start : stop + 1])]
+                out[row] = text_array(np.array(texts, object), "U")
+            else:
+                out[row] = str(values[start:stop], "utf-8") if dtype.kind == "U" else bytes(values[start:stop])
 
 
 def is_copied(kind: Any) -> bool:
     """Whether `column_of` copies the values of a column instead of viewing them."""
+    kind = getattr(kind, "storage_type", kind)
     if kinds.is_dictionary(kind) or not hasattr(kind, "value_type"):
         views = kinds.is_string_view(kind) or kinds.is_binary_view(kind)
         return bool(views or kinds.is_dictionary(kind) or kinds.is_boolean(kind) or kinds.is_date(kind))
     return is_copied(kind.value_type)
 
 
-def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Any:
+def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column | Ragged:
     """Decodes an Arrow array. Values that are in memory in the right form are not copied.
 
     Args:
@@ -241,37 +241,31 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> A
         NullError: A value is missing.
     """
     try:
-        return _column_of(values, spec)
+        if spec.dtype.itemsize and None not in spec.shape:
+            return Column(numbers(values, spec.shape))
+        return Ragged(spec, _piece(_plain(values), spec))
     except NullError as error:
         error.column = name
         error.row += first
         raise
 
 
-def _column_of(values: Any, spec: ArraySpec) -> Column | TextLists:
-    if isinstance(values.type, pa.FixedShapeTensorType):
-        kind = values.type
-        tensors = numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
-        return Column(tensors.transpose(0, *(axis + 1 for axis in _axes(kind))), None, spec)
-    values = _plain(values)
+def _piece(values: Any, spec: ArraySpec) -> _Piece:
     kind = values.type
     if is_text(kind) or is_binary(kind):
         _, bounds, data = values.buffers()
         dtype = np.int64 if kinds.is_large_binary(kind) or kinds.is_large_string(kind) else np.int32
         offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
-        return Column(np.frombuffer(data or b"", np.uint8), offsets, spec)
-    if spec.shape[:1] != (None,):
-        return Column(numbers(values, spec.shape), None, spec)
+        data = np.frombuffer(data or b"", np.uint8)
+        return _Piece(offsets.data, data if spec.dtype.itemsize else data.data)
     offsets = numbers(values.offsets, ())
     offsets = offsets - offsets[0]
+    inner: Any = values.flatten()
     try:
-        if spec.dtype.itemsize == 0:
-            texts = _column_of(values.flatten(), ArraySpec((), spec.dtype))
-            assert isinstance(texts, Column)
-            return TextLists().add(offsets, texts)
-        return Column(numbers(values.flatten(), spec.shape[1:]), offsets, spec)
+        inner = numbers(inner, spec.shape[1:]) if spec.dtype.itemsize else _piece(_plain(inner), spec)
     except NullError as error:
         raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
+    return _Piece(offsets.data, inner)
 
 
 def _plain(values: Any) -> Any:
@@ -293,6 +287,9 @@ def _plain(values: Any) -> Any:
 
 def numbers(values: Any, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
     """Returns values of one shape as `(len(values), *shape)`."""
+    if isinstance(kind := values.type, pa.FixedShapeTensorType):
+        tensors = numbers(values.storage, (math.prod(kind.shape),)).reshape(-1, *kind.shape)
+        return tensors.transpose(0, *(axis + 1 for axis in _axes(kind)))
     values = _plain(values)
     kind, count = values.type, len(values)
     data, start = values.buffers()[1] or b"", values.offset
@@ -328,3 +325,9 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return np.empty(shape, dtype)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     return np.ndarray(shape, dtype, mmap.mmap(-1, nbytes, **private))
+
+
+def _copy(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    made = _memory(values.shape, values.dtype)
+    made[...] = values
+    return made

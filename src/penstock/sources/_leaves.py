@@ -4,8 +4,10 @@ A struct is a dict of its fields. A list of structs is a dict of lists. So each 
 `_columns.py` decodes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,7 +20,7 @@ from penstock.base._tree import Tree
 from penstock.plan._pad import holds
 from penstock.sources._columns import (
     Column,
-    TextLists,
+    Ragged,
     column_of,
     dtype_of,
     is_binary,
@@ -62,9 +64,10 @@ class Leaf:
 class Nulls:
     """What the user says about nulls, by `fill_null=` and `null_masks=`."""
 
-    fills: Any
-    """One value for all leaves that can hold it, or pairs of a leaf's name and its value; None for errors."""
-    is_named: bool
+    every: Any
+    """A value for all leaves that can hold it; None for errors."""
+    named: tuple[tuple[str, Any], ...]
+    """Names of leaves, and the value of each."""
     masks: tuple[str, ...]
 
     @classmethod
@@ -74,23 +77,19 @@ class Nulls:
         Raises:
             ArgumentTypeError: A value is no scalar, or masks are no list of names.
         """
-        is_named = isinstance(fill_null, Mapping)
-        for value in fill_null.values() if is_named else [fill_null]:
+        every, named = (None, dict(fill_null)) if isinstance(fill_null, Mapping) else (fill_null, {})
+        for value in (every, *named.values()):
             if value is not None and np.ndim(value):
                 raise ArgumentTypeError(
                     f"{verb}(fill_null=): a single value stands in for nulls, or a dict of one for each column, such "
                     f'as {{"x": 0.0}}; got {type_of(value)}. In lists it stands in for their values.'
                 )
-        if isinstance(null_masks, str) or not isinstance(null_masks, Sequence):
-            raise ArgumentTypeError(f"{verb}(null_masks=) is a list of names of columns, got {type_of(null_masks)}.")
-        return cls(tuple(fill_null.items()) if is_named else fill_null, is_named, tuple(null_masks))
+        return cls(every, tuple(named.items()), names_in(verb, "null_masks", null_masks))
 
-    def of_columns(self, columns: Sequence[str]) -> "Nulls":
+    def of_columns(self, columns: Collection[str]) -> "Nulls":
         """What is said of these columns."""
-        fills = (
-            tuple(each for each in self.fills if each[0].partition(".")[0] in columns) if self.is_named else self.fills
-        )
-        return replace(self, fills=fills, masks=tuple(each for each in self.masks if each.partition(".")[0] in columns))
+        named = tuple(each for each in self.named if each[0].partition(".")[0] in columns)
+        return replace(self, named=named, masks=tuple(each for each in self.masks if each.partition(".")[0] in columns))
 
     def applied(self, verb: str, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
         """The leaves, with what stands in for nulls, and with those that say where nulls are.
@@ -99,18 +98,18 @@ class Nulls:
             ArgumentError: There is no such leaf.
             SpecError: A leaf cannot hold its value.
         """
-        fills = dict(self.fills) if self.is_named else {}
+        named = dict(self.named)
         names = [leaf.name for leaf in leaves]
-        if unknown := [name for name in (*fills, *self.masks) if name not in names]:
+        if unknown := [name for name in (*named, *self.masks) if name not in names]:
             raise ArgumentError(
                 f"{verb}(): fill_null= or null_masks= name {unknown[0]!r}, which is not read. Columns are {names}; "
                 "a field of a struct is named by dots."
             )
         found = []
         for leaf in leaves:
-            fill = fills.get(leaf.name) if self.is_named else self.fills
+            fill = named.get(leaf.name, self.every)
             if fill is not None and not _fits(leaf.spec, fill):
-                if self.is_named:
+                if leaf.name in named:
                     raise SpecError(
                         f"{verb}(fill_null=): column {leaf.name!r} is {leaf.spec}, which cannot hold {fill!r}."
                     )
@@ -122,6 +121,57 @@ class Nulls:
                 path = (*leaf.path[:-1], leaf.path[-1] + MASK)
                 found.append(Leaf(path, ArraySpec((), np.dtype(bool)), masks=leaf.path[-1]))
         return tuple(found)
+
+
+class Tabular:
+    """A source of rows of tables, a frozen dataclass: its columns."""
+
+    columns: tuple[str, ...] | None
+    nulls: Nulls
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of an element."""
+        raise NotImplementedError
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        """Dicts within dicts, in the order of the leaves."""
+        return tree_of(self.leaves)
+
+    def selected(self, names: Sequence[str]) -> Any:
+        """Returns a source of some columns. The others are not read, or not converted."""
+        columns = {leaf.origin[0]: None for name in names for leaf in self.leaves if leaf.path[0] == name}
+        return replace(self, columns=tuple(columns), nulls=self.nulls.of_columns(columns))  # type: ignore[type-var]
+
+
+def names_in(verb: str, argument: str, names: Any) -> tuple[str, ...]:
+    """Returns an argument that is a list of names.
+
+    Raises:
+        ArgumentTypeError: It is no list.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ArgumentTypeError(f"{verb}({argument}=) is a list of names, got {type_of(names)}.")
+    return tuple(names)
+
+
+def chosen(verb: str, argument: str, names: Sequence[str] | None, url: str, there: Sequence[str]) -> tuple[str, ...]:
+    """Returns the columns of a file that are named, or all.
+
+    Raises:
+        ArgumentError: There is no such column, or one would come twice.
+    """
+    names = tuple(there if names is None else names)
+    if unknown := [name for name in names if name not in there]:
+        raise ArgumentError(f"{verb}({argument}=): {url} has no column {unknown[0]!r}; it has {list(there)}.")
+    asked, found = Counter(names), Counter(there)
+    if twice := [name for name in asked if asked[name] > 1 or found[name] > 1]:
+        raise ArgumentError(
+            f"{verb}(): the column {twice[0]!r} would come twice, and an element is a dict. Name each once with "
+            f"columns=[...]; of columns that have one name in the file none can be read. {url} has {list(there)}."
+        )
+    return names
 
 
 def _fits(spec: ArraySpec, fill: Any) -> bool:
@@ -186,13 +236,7 @@ def tree_of(leaves: Sequence[Leaf]) -> Tree:
     return tree
 
 
-def columns_of(names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that have these values of an element, which may be masks of them."""
-    found = [name if name in columns else name.removesuffix(MASK) for name in names]
-    return tuple(dict.fromkeys(found))
-
-
-def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | TextLists:
+def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
     """Decodes a leaf of a record batch, of which `first` is the row of the first value, for the error.
 
     Raises:
@@ -200,21 +244,20 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | TextLists:
     """
     values = batch.column(leaf.origin[0])
     for name in leaf.origin[1:]:
-        values = _field(values, name)
+        values = field_of(values, name)
     if leaf.masks:
         values = values.is_null()
     elif leaf.fill is not None:
         values = _filled(values, leaf.fill)
-    column: Column | TextLists = column_of(values, leaf.spec, leaf.name, first)
-    return column
+    return column_of(values, leaf.spec, leaf.name, first)
 
 
-def _field(values: Any, name: str) -> Any:
+def field_of(values: Any, name: str) -> Any:
     """A field of structs, or of the structs in lists; null where the struct or the list is null."""
     kind = values.type
     if kinds.is_struct(kind):
         return values.flatten()[kind.get_field_index(name)]
-    inner, mask = _field(values.flatten(), name), values.is_null() if values.null_count else None
+    inner, mask = field_of(values.flatten(), name), values.is_null() if values.null_count else None
     if kinds.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(_spread(values, inner), kind.list_size, mask=mask)
     return pa.LargeListArray.from_arrays(_offsets(values), inner, mask=mask)

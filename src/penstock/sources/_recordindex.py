@@ -17,6 +17,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
@@ -24,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._descriptors import keep_standard_numbers
-from penstock.base._errors import SourceError
+from penstock.base._errors import ArgumentError, SourceError
 from penstock.memory._rows import Indices
-from penstock.sources._openfile import File, bounds_of, described
+from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Compression = Literal["gzip", "zlib"]
+Compressed = Literal["auto"] | Compression | None
 
 Integers = npt.NDArray[np.int64]
 
@@ -52,11 +54,8 @@ class Places(NamedTuple):
     """See `bounds_of`."""
     offsets: Integers
     """The start of each record and the end of the last, file after file, shape `(records + files,)`."""
-
-    @classmethod
-    def of(cls, files: Sequence[File], offsets: Sequence[Integers]) -> "Places":
-        """Joins those of each file."""
-        return cls(files, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets))
+    found: Sequence[Arrays]
+    """The index of each file."""
 
     def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
         """Returns the file, the first byte and the bytes of each record."""
@@ -64,6 +63,76 @@ class Places(NamedTuple):
         places = elements + numbers
         offsets = self.offsets[places]
         return numbers, offsets, self.offsets[places + 1] - offsets
+
+
+class RecordFiles(FilesSource):
+    """The records of files, one file after the other. The index is read or made when it is first needed."""
+
+    compression: Compressed
+    cache_dir: str | None
+
+    @property
+    def index_kind(self) -> str:
+        """See `kept`. Empty if the index is not worth keeping."""
+        raise NotImplementedError
+
+    def find_records(self, content: File) -> Arrays:
+        """Finds the records of a file: `offsets`, the start of each and the end of the last, and other facts."""
+        raise NotImplementedError
+
+    @cached_property
+    def index(self) -> Places:
+        """The places of the records."""
+        contents, found = zip(*for_each(self.files, self._indexed), strict=True)
+        offsets = [each["offsets"] for each in found]
+        return Places(contents, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets), found)
+
+    def _indexed(self, file: File) -> tuple[File, Arrays]:
+        compression, content = self.compression_of(file), file
+        if compression is not None:
+            content = decompressed(file, compression, self.cache_dir)
+        if not self.index_kind:
+            return content, self.find_records(content)
+        return content, kept(content, self.index_kind, self.cache_dir, lambda: self.find_records(content))
+
+    def compression_of(self, file: File) -> Compression | None:
+        """How a file is compressed. Text may begin as data of zlib do, so that has to be said."""
+        if self.compression == "auto":
+            return "gzip" if file.head(2) == b"\x1f\x8b" else None
+        return self.compression
+
+    @property
+    def bounds(self) -> Integers:
+        return self.index.bounds
+
+
+class RecordFilesReader(RecordReader):
+    """The open form of `RecordFiles`; files are opened at their first read."""
+
+    def __init__(self, source: RecordFiles) -> None:
+        super().__init__(source.index.files, source.ahead_nbytes)
+        self._source: Any = source
+        self._index = source.index
+
+    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
+        return self._index.ranges(elements)
+
+
+def compressed(verb: str, compression: Any) -> Compressed:
+    """Checks the argument of this name.
+
+    Raises:
+        ArgumentError: It is none of those known.
+    """
+    if compression not in ("auto", None, "gzip", "zlib"):
+        raise ArgumentError(f"{verb}(compression={compression!r}): it is one of 'auto', None, 'gzip', 'zlib'.")
+    return compression  # type: ignore[no-any-return]
+
+
+def require_local(what: str, path: str | os.PathLike[str]) -> None:
+    """Refuses a URL, which would create a directory `s3:` here."""
+    if isinstance(path, str) and "://" in path:
+        raise ArgumentError(f"{what}: {path!r} is an URL, and files are written on this machine. Copy them there then.")
 
 
 def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Arrays]) -> Arrays:

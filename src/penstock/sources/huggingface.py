@@ -9,6 +9,7 @@ tables that were cast, are pickled.
 """
 
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -21,7 +22,8 @@ from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, typ
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
-from penstock.sources._columns import Column, NullError, column_of, is_binary, is_copied, is_list, is_text
+from penstock.sources._columns import Column, NullError, Ragged, column_of, is_binary, is_copied, spec_of
+from penstock.sources._leaves import field_of
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
 
@@ -165,7 +167,7 @@ class _Chunks:
         self.leaf = leaf
         self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
         self._chunks = chunks
-        self._views: dict[int, Column | None] = {}
+        self._views: dict[int, Column | Ragged | None] = {}
         """Decoded chunks; None for a chunk of which rows are decoded at each read."""
 
     def __str__(self) -> str:
@@ -183,45 +185,32 @@ class _Chunks:
         for start, stop in itertools.pairwise(cuts):
             places = order[start:stop]
             chunk = int(chunks[places[0]])
-            self._read_chunk(chunk, rows[places] - (self._ends[chunk - 1] if chunk else 0), out, places)
+            try:
+                self._read_chunk(chunk, rows[places] - (self._ends[chunk - 1] if chunk else 0), out, places)
+            except NullError as error:
+                error.row = int(places[error.row])
+                raise
 
     def _read_chunk(self, number: int, rows: Indices, out: npt.NDArray[Any], places: Indices) -> None:
-        chunk = _field(self._chunks[number], self.leaf.path[1:])
+        chunk, leaf = self._chunks[number], self.leaf
+        for name in leaf.path[1:]:
+            chunk = field_of(chunk, name)
         if number not in self._views:
-            self._views[number] = self._viewed(chunk)
+            self._views[number] = None
+            if not leaf.is_file and not is_copied(chunk.type):
+                with suppress(NullError):
+                    self._views[number] = column_of(chunk, leaf.spec)
         if (view := self._views[number]) is not None:
             view.put(rows, out, places)
             return
         some = chunk.take(pa.array(rows))
-        try:
-            if self.leaf.is_file:
-                if some.null_count:
-                    raise NullError(some.is_null().index(True).as_py())
-                for row, place in enumerate(places.tolist()):
-                    out[place] = _file_bytes(row, some[row].as_py())
-                return
-            column_of(some, self.leaf.spec).put(np.arange(len(rows)), out, places)
-        except NullError as error:
-            error.row = int(places[error.row])
-            raise
-
-    def _viewed(self, chunk: pa.Array) -> Column | None:
-        """Decodes a chunk, if that copies nothing and no value is missing."""
-        if self.leaf.is_file or is_copied(chunk.type):
-            return None
-        try:
-            column: Column = column_of(chunk, self.leaf.spec)
-            return column
-        except NullError:
-            return None
-
-
-def _field(array: pa.Array, names: tuple[str, ...]) -> pa.Array:
-    """Returns a field of nested structs. A missing struct makes its fields missing."""
-    for name in names:
-        index = array.type.get_field_index(name)
-        array = array.flatten()[index] if array.null_count else array.field(index)
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+        if not leaf.is_file:
+            column_of(some, leaf.spec).put(np.arange(len(rows)), out, places)
+            return
+        for row, (place, value) in enumerate(zip(places.tolist(), some.to_pylist(), strict=True)):
+            if value is None:
+                raise NullError(row)
+            out[place] = _file_bytes(row, value)
 
 
 def _file_bytes(row: int, value: dict[str, Any]) -> bytes:
@@ -242,7 +231,7 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
 
     Raises:
         ArgumentTypeError: It is several datasets.
-        SpecError: It has a transform, or a column without a spec: objects, dates, lists of differing shapes, or images
+        SpecError: It has a transform, or a column without a spec: objects, lists of differing shapes, or images
             with decoding.
     """
     if isinstance(dataset, dict):
@@ -301,31 +290,19 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
         fields = [kind.field(number) for number in range(kind.num_fields)]
         features = feature if isinstance(feature, dict) else {}
         return {each.name: _leaves(each.type, features.get(each.name), (*path, each.name)) for each in fields}
-    shape: list[int | None] = []
-    declared = getattr(kind, "shape", None)  # of Array2D to Array5D
-    value = kind
-    while is_list(value := getattr(value, "storage_type", value)):
-        shape.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
-        value = value.value_type
-    spec_shape = tuple(declared or shape)
-    dtype = _dtype(value)
-    if dtype is None or None in spec_shape[1:] or (spec_shape and dtype.itemsize == 0):
+    if hasattr(kind, "shape"):  # Array2D to Array5D
+        return _Leaf(path, ArraySpec(tuple(kind.shape), np.dtype(kind.value_type)))
+    kind = getattr(kind, "storage_type", kind)
+    try:
+        spec = ArraySpec((), np.dtype("S")) if is_binary(kind) else spec_of(".".join(path), kind)
+    except SpecError:
         raise SpecError(
             f"Column {'.'.join(path)} of this dataset is {kind}, which has no spec here. Numbers have one, and lists "
-            "of them of which at most the first axis is of any length, text, and bytes. Use dataset.cast_column() of "
-            "Hugging Face, such as to Value('int64'), List(Value('float32'), length=64) or Array2D((None, 3), "
-            "'float32'), or dataset.remove_columns()."
-        )
-    return _Leaf(path, ArraySpec(spec_shape, dtype))
-
-
-def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    if is_text(kind) or is_binary(kind):
-        return np.dtype("U" if is_text(kind) else "S")
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return dtype
-    return None
+            "of them of which at most the first axis is of any length, times, text, lists of text, and bytes. Use "
+            "dataset.cast_column() of Hugging Face, such as to Value('int64'), List(Value('float32'), length=64) or "
+            "Array2D((None, 3), 'float32'), or dataset.remove_columns()."
+        ) from None
+    return _Leaf(path, spec)
 
 
 def _by_file(table: Any) -> Table:

@@ -4,27 +4,24 @@ An index is made by one pass over a file. It has the first byte of each record, 
 their own: blank ones, those of a header, and those within a quoted field of CSV.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._spec import ArraySpec
-from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _recordindex
 from penstock.sources._example import row_numbers
-from penstock.sources._openfile import File, FilesSource, RecordReader, for_each, placed, rows_of
-from penstock.sources._recordindex import Arrays, Compression, Places
+from penstock.sources._openfile import File, placed, rows_of
+from penstock.sources._recordindex import Arrays, Compressed, RecordFiles, RecordFilesReader, compressed
 
 Integers = npt.NDArray[np.int64]
-Compressed = Literal["auto"] | Compression | None
 
 _WINDOW_NBYTES: Final = 8 << 20
 MARK: Final = b"\xef\xbb\xbf"
@@ -130,70 +127,27 @@ class Rules:
         return re.compile(b"".join(parts))
 
 
-class LineIndex(NamedTuple):
-    """The places of the records of all files."""
-
-    places: Places
-    jumps: tuple[Integers, ...]
-    """See `Rules.places`, for each file."""
-
-
-class LineFiles(FilesSource):
-    """The records of files, one file after the other. The index is read or made when it is first needed."""
-
-    compression: Compressed
-    cache_dir: str | None
+class LineFiles(RecordFiles):
+    """The records of files of text."""
 
     @property
     def rules(self) -> Rules:
         """What a record is."""
         raise NotImplementedError
 
-    @cached_property
-    def index(self) -> LineIndex:
-        """The places of the records."""
-        contents, arrays = zip(*for_each(self.files, self._indexed), strict=True)
-        places = Places.of(contents, [each["offsets"] for each in arrays])
-        return LineIndex(places, tuple(each["jumps"] for each in arrays))
-
-    def _indexed(self, file: File) -> tuple[File, Arrays]:
-        content, rules = self.content(file), self.rules
-        if rules.is_whole:
-            return content, rules.places(content)
-        return content, _recordindex.kept(content, f"{rules}", self.cache_dir, lambda: rules.places(content))
-
-    def content(self, file: File) -> File:
-        """The file, or its decompressed content."""
-        compression = self.compression_of(file)
-        return _recordindex.decompressed(file, compression, self.cache_dir) if compression else file
-
-    def compression_of(self, file: File) -> Compression | None:
-        """How a file is compressed. Text may begin as data of zlib do, so that has to be said."""
-        if self.compression == "auto":
-            return "gzip" if file.head(2) == b"\x1f\x8b" else None
-        return self.compression
-
     @property
-    def bounds(self) -> Integers:
-        return self.index.places.bounds
+    def index_kind(self) -> str:
+        return "" if self.rules.is_whole else f"{self.rules}"
+
+    def find_records(self, content: File) -> Arrays:
+        return self.rules.places(content)
 
     def describe(self, index: int) -> str:
         number, record = placed(self.bounds, index)
         if self.rules.is_whole:
             return self.files[number].name
-        line = record + 1 + int(np.searchsorted(self.index.jumps[number], record, "right"))
+        line = record + 1 + int(np.searchsorted(self.index.found[number]["jumps"], record, "right"))
         return f"{self.files[number].name} line {line}"
-
-
-class LineReader(RecordReader):
-    """The open form of `LineFiles`; files are opened at their first read."""
-
-    def __init__(self, source: LineFiles) -> None:
-        super().__init__(source.index.places.files, source.ahead_nbytes)
-        self._places = source.index.places
-
-    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        return self._places.ranges(elements)
 
 
 @final
@@ -218,12 +172,8 @@ class TextSource(LineFiles):
 
 
 @final
-class OpenTextSource(LineReader):
+class OpenTextSource(RecordFilesReader):
     """Reads text."""
-
-    def __init__(self, source: TextSource) -> None:
-        super().__init__(source)
-        self._source = source
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests.
@@ -246,7 +196,7 @@ class OpenTextSource(LineReader):
 
 
 def text_source(
-    files: tuple[File, ...], by: str, encoding: str, compression: Compressed, cache_dir: str | os.PathLike[str] | None
+    files: tuple[File, ...], by: str, encoding: str, compression: Compressed, cache_dir: str | None
 ) -> TextSource:
     """Makes a source from the arguments of `penstock.from_text`."""
     if by not in ("line", "file"):
@@ -260,20 +210,4 @@ def text_source(
             f"from_text(encoding={encoding!r}): lines are found by the byte of their ends, which differs in this "
             "encoding. Write the file again in UTF-8, or read it as a whole: by='file'."
         )
-    return TextSource(files, by, encoding, compressed("from_text", compression), folder(cache_dir))  # type: ignore[arg-type]  # checked above
-
-
-def compressed(verb: str, compression: Compressed) -> Compressed:
-    """Checks the argument.
-
-    Raises:
-        ArgumentError: It is none of those known.
-    """
-    if compression not in ("auto", None, "gzip", "zlib"):
-        raise ArgumentError(f"{verb}(compression={compression!r}): it is one of 'auto', None, 'gzip', 'zlib'.")
-    return compression
-
-
-def folder(cache_dir: str | os.PathLike[str] | None) -> str | None:
-    """The folder for indexes, as an absolute path."""
-    return None if cache_dir is None else os.path.abspath(cache_dir)
+    return TextSource(files, by, encoding, compressed("from_text", compression), cache_dir)  # type: ignore[arg-type]  # checked above

@@ -7,7 +7,6 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,19 +19,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import native
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
-from penstock.base._tree import Tree
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, NullError, TextLists, is_copied
-from penstock.sources._leaves import Leaf, Nulls, columns_of, decoded, leaves_of, stored_numbers, tree_of
+from penstock.sources._columns import Column, NullError, Ragged, is_copied
+from penstock.sources._leaves import (
+    Leaf,
+    Nulls,
+    Tabular,
+    chosen,
+    decoded,
+    leaves_of,
+    names_in,
+    stored_numbers,
+    tree_of,
+)
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
 Integers = npt.NDArray[np.int64]
-AnyColumn = Column | TextLists
+AnyColumn = Column | Ragged
 
 _log = logging.getLogger("penstock")
 
@@ -77,7 +85,7 @@ class _Groups(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class TableSource(FilesSource):
+class TableSource(Tabular, FilesSource):
     """The rows of Parquet or Arrow files, one file after the other. Reads footers when the length is first needed."""
 
     kind: Kind
@@ -89,15 +97,6 @@ class TableSource(FilesSource):
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves of an element."""
         return self._leaves(_schema(self.kind, self.files[0]), self.files[0])
-
-    @cached_property
-    def element_spec(self) -> Tree:
-        return tree_of(self.leaves)
-
-    def selected(self, names: Sequence[str]) -> "TableSource":
-        """Returns a source of some columns. What is left out is not read."""
-        columns = columns_of(names, self.columns)
-        return replace(self, columns=columns, nulls=self.nulls.of_columns(columns))
 
     def _leaves(self, schema: Any, file: File) -> tuple[Leaf, ...]:
         if missing := [name for name in self.columns if name not in schema.names]:
@@ -111,11 +110,17 @@ class TableSource(FilesSource):
         is_mapped, row_nbytes = _first_batch(first, leaves) if self.kind == "arrow" else (False, 0.0)
 
         def sizes_of(file: File) -> list[tuple[int, int]]:
+            """The rows of each group, and their bytes."""
             if (found := self._leaves(_schema(self.kind, file), file)) != leaves:
                 raise SpecError(f"{file.url} has the columns {tree_of(found)}, but {first.url} has {tree_of(leaves)}.")
-            if self.kind == "parquet":
-                return _group_sizes(file, leaves)
-            return _batch_sizes(file, () if is_mapped else self.columns, row_nbytes)
+            with _opened(self.kind, file, () if is_mapped else self.columns[:1]) as reader:
+                if self.kind == "parquet":
+                    groups = list(map(reader.metadata.row_group, range(reader.num_row_groups)))
+                    numbers = _stored_numbers(reader, leaves)
+                    return [(group.num_rows, sum(_leaf_sizes(group, leaves, numbers))) for group in groups]
+                counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+            pa.default_memory_pool().release_unused()
+            return [(count, int(count * row_nbytes)) for count in counts]
 
         sizes = for_each(self.files, sizes_of)
         counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
@@ -216,9 +221,7 @@ class OpenTableSource:
         self._decoded_count = self._row_count = 0
         """Groups that were decoded, and rows that were requested."""
         self._blocks = block_reader(source.files, self._remote_file, 0)
-        self._footer = lru_cache(KEPT_FOOTERS)(
-            lambda place: _footer(source.kind, source.files[place], self._opened(place))
-        )
+        self._footer = lru_cache(KEPT_FOOTERS)(self._read_footer)
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests group by group, so that each group is decoded once.
@@ -311,11 +314,7 @@ class OpenTableSource:
             else:
                 columns = _read_batch(file, number, source.leaves, footer, is_mapped=self._groups.is_mapped)
         except NullError as error:
-            raise SourceError(
-                f"{source.describe_row(group, error.row)} has no value in column {error.column!r}: it is null, and "
-                f"arrays have no such thing. Say what stands in for it: fill_null={{{error.column!r}: 0}}, and "
-                f"null_masks=[{error.column!r}] to know where; or leave the column out with columns=[...]."
-            ) from None
+            raise error.at(source.describe_row(group, error.row)) from None
         nbytes = int(self._groups.nbytes[group])
         if source.kind == "parquet":  # text may be larger than its file said
             nbytes = max(nbytes, sum(column.nbytes for column in columns))
@@ -326,11 +325,14 @@ class OpenTableSource:
         assert isinstance(opened, RemoteFile)
         return opened
 
-    def _opened(self, place: int) -> ByteSource:
-        """Returns a remote file, which is read through its cache if it has one."""
-        if self._blocks is None:
-            return self._remote_file(place)
-        return CachedFile(self._blocks, place, self._source.files[place].url)
+    def _read_footer(self, place: int) -> _Footer:
+        """Reads the footer of a remote file, through its cache if it has one."""
+        kind, file = self._source.kind, self._source.files[place]
+        remote: ByteSource = self._remote_file(place)
+        if self._blocks is not None:
+            remote = CachedFile(self._blocks, place, file.url)
+        with _opened(kind, file, footer=_Footer(remote, None)) as reader:
+            return _Footer(remote, reader.metadata if kind == "parquet" else None)
 
     def _warn_of_waste(self) -> None:
         """Warns if groups are decoded for a few of their rows each."""
@@ -357,26 +359,15 @@ class OpenTableSource:
             self._blocks.close()
 
 
-def source(
-    verb: str, kind: Kind, files: tuple[File, ...], columns: Any, fill_null: Any, null_masks: Any
-) -> TableSource:
+def source(kind: Kind, files: tuple[File, ...], columns: Any, fill_null: Any, null_masks: Any) -> TableSource:
     """Makes a source from the arguments of `penstock.from_parquet`. Reads the footer of the first file."""
-    names = _schema(kind, files[0]).names
-    if columns is None:
-        columns = names
-    if isinstance(columns, str) or not isinstance(columns, Sequence):
-        raise ArgumentTypeError(f"{verb}(columns=) is a list of names, got {type_of(columns)}.")
-    if unknown := [name for name in columns if name not in names]:
-        raise ArgumentError(f"{verb}(columns=): {files[0].url} has no column {unknown[0]!r}; it has {names}.")
-    asked, there = Counter(columns), Counter(names)
-    if twice := [name for name in asked if asked[name] > 1 or there[name] > 1]:
-        raise ArgumentError(
-            f"{verb}(): the column {twice[0]!r} would come twice, and an element is a dict. Name each once with "
-            f"columns=[...]; of columns that have one name in the file none can be read. {files[0].url} has {names}."
-        )
-    if not columns:
-        raise ArgumentError(f"{verb}() needs at least one column; {files[0].url} has {names}.")
-    made = TableSource(kind, files, tuple(columns), Nulls.of(verb, fill_null, null_masks))
+    verb = f"from_{kind}"
+    _require_kind(verb, kind, files[0])
+    names = None if columns is None else names_in(verb, "columns", columns)
+    wanted = chosen(verb, "columns", names, files[0].url, _schema(kind, files[0]).names)
+    if not wanted:
+        raise ArgumentError(f"{verb}() needs at least one column of {files[0].url}.")
+    made = TableSource(kind, files, wanted, Nulls.of(verb, fill_null, null_masks))
     assert made.element_spec  # refuses a column without a spec
     return made
 
@@ -390,13 +381,6 @@ def _schema(kind: Kind, file: File) -> Any:
         return reader.schema_arrow if kind == "parquet" else reader.schema
 
 
-def _group_sizes(file: File, leaves: Sequence[Leaf]) -> list[tuple[int, int]]:
-    """Returns the rows of each row group, and their bytes."""
-    with _opened("parquet", file) as reader:
-        groups, numbers = map(reader.metadata.row_group, range(reader.num_row_groups)), _stored_numbers(reader, leaves)
-        return [(group.num_rows, sum(_leaf_sizes(group, leaves, numbers))) for group in groups]
-
-
 def _stored_numbers(reader: Any, leaves: Sequence[Leaf]) -> list[int]:
     """Returns the number of the column of Parquet that holds each leaf."""
     numbers = stored_numbers(reader.schema_arrow)
@@ -405,29 +389,20 @@ def _stored_numbers(reader: Any, leaves: Sequence[Leaf]) -> list[int]:
 
 def _leaf_sizes(group: Any, leaves: Sequence[Leaf], numbers: Sequence[int]) -> list[int]:
     """Returns the bytes of each leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
-    sizes = []
-    for leaf, number in zip(leaves, numbers, strict=True):
-        spec = leaf.spec
-        if spec.is_bounded:
-            sizes.append(group.num_rows * (spec.nbytes or 0))
-        else:
-            sizes.append(8 * (group.num_rows + 1) + _values_nbytes(group.column(number), spec))
-    return sizes
+    return [
+        _leaf_size(group.column(number), group.num_rows, leaf.spec)
+        for leaf, number in zip(leaves, numbers, strict=True)
+    ]
 
 
-def _values_nbytes(column: Any, spec: ArraySpec) -> int:
+def _leaf_size(column: Any, row_count: int, spec: ArraySpec) -> int:
+    if spec.is_bounded:
+        return row_count * (spec.nbytes or 0)
+    nbytes = 8 * (row_count + 1)
     if column.physical_type == "BYTE_ARRAY":
-        return int(column.total_uncompressed_size) + 8 * int(column.num_values) * len(spec.shape)
+        return nbytes + int(column.total_uncompressed_size) + 8 * int(column.num_values) * len(spec.shape)
     of_bytes = column.physical_type == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
-    return int(column.num_values) * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
-
-
-def _batch_sizes(file: File, columns: tuple[str, ...], row_nbytes: float) -> list[tuple[int, int]]:
-    """Returns the rows of each record batch, and their bytes."""
-    with _opened("arrow", file, columns[:1]) as reader:
-        counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
-    pa.default_memory_pool().release_unused()
-    return [(count, int(count * row_nbytes)) for count in counts]
+    return nbytes + int(column.num_values) * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
 def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
@@ -436,33 +411,18 @@ def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
     Returns:
         Whether batches are viewed in a mapped file, because it is local and not compressed; and the bytes of a row.
     """
-    is_mapped = file.is_local and not _allocated_nbytes(file, (), ())[1]
-    count, nbytes = _allocated_nbytes(file, () if is_mapped else tuple({leaf.origin[0] for leaf in leaves}), leaves)
-    return is_mapped, nbytes / max(1, count)
-
-
-def _allocated_nbytes(file: File, columns: tuple[str, ...], copied: Sequence[Leaf]) -> tuple[int, int]:
-    """Returns the rows of the first record batch, and the memory to read it and to copy leaves of it."""
-    with _measuring, _opened("arrow", file, columns, pool=_measured) as reader:
+    with _measuring, _opened("arrow", file, pool=_measured) as reader:
         if not reader.num_record_batches:
-            return 0, 0
-        before = _measured.bytes_allocated()
-        batch = reader.get_batch(0)
-        nbytes, count = _measured.bytes_allocated() - before, batch.num_rows
-        for leaf in copied:
+            return False, 0.0
+        before, batch = _measured.bytes_allocated(), reader.get_batch(0)
+        is_mapped, nbytes = file.is_local and _measured.bytes_allocated() == before, 0
+        for leaf in leaves:
             column, *fields = leaf.origin
             is_view = leaf.fill is None and not fields and not is_copied(batch.schema.field(column).type)
-            if count and not is_view:
+            if not (is_mapped and is_view):
                 with suppress(NullError):  # a read reports it
                     nbytes += decoded(batch, leaf).nbytes
-    del batch, reader
-    pa.default_memory_pool().release_unused()
-    return count, nbytes
-
-
-def _footer(kind: Kind, file: File, remote: ByteSource) -> _Footer:
-    with _opened(kind, file, footer=_Footer(remote, None)) as reader:
-        return _Footer(remote, reader.metadata if kind == "parquet" else None)
+        return is_mapped, nbytes / max(1, batch.num_rows)
 
 
 def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Footer | None) -> list[AnyColumn]:
@@ -482,7 +442,7 @@ def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Footer
                 for place in places:
                     part = decoded(batch, leaves[place], row)
                     if place not in found:
-                        found[place] = part.room(count, sizes[place])
+                        found[place] = part.room(count)
                     found[place].append(row, part)
                 row += batch.num_rows
                 del batch, part
@@ -536,13 +496,13 @@ def _opened(
         raise SourceError(f"{file.url} cannot be read: {str(error).rstrip('.')}.") from error
 
 
-def require_kind(verb: str, kind: Kind, files: tuple[File, ...]) -> None:
-    """Refuses files of another format, by the first bytes of the first file, and names the right function.
+def _require_kind(verb: str, kind: Kind, file: File) -> None:
+    """Refuses a file of another format, by its first bytes, and names the right function.
 
     Raises:
         SourceError: The format is another.
     """
-    head = files[0].head(4)
+    head = file.head(4)
     found = _MAGIC.get(head)
     if found == kind:
         return
@@ -553,4 +513,4 @@ def require_kind(verb: str, kind: Kind, files: tuple[File, ...]) -> None:
         cure = "It is a stream of Arrow, which has no random access; write it with pyarrow.ipc.new_file()."
     elif head == b"FEA1":
         cure = "It is Feather of version 1; write it again with pyarrow.feather.write_feather()."
-    raise SourceError(f"{verb}(): {files[0].url} starts with {head!r} and is no {kind.capitalize()} file. {cure}")
+    raise SourceError(f"{verb}(): {file.url} starts with {head!r} and is no {kind.capitalize()} file. {cure}")

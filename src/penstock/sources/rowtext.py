@@ -3,9 +3,8 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, NoReturn, final
 
@@ -17,15 +16,14 @@ import pyarrow.types as kinds
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
 from penstock.base._spec import Spec
-from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
 from penstock.sources import _recordindex
 from penstock.sources._columns import NullError, is_list
-from penstock.sources._leaves import Leaf, Nulls, columns_of, decoded, leaves_of, tree_of
+from penstock.sources._leaves import Leaf, Nulls, Tabular, chosen, decoded, leaves_of, names_in
 from penstock.sources._openfile import File
-from penstock.sources._recordindex import Arrays
-from penstock.sources.lines import MARK, Compressed, LineFiles, LineReader, Rules, compressed, folder
+from penstock.sources._recordindex import Arrays, Compressed, RecordFilesReader, compressed
+from penstock.sources.lines import MARK, LineFiles, Rules
 
 HEAD_NBYTES: Final = 1 << 20
 """The types of columns are those of the rows in the first bytes of the first file."""
@@ -94,7 +92,7 @@ class Format:
 
 @final
 @dataclass(frozen=True)
-class RowSource(LineFiles):
+class RowSource(Tabular, LineFiles):
     """The rows of files of text, one file after the other."""
 
     files: tuple[File, ...]
@@ -116,30 +114,16 @@ class RowSource(LineFiles):
         """The columns of CSV, and the schema of the chosen columns, from the first rows."""
         return self._inferred(self.files[0])
 
-    @property
-    def schema(self) -> Any:
-        """The types of the columns that are read."""
-        return self._head[1]
-
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves of an element."""
-        return self.nulls.applied(self.format.verb, leaves_of(self.schema, self.schema.names))
+        schema = self._head[1]
+        return self.nulls.applied(self.format.verb, leaves_of(schema, schema.names))
 
-    @cached_property
-    def element_spec(self) -> Tree:
-        return tree_of(self.leaves)
-
-    def selected(self, names: Sequence[str]) -> "RowSource":
-        """Returns a source of some columns. Values of the others are not converted."""
-        columns = columns_of(names, self.schema.names)
-        dtypes = tuple(each for each in self.dtypes if each[0] in columns)
-        return replace(self, columns=columns, dtypes=dtypes, nulls=self.nulls.of_columns(columns))
-
-    @property
-    def spec_text(self) -> str:
-        """The `element_spec` in words."""
-        return str(Spec.of(self.element_spec))
+    def parse(self, data: bytes) -> Any:
+        """Parses the chosen columns of rows; see `Format.parse`."""
+        names, schema = self._head
+        return self.format.parse(data, names, schema, schema.names)
 
     def open(self) -> "OpenRowSource":
         return OpenRowSource(self)
@@ -174,11 +158,8 @@ class RowSource(LineFiles):
             except (pa.ArrowException, ValueError):
                 raise SourceError(f"{file.url} is no file for {verb}(). In its first rows: {_words(error)}.") from error
         there = found.names if self.format.kind == "jsonl" else list(names)
-        columns = there if self.columns is None else list(self.columns)
-        if unknown := [name for name in (*columns, *wanted) if name not in there]:
-            raise ArgumentError(f"{verb}(): {file.url} has no column {unknown[0]!r}; it has {there}.")
-        if len({*columns}) < len(columns) or len({*there}) < len(there):
-            raise ArgumentError(f"{verb}(): a column would come twice; {file.url} has {there}, columns={columns}.")
+        chosen(verb, "dtypes", tuple(wanted), file.url, there)
+        columns = chosen(verb, "columns", self.columns, file.url, there)
         kinds_of = {name: found.field(name).type if name in found.names else pa.string() for name in columns}
         types = {name: _typed(kind, wanted.get(name), self.format.kind) for name, kind in kinds_of.items()}
         if unseen := [name for name, kind in types.items() if kinds.is_null(kind)]:
@@ -201,12 +182,8 @@ class RowSource(LineFiles):
 
 
 @final
-class OpenRowSource(LineReader):
+class OpenRowSource(RecordFilesReader):
     """Reads rows; files are opened at their first read. Threads share it and nothing else: each call parses alone."""
-
-    def __init__(self, source: RowSource) -> None:
-        super().__init__(source)
-        self._source = source
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, and parses the rows of each piece of memory together.
@@ -226,19 +203,12 @@ class OpenRowSource(LineReader):
                 try:
                     decoded(batch, leaf).put(every, array, places)
                 except NullError as error:
-                    raise SourceError(
-                        f"{self._source.describe(int(read.indices[members[error.row]]))} has no value in column "
-                        f"{error.column!r}, and arrays have no nulls. Say what stands in for it: "
-                        f"fill_null={{{error.column!r}: 0}}, and null_masks=[{error.column!r}] to know where; or leave "
-                        "the column out with columns=[...]."
-                    ) from None
+                    raise error.at(self._source.describe(int(read.indices[members[error.row]]))) from None
 
     def _parsed(self, data: bytes, count: int) -> Any:
         """Parses rows to a record batch. Returns None if they are not as many, or damaged."""
-        source = self._source
-        names, schema = source._head
         try:
-            table = source.format.parse(data, names, schema, schema.names)
+            table = self._source.parse(data)
         except (pa.ArrowException, ValueError):
             return None
         return table.combine_chunks().to_batches()[0] if table.num_rows == count else None
@@ -247,51 +217,41 @@ class OpenRowSource(LineReader):
         """Finds the row that cannot be parsed."""
         source = self._source
         for element, row in zip(elements.tolist(), map(bytes, rows), strict=True):
-            where = source.describe(element)
-            if source.format.kind == "jsonl":
-                try:
-                    value = json.loads(row.strip())
-                except ValueError as error:
-                    what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-                    raise SourceError(f"{where} is no JSON: {what}. It begins with {row[:60]!r}.") from None
-                if not isinstance(value, dict):
-                    raise SourceError(
-                        f"{where} is {type_of(value)} of JSON, and an element is an object: {row[:60]!r}."
-                    )
-            names, schema = source._head
             try:
-                count = source.format.parse(row, names, schema, schema.names).num_rows
+                count = source.parse(row).num_rows
+                fault = "" if count == 1 else f"it has {count} rows, and not one"
             except (pa.ArrowException, ValueError) as error:
+                fault = _words(error)
+            if fault:
                 raise SourceError(
-                    f"{where} does not fit {source.spec_text}, the types of the first rows: {_words(error)}. "
-                    'Name another type, as with dtypes={"x": "float64"}, or "U" for text; or mend the line.'
-                ) from None
-            if count != 1:
-                raise SourceError(f"{where} has {count} rows, and not one: {row[:60]!r}.")
+                    f"{source.describe(element)} does not fit {Spec.of(source.element_spec)}, the types of the first "
+                    f"rows: {fault}. It begins with {row[:60]!r}. Name another type, as with "
+                    'dtypes={"x": "float64"}, or "U" for text; or mend the line.'
+                )
         raise SourceError(f"{source}: some rows cannot be parsed together, and each can alone.")
 
 
-def row_source(
+def source(
     form: Format,
     files: tuple[File, ...],
     columns: Any,
     dtypes: Any,
-    nulls: Nulls,
+    fill_null: Any,
+    null_masks: Any,
     compression: Compressed,
-    cache_dir: str | os.PathLike[str] | None,
+    cache_dir: str | None,
 ) -> RowSource:
     """Makes a source from the arguments of `penstock.from_jsonl` and `from_csv`. Reads the first rows."""
     verb = form.verb
     for name, value in (("delimiter", form.delimiter), ("quote", form.quote)):
         if not isinstance(value, str) or len(value.encode()) > 1:
             raise ArgumentError(f"{verb}({name}={value!r}): it is one character of ASCII.")
-    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
-        raise ArgumentTypeError(f"{verb}(columns=) is a list of names, got {type_of(columns)}.")
     if dtypes is not None and not isinstance(dtypes, Mapping):
         raise ArgumentTypeError(f"{verb}(dtypes=) is a dict of names and dtypes, got {type_of(dtypes)}.")
     named = tuple((name, np.dtype(dtype).str) for name, dtype in (dtypes or {}).items())
-    chosen = None if columns is None else tuple(columns)
-    made = RowSource(files, form, chosen, named, nulls, compressed(verb, compression), folder(cache_dir))
+    nulls = Nulls.of(verb, fill_null, null_masks)
+    wanted = None if columns is None else names_in(verb, "columns", columns)
+    made = RowSource(files, form, wanted, named, nulls, compressed(verb, compression), cache_dir)
     if not made.leaves:
         raise SourceError(f"{verb}(): {files[0].url} has no columns, so it has no elements.")
     return made

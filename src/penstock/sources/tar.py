@@ -6,7 +6,6 @@ dot is the name of a field. The places of the members are found once, from their
 """
 
 import itertools
-import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -161,7 +160,7 @@ class OpenTarSource(RecordReader):
         return np.repeat(numbers, offsets.shape[1]), offsets.ravel(), self._index.sizes[elements].ravel()
 
 
-def source(files: tuple[File, ...], fields: Any, cache_dir: str | os.PathLike[str] | None) -> TarSource:
+def source(files: tuple[File, ...], fields: Any, cache_dir: str | None) -> TarSource:
     """Makes a source from the arguments of `penstock.from_tar`."""
     if fields is not None:
         if isinstance(fields, str) or not isinstance(fields, Sequence):
@@ -169,7 +168,7 @@ def source(files: tuple[File, ...], fields: Any, cache_dir: str | os.PathLike[st
         if KEY in fields or len(set(fields)) < len(fields):
             raise ArgumentError(f"from_tar(fields={list(fields)}): each once, and {KEY} comes of itself.")
         fields = tuple(fields)
-    return TarSource(files, fields, None if cache_dir is None else os.path.abspath(cache_dir))
+    return TarSource(files, fields, cache_dir)
 
 
 def _members(file: File) -> Iterator[tuple[str, str, int, int]]:

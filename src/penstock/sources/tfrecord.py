@@ -7,7 +7,6 @@ access, so its content is written beside it once.
 """
 
 import functools
-import os
 import struct
 import zlib
 from array import array
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 import google_crc32c
 import numpy as np
@@ -29,22 +28,24 @@ from penstock.plan._source import Read
 from penstock.sources import _recordindex
 from penstock.sources._example import ExampleError, ExampleReader, row_numbers, windows
 from penstock.sources._features import DamagedError, Feature, encoded, features_of, inferred, is_sequence, walk
-from penstock.sources._openfile import File, FilesSource, RecordReader, for_each, placed, rows_of
-from penstock.sources._recordindex import Compression, Places
+from penstock.sources._openfile import File, placed, rows_of
+from penstock.sources._recordindex import (
+    Arrays,
+    Compressed,
+    Compression,
+    RecordFiles,
+    RecordFilesReader,
+    compressed,
+)
 
 Integers = npt.NDArray[np.int64]
 
-_OPTIONS: Final = ("auto", None, "gzip", "zlib")
 HEAD_NBYTES: Final = 12
 """Bytes of a length and its checksum, before the data."""
 TAIL_NBYTES: Final = 4
 """Bytes of the checksum after the data."""
 _HEAD = struct.Struct("<QI")
-_MASK: Final = 0xA282EAD8
-# Heads of small records are read in large pieces of the file, others one by one.
-_WINDOW_NBYTES: Final = 1 << 20
-_REMOTE_WINDOW_NBYTES: Final = 8 << 20
-_SMALL_NBYTES: Final = 32 << 10
+_MASK: Final = np.uint32(0xA282EAD8)
 _KNOWN_HEADS: Final = 4096
 
 
@@ -54,30 +55,29 @@ def source(
     defaults: Any,
     compression: Any,
     check_crc: bool,
-    cache_dir: str | os.PathLike[str] | None,
+    cache_dir: str | None,
 ) -> "TFRecordSource":
     """Makes a source from the arguments of `penstock.from_tfrecord`."""
-    if compression not in _OPTIONS:
-        raise ArgumentError(f"compression={compression!r}: it is one of {', '.join(map(repr, _OPTIONS))}.")
     if defaults and (features is None or features == "auto"):
         raise ArgumentError("defaults= are for features, which have to be named: features={...}.")
     is_auto = isinstance(features, str) and features == "auto"
     wanted = None if features is None or is_auto else features_of(features, defaults)
-    where = None if cache_dir is None else os.path.abspath(cache_dir)
-    return TFRecordSource(files, wanted, is_auto, compression, check_crc, where)
+    return TFRecordSource(files, wanted, is_auto, compressed("from_tfrecord", compression), check_crc, cache_dir)
 
 
 @final
 @dataclass(frozen=True)
-class TFRecordSource(FilesSource):
-    """The records of TFRecord files, one file after the other. The index is read or made when it is first needed."""
+class TFRecordSource(RecordFiles):
+    """The records of TFRecord files, one file after the other."""
+
+    index_kind = "tfrecord"
 
     files: tuple[File, ...]
     features: tuple[Feature, ...] | None
     """The features of Examples; None for the bytes of records, uint8 of shape `(None,)`."""
     is_auto: bool
     """Whether the features are those of the first record."""
-    compression: Literal["auto"] | Compression | None
+    compression: Compressed
     check_crc: bool
     cache_dir: str | None
 
@@ -92,23 +92,11 @@ class TFRecordSource(FilesSource):
             return ArraySpec((None,), np.dtype(np.uint8))
         return {feature.name: feature.spec for feature in self.wanted}
 
-    @cached_property
-    def index(self) -> Places:
-        """The places of the records."""
-        return Places.of(*zip(*for_each(self.files, self._indexed), strict=True))
-
-    def _compression(self, file: File) -> Compression | None:
+    def compression_of(self, file: File) -> Compression | None:
         return compression_of(file) if self.compression == "auto" else self.compression
 
-    def _indexed(self, file: File) -> tuple[File, Integers]:
-        compression = self._compression(file)
-        content = _recordindex.decompressed(file, compression, self.cache_dir) if compression else file
-        arrays = _recordindex.kept(content, "tfrecord", self.cache_dir, lambda: {"offsets": offsets_of(content, file)})
-        return content, arrays["offsets"]
-
-    @property
-    def bounds(self) -> Integers:
-        return self.index.bounds
+    def find_records(self, content: File) -> Arrays:
+        return {"offsets": offsets_of(content)}
 
     def selected(self, names: Sequence[str]) -> "TFRecordSource | None":
         """Returns a source of some features; the others are not parsed."""
@@ -122,7 +110,7 @@ class TFRecordSource(FilesSource):
 
     def _inferred(self) -> tuple[Feature, ...]:
         for file in self.files:
-            record = first_record(file, self._compression(file))
+            record = first_record(file, self.compression_of(file))
             if record is None:
                 continue
             name = f"{file.name} record 0"
@@ -143,13 +131,11 @@ class TFRecordSource(FilesSource):
 
 
 @final
-class OpenTFRecordSource(RecordReader):
-    """Reads records; files are opened at their first read."""
+class OpenTFRecordSource(RecordFilesReader):
+    """Reads records."""
 
     def __init__(self, source: TFRecordSource) -> None:
-        super().__init__(source.index.files, source.ahead_nbytes)
-        self._source = source
-        self._index = source.index
+        super().__init__(source)
         self._examples = None if source.wanted is None else ExampleReader(source.wanted)
 
     def gather(self, reads: Sequence[Read]) -> None:
@@ -163,33 +149,31 @@ class OpenTFRecordSource(RecordReader):
             elements, starts, ends = read.indices[members], at + HEAD_NBYTES, at + sizes - TAIL_NBYTES
             if self._source.check_crc:
                 self._check(elements, data, starts, ends)
-            self._write(elements, data, starts, ends, read.arrays, rows_of(read.rows, members))
-
-    def _write(
-        self,
-        elements: Indices,
-        data: npt.NDArray[np.uint8],
-        starts: Integers,
-        ends: Integers,
-        arrays: Sequence[npt.NDArray[Any]],
-        rows: Integers | slice,
-    ) -> None:
-        if self._examples is None:
-            for row, start, end in zip(row_numbers(rows), starts.tolist(), ends.tolist(), strict=True):
-                arrays[0][row] = data[start:end].copy()
-            return
-        try:
-            self._examples.read(data, starts, ends, arrays, rows)
-        except ExampleError as error:
-            kind = SourceError if error.is_damaged else SpecError
-            raise kind(f"{self._source.describe(int(elements[error.row]))}: {error}.") from None
+            rows = rows_of(read.rows, members)
+            if self._examples is None:
+                for row, start, end in zip(row_numbers(rows), starts.tolist(), ends.tolist(), strict=True):
+                    read.arrays[0][row] = data[start:end].copy()
+                continue
+            try:
+                self._examples.read(data, starts, ends, read.arrays, rows)
+            except ExampleError as error:
+                kind = SourceError if error.is_damaged else SpecError
+                raise kind(f"{self._source.describe(int(elements[error.row]))}: {error}.") from None
 
     def _check(self, elements: Indices, data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> None:
         """Compares all bytes of the records with their checksums."""
-        wrong = _damage(data, starts, ends)
-        if wrong is None:
+        lengths = (ends - starts).tolist()
+        heads = np.frombuffer(b"".join(map(_head, lengths)), np.uint8).reshape(-1, HEAD_NBYTES)
+        length_fits = (windows(data, starts - HEAD_NBYTES, HEAD_NBYTES) == heads).all(axis=1)
+        # A call for each record: with the slice 0.3 us, and for 4 kB 0.5 (measured 2026-11).
+        slices = map(slice, starts.tolist(), ends.tolist())
+        computed = np.fromiter(map(google_crc32c.value, map(data.__getitem__, slices)), np.uint32, len(starts))
+        stored = np.ascontiguousarray(windows(data, ends, TAIL_NBYTES)).view("<u4")[:, 0]
+        fits = length_fits & (_masked(computed) == stored)
+        if fits.all():
             return
-        k, what = wrong
+        k = int(np.argmin(fits))
+        what = "its checksum does not fit" if length_fits[k] else "its length or the checksum of that has changed"
         element = int(elements[k])
         number = placed(self._index.bounds, element)[0]
         file, content = self._source.files[number], self._index.files[number]
@@ -200,47 +184,22 @@ class OpenTFRecordSource(RecordReader):
             "copy."
         )
 
-    def ranges(self, elements: Indices) -> tuple[Integers, Integers, Integers]:
-        return self._index.ranges(elements)
-
-
-def _damage(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers) -> tuple[int, str] | None:
-    """Compares all bytes of records with their checksums.
-
-    Args:
-        data: Memory with the records, their heads and tails.
-        starts: The start of each record's data, shape `(n,)`.
-        ends: The end of each.
-
-    Returns:
-        The first damaged record, and the damage; None if there is none.
-    """
-    lengths = (ends - starts).tolist()
-    heads = np.frombuffer(b"".join(map(_head, lengths)), np.uint8).reshape(-1, HEAD_NBYTES)
-    length_fits = (windows(data, starts - HEAD_NBYTES, HEAD_NBYTES) == heads).all(axis=1)
-    # A call for each record: with the slice 0.3 us, and for 4 kB 0.5 (measured 2026-11).
-    slices = map(slice, starts.tolist(), ends.tolist())
-    computed = np.fromiter(map(google_crc32c.value, map(data.__getitem__, slices)), np.uint32, len(starts))
-    stored = np.ascontiguousarray(windows(data, ends, TAIL_NBYTES)).view("<u4")[:, 0]
-    fits = length_fits & (_masked(computed) == stored)
-    if fits.all():
-        return None
-    k = int(np.argmin(fits))
-    return k, "its checksum does not fit" if length_fits[k] else "its length or the checksum of that has changed"
-
 
 def _masked(checksum: Any) -> Any:
-    """Returns a checksum as it is stored; an array of uint32, or an int."""
-    if isinstance(checksum, int):
-        return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
-    return (checksum >> np.uint32(15) | checksum << np.uint32(17)) + np.uint32(_MASK)
+    """Returns checksums of uint32 as they are stored."""
+    return (checksum >> np.uint32(15) | checksum << np.uint32(17)) + _MASK
+
+
+def _packed(data: bytes) -> bytes:
+    """Returns the checksum of some bytes as it is stored."""
+    return _masked(np.array([google_crc32c.value(data)], np.uint32)).astype("<u4").tobytes()  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(_KNOWN_HEADS)
 def _head(nbytes: int) -> bytes:
     """Returns the head of a record of this size."""
     length = struct.pack("<Q", nbytes)
-    return length + struct.pack("<I", _masked(google_crc32c.value(length)))
+    return length + _packed(length)
 
 
 def _length(head: bytes, where: Callable[[], str]) -> int:
@@ -262,18 +221,15 @@ def compression_of(file: File) -> Compression | None:
     return None
 
 
-def offsets_of(content: File, file: File) -> Integers:
+def offsets_of(file: File) -> Integers:
     """Reads the heads of all records, and skips the data of large ones.
 
     Raises:
         SourceError: A length is damaged, the last record is cut off, or it is no TFRecord file.
     """
-    size, window = content.nbytes, _WINDOW_NBYTES if content.is_local else _REMOTE_WINDOW_NBYTES
+    size, at = file.nbytes, 0
     tell = _recordindex.progress(f"Looking for the records of {file.url}", size)
     offsets, known = array("q", [0]), dict[bytes, int]()
-    opened, at, block, block_at, nbytes = content.open(), 0, memoryview(b""), 0, 0
-    buffer = memoryview(bytearray(window))
-    is_small = _SMALL_NBYTES * (1 if content.is_local else 64)
 
     def where() -> str:
         return (
@@ -281,25 +237,25 @@ def offsets_of(content: File, file: File) -> Integers:
             "there, or it is no TFRecord file, or compressed in another way"
         )
 
-    while at < size:
-        if at + HEAD_NBYTES > block_at + len(block):
-            wanted = min(window if nbytes < is_small else HEAD_NBYTES, size - at)
-            got = opened.read_into(at, buffer[:wanted])
-            block, block_at = buffer[:got], at
-            tell(at)
-        head = bytes(block[at - block_at : at - block_at + HEAD_NBYTES])
-        if len(head) < HEAD_NBYTES:
-            raise _truncated(file, len(offsets) - 1, at, size)
-        length = known.get(head)
-        if length is None:
-            length = _length(head, where)
-            if len(known) < _KNOWN_HEADS:
-                known[head] = length
-        nbytes = length + HEAD_NBYTES + TAIL_NBYTES
-        if at + nbytes > size:
-            raise _truncated(file, len(offsets) - 1, at, size)
-        at += nbytes
-        offsets.append(at)
+    # Of a server, neighbouring heads are read in large pieces, because a request takes longer than their bytes.
+    with file.scan() if file.is_local else file.stream() as stream:
+        while at < size:
+            if len(offsets) % _KNOWN_HEADS == 0:
+                tell(at)
+            stream.seek(at)
+            head = stream.read(HEAD_NBYTES)
+            if len(head) < HEAD_NBYTES:
+                raise _truncated(file, len(offsets) - 1, at, size)
+            length = known.get(head)
+            if length is None:
+                length = _length(head, where)
+                if len(known) < _KNOWN_HEADS:
+                    known[head] = length
+            end = at + length + HEAD_NBYTES + TAIL_NBYTES
+            if end > size:
+                raise _truncated(file, len(offsets) - 1, at, size)
+            at = end
+            offsets.append(at)
     return np.frombuffer(offsets, np.int64)
 
 
@@ -337,8 +293,7 @@ def write(path: Path, elements: Iterable[Any], compression: Compression | None) 
                 data = encoded(element)
             except SpecError as error:
                 raise SpecError(f"Element {count} cannot be written: {error}") from None
-            checksum = struct.pack("<I", _masked(google_crc32c.value(data)))
-            for part in (_head(len(data)), data, checksum):
+            for part in (_head(len(data)), data, _packed(data)):
                 out.write(machine.compress(part) if machine else part)
             count += 1
         if machine:
