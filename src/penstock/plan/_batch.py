@@ -27,6 +27,7 @@ from penstock.plan._node import (
     Traits,
     finite_length,
     walk,
+    working_memory,
 )
 from penstock.plan._reader import Gather, Reader
 
@@ -324,8 +325,7 @@ class Unbatch(Node):
     @property
     def memory(self) -> Memory:
         """One element of the input."""
-        nbytes = self.source.spec.nbytes
-        return Memory(nbytes, nbytes)
+        return working_memory(self.source.spec.nbytes)
 
 
 @dataclass(frozen=True, eq=False)

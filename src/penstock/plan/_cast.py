@@ -1,5 +1,6 @@
-"""Another dtype, without Python per element."""
+"""Steps that convert elements without Python per element; `cast` is one."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +11,50 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, pieces
-from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits
+from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
+class ByChunk(OneToOne):
+    """A step that reads elements of one input into scratch memory, some at a time, and writes them from there.
+
+    The memory stays in the core's cache. Batches are read in parts if the input has parts.
+    """
+
+    source: Node
+
+    traits = Traits(is_parallel=True)
+
+    @abstractmethod
+    def convert(self, box: Rows, out: Rows, count: int) -> None:
+        """Writes elements of the input, or parts of them, into rows."""
+
+    @property
+    def memory(self) -> Memory:
+        """Input elements, read some at a time."""
+        return working_memory(chunk_nbytes(self.source.spec))
+
+    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
+        """Converts elements."""
+        for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
+            self.convert(box, rows, len(chunk))
+
+    def part_count(self, epoch: int, index: int) -> int | None:
+        """That of the input."""
+        return self.source.part_count(epoch, index)
+
+    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
+        """Converts parts of one element."""
+        source = reader.inputs[0]
+        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
+            box, reads = source.part_scratch(stop - start), Gather()
+            source.fill_parts(epoch, index, parts[start:stop], box, reads)
+            reads.run()
+            self.convert(box, out.take(slice(start, stop)), stop - start)
+
+
 @dataclass(frozen=True, eq=False)
-class Cast(OneToOne):
+class Cast(ByChunk):
     """The same elements with other dtypes."""
 
     source: Node
@@ -40,14 +79,6 @@ class Cast(OneToOne):
         """The dtypes as written."""
         return {"dtypes": self._text}
 
-    traits = Traits(is_parallel=True)
-
-    @property
-    def memory(self) -> Memory:
-        """Input elements, read some at a time."""
-        nbytes = chunk_nbytes(self.source.spec)
-        return Memory(nbytes, nbytes)
-
     @cached_property
     def spec(self) -> Spec:
         """The input's, with other dtypes."""
@@ -69,12 +100,8 @@ class Cast(OneToOne):
         leaves = zip(spec.leaves, dtypes, strict=True)
         return Spec(tuple(replace(leaf, dtype=dtype or leaf.dtype) for leaf, dtype in leaves), spec.structure)
 
-    def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads into scratch memory that stays in the core's cache, and converts from there."""
-        for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
-            self._convert(box, rows, len(chunk))
-
-    def _convert(self, box: Rows, out: Rows, count: int) -> None:
+    def convert(self, box: Rows, out: Rows, count: int) -> None:
+        """Changes dtypes."""
         try:
             out.copy_from(box, count)
             for leaf, places in zip(self.spec.leaves, out.arrays, strict=True):
@@ -98,19 +125,6 @@ class Cast(OneToOne):
                 yield [_converted(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
             except (ValueError, TypeError, OverflowError) as error:
                 raise self._refusal(error) from error
-
-    def part_count(self, epoch: int, index: int) -> int | None:
-        """That of the input: a batch is cast in parts."""
-        return self.source.part_count(epoch, index)
-
-    def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
-        """The same for some parts of one element."""
-        source = reader.inputs[0]
-        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
-            box, reads = source.part_scratch(stop - start), Gather()
-            source.fill_parts(epoch, index, parts[start:stop], box, reads)
-            reads.run()
-            self._convert(box, out.take(slice(start, stop)), stop - start)
 
 
 def _converted(leaf: Any, dtype: np.dtype[Any]) -> Any:

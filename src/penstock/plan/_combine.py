@@ -14,7 +14,7 @@ from penstock.base import _tree
 from penstock.base._random import permute
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
-from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, Node, OneToOne, Overlap, Reorder, total
+from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, Node, OneToOne, Reorder
 from penstock.plan._reader import Gather, Reader
 
 
@@ -87,6 +87,12 @@ class Dealt(Reorder):
     reach: int
     """Among so many neighbouring positions is an element of each input that has elements there and later."""
 
+    @cached_property
+    def length(self) -> Length:
+        """The sum: None if one is unknown, infinite if one is infinite."""
+        lengths = [node.length for node in self.sources]
+        return None if None in lengths else sum(length for length in lengths if length is not None)
+
     @abstractmethod
     def deal(self, indices: Indices) -> tuple[Indices, Indices]:
         """The input of each position, and the index there."""
@@ -123,11 +129,6 @@ class Concatenate(Dealt):
     sources: tuple[Node, ...]
 
     verb = "concatenate"
-
-    @cached_property
-    def length(self) -> Length:
-        """The sum."""
-        return total([node.length for node in self.sources])
 
     @cached_property
     def _starts(self) -> Indices:
@@ -196,11 +197,10 @@ class Interleave(Dealt):
     def _is_plain(self) -> bool:
         return self.cycle is None and self.block == 1
 
-    @cached_property
-    def overlap(self) -> Overlap:
-        """With a cycle or blocks, elements that share data may be anywhere."""
-        overlap = super().overlap
-        return overlap if self._is_plain or overlap == "none" else "anywhere"
+    @property
+    def _scatters(self) -> bool:  # type: ignore[override]
+        """With a cycle or blocks."""
+        return not self._is_plain
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Deals from the inputs that take part, each of which has a place, as tf.data does."""
@@ -222,11 +222,6 @@ class Interleave(Dealt):
             empty_count = empty_count + 1 if taking is None else 0
             if empty_count == len(places):
                 return
-
-    @cached_property
-    def length(self) -> Length:
-        """The sum."""
-        return total([node.length for node in self.sources])
 
     @cached_property
     def _stages(self) -> tuple[Indices, Indices, list[Indices]]:

@@ -1,7 +1,6 @@
 """Leaves of dicts by name: chosen, and renamed. `lower/_rewrite.py` has sources read no others."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 from penstock.base import _tree
 from penstock.base._errors import SpecError
 from penstock.base._spec import Spec
-from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, pieces
-from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits
+from penstock.memory._rows import Indices, Rows
+from penstock.plan._cast import ByChunk
+from penstock.plan._node import Elements, Memory, Node
 from penstock.plan._reader import Gather, Reader
 
 Pairs = tuple[tuple[str, str], ...]
@@ -18,7 +18,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Fields(OneToOne):
+class Fields(ByChunk):
     """Some of the values of each element, which is a dict, perhaps under other names."""
 
     source: Node
@@ -43,8 +43,6 @@ class Fields(OneToOne):
     def settings(self) -> dict[str, Any]:
         """The pairs."""
         return {"fields": self.pairs}
-
-    traits = Traits(is_parallel=True)
 
     @cached_property
     def all_pairs(self) -> Pairs:
@@ -88,8 +86,7 @@ class Fields(OneToOne):
     @property
     def memory(self) -> Memory:
         """Elements of the input, read some at a time, unless all of their values are taken."""
-        nbytes = 0 if self._is_whole else chunk_nbytes(self.source.spec)
-        return Memory(nbytes, nbytes)
+        return Memory() if self._is_whole else super().memory
 
     @property
     def _is_whole(self) -> bool:
@@ -100,7 +97,8 @@ class Fields(OneToOne):
         order = sorted(range(len(self._leaves)), key=self._leaves.__getitem__)
         return Rows([out.arrays[place] for place in order], out.rows, [out.extents[place] for place in order])
 
-    def _copy(self, box: Rows, out: Rows, count: int) -> None:
+    def convert(self, box: Rows, out: Rows, count: int) -> None:
+        """Copies the values that are taken."""
         taken = self._leaves
         arrays, extents = [box.arrays[number] for number in taken], [box.extents[number] for number in taken]
         out.copy_from(Rows(arrays, box.rows, extents), count)
@@ -109,30 +107,17 @@ class Fields(OneToOne):
         """Reads straight into the places if all values are taken; else into scratch memory."""
         if self._is_whole:
             reader.inputs[0].fill(epoch, indices, self._spread(out), gather)
-            return
-        for chunk, rows, box in reader.inputs[0].chunks(epoch, indices, out):
-            self._copy(box, rows, len(chunk))
-
-    def part_count(self, epoch: int, index: int) -> int | None:
-        """That of the input."""
-        return self.source.part_count(epoch, index)
+        else:
+            super().fill(reader, epoch, indices, out, gather)
 
     def fill_parts(self, reader: Reader, epoch: int, index: int, parts: Indices, out: Rows, gather: Gather) -> None:
         """The same for some parts of one element."""
-        source = reader.inputs[0]
         if self._is_whole:
-            source.fill_parts(epoch, index, parts, self._spread(out), gather)
-            return
-        for start, stop in pieces(len(parts), chunk_count(source.spec.unstacked())):
-            box, reads = source.part_scratch(stop - start), Gather()
-            source.fill_parts(epoch, index, parts[start:stop], box, reads)
-            reads.run()
-            self._copy(box, out.take(slice(start, stop)), stop - start)
+            reader.inputs[0].fill_parts(epoch, index, parts, self._spread(out), gather)
+        else:
+            super().fill_parts(reader, epoch, index, parts, out, gather)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The same for each element of a stream."""
         for leaves in reader.inputs[0].sequence(epoch):
-            yield self._taken(leaves)
-
-    def _taken(self, leaves: Sequence[Any]) -> Leaves:
-        return [leaves[number] for number in self._leaves]
+            yield [leaves[number] for number in self._leaves]

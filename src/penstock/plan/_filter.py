@@ -11,7 +11,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Elements, Length, Node, Overlap
+from penstock.plan._node import Access, Elements, Length, Node
 from penstock.plan._reader import OpenSources, Reader
 
 _NOTHING = object()
@@ -126,10 +126,7 @@ class FlatMap(Sequential):
 
     batch_size = 1
 
-    @cached_property
-    def overlap(self) -> Overlap:
-        """A function makes any number of elements, so those that share data may be anywhere."""
-        return "none" if self.source.overlap == "none" else "anywhere"
+    _scatters = True
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element, and checks each result."""

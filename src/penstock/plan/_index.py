@@ -24,13 +24,13 @@ from penstock.plan._node import (
     Length,
     Memory,
     Node,
-    Overlap,
     Randomness,
     Reorder,
     Traits,
     finite_length,
     history,
     walk,
+    working_memory,
 )
 from penstock.plan._reader import Reader
 
@@ -200,10 +200,7 @@ class Shuffle(Reorder):
         below = self.source.randomness
         return Randomness(below.depth, self.reshuffle or below.reorders)
 
-    @cached_property
-    def overlap(self) -> Overlap:
-        """Elements that share data may end up anywhere."""
-        return "none" if self.source.overlap == "none" else "anywhere"
+    _scatters = True
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The image of the positions under the epoch's bijection."""
@@ -237,12 +234,7 @@ class Shuffle(Reorder):
     @property
     def memory(self) -> Memory:
         """The window of a stream; positions need none."""
-        nbytes = self.window * self.spec.nbytes if self.window and self.access == "stream" else 0
-        return Memory(nbytes, nbytes)
-
-    def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """The end: elements that share data may be anywhere."""
-        return finite_length(self.source)
+        return working_memory(self.window * self.spec.nbytes if self.window and self.access == "stream" else 0)
 
 
 ENDLESS_ROUND_COUNT = 1 << 32
@@ -294,12 +286,6 @@ class Repeat(Reorder):
                 yield leaves
             if is_empty and self.count is None:
                 return  # or it would search for an element forever
-
-    def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """That of the input, within a round. That rounds share data is ignored."""
-        count = finite_length(self.source)
-        number, here = divmod(index, count)
-        return number * count + min(ask(self.source, here), count)
 
 
 def repeats(node: Node) -> bool:

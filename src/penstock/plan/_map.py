@@ -21,7 +21,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Elements, Memory, Node, OneToOne, Randomness, Traits, upwards, walk
+from penstock.plan._node import Elements, Memory, Node, OneToOne, Randomness, Traits, upwards, walk, working_memory
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
@@ -203,8 +203,7 @@ class Map(OneToOne):
     @property
     def memory(self) -> Memory:
         """Input elements, read some at a time."""
-        nbytes = chunk_nbytes(self.source.spec)
-        return Memory(nbytes, nbytes)
+        return working_memory(chunk_nbytes(self.source.spec))
 
     @property
     def known_spec(self) -> Spec | None:

@@ -78,6 +78,11 @@ class Memory(NamedTuple):
     """Shared by all workers, and kept between epochs."""
 
 
+def working_memory(nbytes: int) -> Memory:
+    """What a step takes that holds as much to read by index as to read a stream."""
+    return Memory(nbytes, nbytes)
+
+
 class Randomness(NamedTuple):
     """What differs from epoch to epoch."""
 
@@ -201,8 +206,11 @@ class Node(ABC):
     @cached_property
     def overlap(self) -> Overlap:
         """Whether elements share data."""
-        found = {node.overlap for node in history(self)}
-        return "anywhere" if "anywhere" in found else "near" if "near" in found else "none"
+        found = {node.overlap for node in history(self)} - {"none"}
+        return "none" if not found else "anywhere" if self._scatters or "anywhere" in found else "near"
+
+    _scatters = False
+    """Whether elements that share data may be anywhere after this step."""
 
     def clear_after(self, index: int, ask: "ClearAfter") -> int:
         """See the function `clear_after`; called if elements share data with neighbours.
@@ -260,8 +268,7 @@ class Reorder(Node):
         """One element of each input whose places are smaller than those here: it is read first, then copied."""
         places = [leaf.max_shape for leaf in self.spec.leaves]
         others = [each.spec for each in self.inputs if [leaf.max_shape for leaf in each.spec.leaves] != places]
-        nbytes = sum(spec.nbytes for spec in others)
-        return Memory(nbytes, nbytes)
+        return working_memory(sum(spec.nbytes for spec in others))
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """That of the input's element."""
@@ -355,13 +362,10 @@ def clear_after(node: Node, index: int) -> int:
     def ask(each: Node, at: int) -> int:
         if each.overlap == "none":
             return at + 1
+        if each.overlap == "anywhere":
+            return finite_length(each)
         if (id(each), at) not in known:
             known[id(each), at] = each.clear_after(at, ask)
         return known[id(each), at]
 
     return ask(node, index)
-
-
-def total(lengths: Sequence[Length]) -> Length:
-    """The sum of lengths: None if one is unknown, infinite if one is infinite."""
-    return None if None in lengths else sum(length for length in lengths if length is not None)

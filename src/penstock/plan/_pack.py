@@ -16,7 +16,7 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._index import mark_of
-from penstock.plan._node import Access, Demand, Elements, Length, Node, Overlap
+from penstock.plan._node import Access, Demand, Elements, Length, Node
 from penstock.plan._pad import Padding
 from penstock.plan._reader import Gather, Reader
 
@@ -33,10 +33,7 @@ class _OfLengths(Node):
         """Random where lengths are known."""
         return "stream" if self.lengths is None else "random"
 
-    @cached_property
-    def overlap(self) -> Overlap:
-        """Positions are no longer those of the input."""
-        return "none" if self.source.overlap == "none" else "anywhere"
+    _scatters = True
 
     def _read(self, reader: Reader, epoch: int, members: Indices) -> list[list[Any]]:
         """The leaves of some elements, each as a list.

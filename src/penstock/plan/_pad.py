@@ -18,7 +18,7 @@ from penstock.memory._rows import Indices, Leaves, Rows, copied, have_dtype
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Elements, Memory, Node, Overlap, walk
+from penstock.plan._node import Elements, Memory, Node, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -196,7 +196,7 @@ class PaddedBatch(Batching):
     def memory(self) -> Memory:
         """The elements of one batch, none larger than it is padded to, and the batch; 0 if the size is unknown."""
         nbytes = max(self.size * self.source.spec.nbytes, self.spec.nbytes) + self.spec.nbytes
-        return Memory(nbytes, nbytes)
+        return working_memory(nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +231,7 @@ class BucketByLength(Sequential):
         is_exact = self.drop_remainder and len(set(self.sizes)) == 1
         return self.padding.spec(self.label, self._element_spec, max(self.sizes), is_exact=is_exact)
 
-    @cached_property
-    def overlap(self) -> Overlap:
-        """Neighbours go to different buckets."""
-        return "none" if self.source.overlap == "none" else "anywhere"
+    _scatters = True
 
     @property
     def batch_size(self) -> int | None:
@@ -261,4 +258,4 @@ class BucketByLength(Sequential):
         """Buckets and a batch of the largest, with elements as large as they are padded to; 0 if that is unknown."""
         element_nbytes = max(self._element_spec.nbytes, self.spec.nbytes // max(self.sizes))
         nbytes = (sum(self.sizes) + max(self.sizes)) * element_nbytes
-        return Memory(nbytes, nbytes)
+        return working_memory(nbytes)

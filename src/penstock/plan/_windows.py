@@ -12,7 +12,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import require_one_shape, stacked
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Overlap
+from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Overlap, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -95,8 +95,7 @@ class Windows(Node):
     @property
     def memory(self) -> Memory:
         """For a stream, the span of a window and the window; positions need none."""
-        nbytes = (self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0
-        return Memory(nbytes, nbytes)
+        return working_memory((self.span + self.size) * self.source.spec.nbytes if self.access == "stream" else 0)
 
     def part_count(self, epoch: int, index: int) -> int:
         """The number of elements in a window."""
