@@ -233,13 +233,14 @@ def _call_functions(plan: Node, failed: set[Any], found: dict[str, list[str]]) -
         found: The findings by the fields of `CheckResult`.
     """
     parts = {(source,) for sources in failed for source in sources}
-    for step in analyse(plan).user_steps:
+    analysis = analyse(plan)
+    for step in analysis.user_steps:
         try:
             sources = OpenSources(step)
         except Exception:  # the pass has reported it
             continue
         try:
-            if isinstance(step, Map):
+            if step in analysis.functions:
                 _call_function(step, _elements(step.source, sources, failed), found)
                 continue
             with seeded_globals() as globals_:  # not seeded again, because no executor seeds them for a source

@@ -811,7 +811,7 @@ class Dataset(NoArray):
                 raise ArgumentError("batch(max_tokens=, drop_remainder=True): no batch has a size to be short of.")
             limit = integer("batch", "max_tokens", max_tokens, least=1)
             known = self._lengths("batch(lengths=...)", lengths)
-            made = TokenBatch(loosened(self._node), limit, known, _padding("batch", None, None))
+            made = TokenBatch(loosened(self._node), known, limit, _padding("batch", None, None))
             assert made.length is None or made.length >= 0  # refuses a sequence that is too long
             return Dataset(made)
         if lengths is not None:
@@ -858,7 +858,7 @@ class Dataset(NoArray):
             [([0, 0, 1, 0], [1, 2, 2, 3]), ([1, 2, 0, 1], [1, 1, 2, 2]), ([2, 3, 0, 0], [1, 1, 0, 0])]
         """
         size, known = integer("pack", "length", length, least=1), self._lengths("pack(lengths=...)", lengths)
-        node = Pack(loosened(self._node), size, known, bool(split), padding_value, bool(drop_remainder))
+        node = Pack(loosened(self._node), known, size, bool(split), padding_value, bool(drop_remainder))
         assert node.length is None or node.length >= 0  # refuses a sequence that is too long
         if self._node.known_spec is not None:
             node.spec  # noqa: B018  # refuses what is wrong here

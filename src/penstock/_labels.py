@@ -1,7 +1,6 @@
 """The labels of `split` and `windows`: an array, or a leaf of the elements, which is read now."""
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +8,8 @@ import numpy.typing as npt
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
-from penstock.base._tree import Tree
-from penstock.lower._rewrite import over
+from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
-from penstock.plan._combine import Zip
-from penstock.plan._index import Select, Shuffle, Slice
-from penstock.plan._map import Map
 from penstock.plan._node import Node
 
 Labels = npt.ArrayLike | str | int
@@ -54,36 +49,12 @@ def _read(node: Node, call: str, key: Any) -> npt.NDArray[Any]:
             "before the shuffle, or use shuffle(reshuffle=False)."
         )
     try:
-        part = _Part(key)(node.spec.tree)
+        part = Part(key)(node.spec.tree)
     except (LookupError, TypeError):
         raise ArgumentError(f"{call}: elements have no such leaf. They are {node.spec}.") from None
     if getattr(part, "shape", None) != ():
         raise ArgumentError(f"{call}: a label is one number or text, and this leaf is {part}.")
     if node.length == 0:
         return np.empty(0, part.dtype)
-    with Loader(Batch(_leaf(node, key), _BATCH_SIZE, False), LoaderOptions()) as loader:
+    with Loader(Batch(with_part(node, key), _BATCH_SIZE, False), LoaderOptions()) as loader:
         return np.concatenate([np.array(batch) for batch in loader])
-
-
-@final
-@dataclass(frozen=True)
-class _Part:
-    """Takes a leaf out of an element."""
-
-    key: Any
-    releases_gil = True
-
-    def __call__(self, element: Tree) -> Tree:
-        if isinstance(self.key, str) and hasattr(element, "_fields"):
-            return dict(zip(element._fields, element, strict=True))[self.key]
-        return element[self.key]
-
-
-def _leaf(node: Node, key: Any) -> Node:
-    """The steps that give a leaf alone, without the other leaves where they come from elsewhere."""
-    if isinstance(node, Zip):
-        number = _Part(key)(node.structure.unflatten(range(len(node.sources))))
-        return node.sources[number]
-    if isinstance(node, (Select, Shuffle, Slice)):
-        return over(node, (_leaf(node.source, key),))
-    return Map(node, _Part(key), None, None, "")

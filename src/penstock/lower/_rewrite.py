@@ -10,8 +10,8 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from penstock.base import _tree
 from penstock.base._random import seeded_globals
 from penstock.memory._rows import Indices
-from penstock.plan._batch import Batch, Batching, Parts, Unbatch
+from penstock.plan._batch import Batch, Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
@@ -133,10 +133,7 @@ def with_parts(plan: Node) -> Node:
     def change(node: Node) -> Node:
         if isinstance(node, Fields) and node.access == "random":
             return _narrow(node.source, node.all_pairs)
-        if not isinstance(node, Unbatch):
-            return node
-        parts = _parts(node.source)
-        return node if parts is None else Parts(parts)
+        return (_parts(node.source) if isinstance(node, Unbatch) else None) or node
 
     return rewritten(plan, change)
 
@@ -175,8 +172,6 @@ def _parts(node: Node) -> Node | None:
     if isinstance(node, SourceNode):
         data = node.data.unstacked()
         return None if data is None else replace(node, data=data)
-    if isinstance(node, Parts):
-        return _parts(node.source)
     if isinstance(node, Zip):
         found = [each for each in map(_parts, node.sources) if each is not None]
         is_whole = len(found) == len(node.sources) and len({each.length for each in found}) == 1
@@ -273,3 +268,28 @@ def with_batches(plan: Node, start: int = 0, size: int | None = None) -> Node:
         return over(plan, (source,), size=size or plan.size)
     changes = {"memo": Memo()} if isinstance(plan, Map) else {}  # what it found out about the other batches
     return over(plan, (with_batches(plan.inputs[0], start, size),), **changes)
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """A function that takes a part out of an element, by its place or name."""
+
+    key: Any
+    releases_gil = True
+
+    def __call__(self, element: _tree.Tree) -> _tree.Tree:
+        """Takes the part."""
+        if isinstance(self.key, str) and hasattr(element, "_fields"):
+            return dict(zip(element._fields, element, strict=True))[self.key]
+        return element[self.key]
+
+
+def with_part(plan: Node, key: Any) -> Node:
+    """A plan of one part of each element, without the other parts where they come from elsewhere."""
+    if isinstance(plan, Zip):
+        sources: _tree.Tree = plan.structure.unflatten(plan.sources)
+        return Part(key)(sources)  # type: ignore[no-any-return]
+    if isinstance(plan, (Select, Shuffle, Slice)):
+        return over(plan, (with_part(plan.source, key),))
+    return Map(plan, Part(key), None, None, "")

@@ -22,8 +22,8 @@ from penstock.plan._node import (
     Length,
     Memory,
     Node,
+    OneInput,
     OneToOne,
-    Reorder,
     Traits,
     finite_length,
     walk,
@@ -32,13 +32,13 @@ from penstock.plan._node import (
 from penstock.plan._reader import Gather, Reader
 
 
-class Batching(Node):
+@dataclass(frozen=True, eq=False)
+class Batching(OneInput):
     """A step whose element `i` is the input's elements `[i * size, (i + 1) * size)`."""
 
-    source: Node
     size: int
     drop_remainder: bool
-    exact: bool | None
+    exact: bool | None = field(default=None, repr=False, kw_only=True)
     """Whether all batches have the size; None to derive it from the input's length. `lower` sets it where it puts this
     step over another input."""
 
@@ -122,11 +122,7 @@ class Batching(Node):
 class Batch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
 
-    source: Node
-    size: int
-    drop_remainder: bool
-    exact: bool | None = field(default=None, repr=False)
-    is_group: bool = field(default=False, repr=False)
+    is_group: bool = field(default=False, repr=False, kw_only=True)
     """It makes what a function of many elements gets. The user sees no batches."""
 
     @property
@@ -197,10 +193,8 @@ _OBJECTS: Final = np.dtype("V")
 
 
 @dataclass(frozen=True, eq=False)
-class Unbatch(Node):
+class Unbatch(OneInput):
     """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
-
-    source: Node
 
     @property
     def grouped(self) -> Map | None:
@@ -326,21 +320,6 @@ class Unbatch(Node):
     def memory(self) -> Memory:
         """One element of the input."""
         return working_memory(self.source.spec.nbytes)
-
-
-@dataclass(frozen=True, eq=False)
-class Parts(Reorder):
-    """`unbatch` over an input whose elements are the parts: its sources read them alone. Made by `lower`."""
-
-    source: Node
-
-    verb = "unbatch"
-
-    batch_size = 1
-
-    def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
-        """The same elements."""
-        return [Demand(0, epoch, indices)]
 
 
 def stacked(spec: Spec, members: Sequence[Leaves]) -> Leaves:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from penstock.base._errors import PenstockError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
-from penstock.plan._node import Demand, Elements, Length, Memory, Node
+from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Openable
 
@@ -133,6 +133,7 @@ class Whole(NamedTuple):
     length: int
 
 
+@dataclass(frozen=True, eq=False)
 class CacheStep(Node):
     """A step that reads a cache."""
 
@@ -163,12 +164,8 @@ class CacheStep(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Cache(CacheStep):
+class Cache(CacheStep, OneInput):
     """Element `i` is the input's element `i` of epoch 0, made once."""
-
-    source: Node
-    store: CacheHandle
-    text: str
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of epoch 0."""
@@ -213,7 +210,6 @@ class Cache(CacheStep):
 class CompleteCache(CacheStep):
     """A complete cache: it is like a file, and reads no input."""
 
-    store: CacheHandle
     text: str = field(repr=False)
     whole: Whole = field(repr=False)
     origin: Node | None = field(repr=False)

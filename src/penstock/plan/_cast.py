@@ -11,17 +11,16 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import Spec
 from penstock.base._tree import Structure
 from penstock.memory._rows import Indices, Rows, chunk_count, chunk_nbytes, pieces
-from penstock.plan._node import Elements, Memory, Node, OneToOne, Traits, working_memory
+from penstock.plan._node import Elements, Memory, OneInput, OneToOne, Traits, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
-class ByChunk(OneToOne):
+@dataclass(frozen=True, eq=False)
+class ByChunk(OneToOne, OneInput):
     """A step that reads elements of one input into scratch memory, some at a time, and writes them from there.
 
     The memory stays in the core's cache. Batches are read in parts if the input has parts.
     """
-
-    source: Node
 
     traits = Traits(is_parallel=True)
 
@@ -57,7 +56,6 @@ class ByChunk(OneToOne):
 class Cast(ByChunk):
     """The same elements with other dtypes."""
 
-    source: Node
     dtypes: tuple[np.dtype[Any] | None, ...]
     """A dtype for each leaf, None for one to keep; or a single one for all."""
     structure: Structure | None

@@ -14,15 +14,14 @@ from penstock.base import _tree
 from penstock.base._random import permute
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows, as_slice
-from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, Node, OneToOne, Reorder
+from penstock.plan._node import Access, ClearAfter, Demand, Elements, Length, ManyInputs, OneToOne, Reorder
 from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
-class Zip(OneToOne):
+class Zip(OneToOne, ManyInputs):
     """Element `i` is the tree of the inputs' elements `i`. `zip` compared the lengths."""
 
-    sources: tuple[Node, ...]
     structure: _tree.Structure
 
     verb = "zip"
@@ -80,11 +79,11 @@ class Zip(OneToOne):
             source.fill_parts(epoch, index, parts, out.leaves(start, stop), gather)
 
 
-class Dealt(Reorder):
+@dataclass(frozen=True, eq=False)
+class Dealt(Reorder, ManyInputs):
     """A step that gives each element of each input once, in the order of that input."""
 
-    sources: tuple[Node, ...]
-    reach: int
+    reach = 1
     """Among so many neighbouring positions is an element of each input that has elements there and later."""
 
     @cached_property
@@ -126,8 +125,6 @@ class Dealt(Reorder):
 class Concatenate(Dealt):
     """The elements of the first input, then those of the second, and so on."""
 
-    sources: tuple[Node, ...]
-
     verb = "concatenate"
 
     @cached_property
@@ -140,8 +137,6 @@ class Concatenate(Dealt):
         """Each input's share of the positions."""
         which = np.searchsorted(self._starts, indices, side="right") - 1
         return which, indices - self._starts[which]
-
-    reach = 1
 
     def position(self, number: int, index: int) -> int:
         """After all inputs before."""
@@ -160,7 +155,6 @@ class Interleave(Dealt):
     With a cycle, that many inputs take part at a time. The next one replaces an input that has ended.
     """
 
-    sources: tuple[Node, ...]
     cycle: int | None = None
     """The number of inputs that take part at a time; None for all."""
     block: int = 1
@@ -277,7 +271,6 @@ class Mix(Dealt):
     The order and the length are the same in every epoch.
     """
 
-    sources: tuple[Node, ...]
     weights: tuple[float, ...]
     seed: int
 

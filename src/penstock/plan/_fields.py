@@ -10,7 +10,7 @@ from penstock.base._errors import SpecError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Rows
 from penstock.plan._cast import ByChunk
-from penstock.plan._node import Elements, Memory, Node
+from penstock.plan._node import Elements, Memory
 from penstock.plan._reader import Gather, Reader
 
 Pairs = tuple[tuple[str, str], ...]
@@ -21,7 +21,6 @@ Pairs = tuple[tuple[str, str], ...]
 class Fields(ByChunk):
     """Some of the values of each element, which is a dict, perhaps under other names."""
 
-    source: Node
     name: str
     """The verb that the user called: `select` or `rename`."""
     pairs: Pairs

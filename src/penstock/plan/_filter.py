@@ -11,7 +11,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
 from penstock.plan._map import function_name
-from penstock.plan._node import Access, Elements, Length, Node
+from penstock.plan._node import Access, Elements, Length, OneInput
 from penstock.plan._reader import OpenSources, Reader
 
 _NOTHING = object()
@@ -26,7 +26,8 @@ def judged(pair: Spec) -> Spec:
     return Spec(pair.leaves[:-1], pair.structure.children()[0])
 
 
-class Sequential(Node):
+@dataclass(frozen=True, eq=False)
+class Sequential(OneInput):
     """A step whose elements are only available one after the other."""
 
     @property
@@ -43,8 +44,6 @@ class Sequential(Node):
 @dataclass(frozen=True, eq=False)
 class Filter(Sequential):
     """The elements for which a function returns True. The input yields pairs of an element and the verdict."""
-
-    source: Node
 
     verb = "filter"
 
@@ -78,7 +77,6 @@ class Filter(Sequential):
 class FlatMap(Sequential):
     """The elements that a function makes of each element of the input, one after the other."""
 
-    source: Node
     function: Callable[[Any], Iterable[Any]]
     declared: Spec | None
     """The spec that the user gave; None to find it from the first element."""

@@ -24,6 +24,7 @@ from penstock.plan._node import (
     Length,
     Memory,
     Node,
+    OneInput,
     Randomness,
     Reorder,
     Traits,
@@ -35,7 +36,8 @@ from penstock.plan._node import (
 from penstock.plan._reader import Reader
 
 
-class _Choice(Reorder):
+@dataclass(frozen=True, eq=False)
+class _Choice(Reorder, OneInput):
     name: str
     """The verb that the user called."""
     text: str
@@ -56,9 +58,6 @@ class _Choice(Reorder):
 class Slice(_Choice):
     """Elements `start, start + step, ...` of the input: `take`, `skip`, `shard`, `split` and `ds[a:b:c]`."""
 
-    source: Node
-    name: str
-    text: str
     start: int
     step: int
     count: Length
@@ -111,9 +110,6 @@ class Slice(_Choice):
 class Select(_Choice):
     """The elements at an ascending list of positions. The list takes 8 bytes an element."""
 
-    source: Node
-    name: str
-    text: str
     positions: Indices
 
     def settings(self) -> dict[str, Any]:
@@ -178,10 +174,9 @@ def as_range(positions: Indices) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffle(Reorder):
+class Shuffle(Reorder, OneInput):
     """Each element once, in an order that (seed, epoch) define; with a window, only within windows."""
 
-    source: Node
     seed: int
     window: int | None
     reshuffle: bool
@@ -242,10 +237,9 @@ ENDLESS_ROUND_COUNT = 1 << 32
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(Reorder):
+class Repeat(Reorder, OneInput):
     """The input several times. Each round is an epoch of the input: reshuffled and augmented anew."""
 
-    source: Node
     count: int | None
 
     verb = "repeat"

@@ -21,7 +21,18 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count, chunk_nbytes, copied, make_read_only, pieces
 from penstock.plan._conform import MisfitError, conformed, observed, text_of
-from penstock.plan._node import Elements, Memory, Node, OneToOne, Randomness, Traits, upwards, walk, working_memory
+from penstock.plan._node import (
+    Elements,
+    Memory,
+    Node,
+    OneInput,
+    OneToOne,
+    Randomness,
+    Traits,
+    upwards,
+    walk,
+    working_memory,
+)
 from penstock.plan._reader import Gather, OpenSources, Reader, WorkerStatus
 from penstock.plan._text import origins
 
@@ -127,10 +138,9 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Map(OneToOne):
+class Map(OneToOne, OneInput):
     """Element `i` is `function` of the input's element `i`."""
 
-    source: Node
     function: Callable[..., Any]
     declared: Spec | None
     """The spec that the user gave; None to find it by running element 0."""

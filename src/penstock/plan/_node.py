@@ -11,7 +11,7 @@ here (`length` and `spec`, as other cached properties) hold values that the fiel
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -95,12 +95,8 @@ class Randomness(NamedTuple):
 class Node(ABC):
     """One step of a plan. A class is abstract, or concrete and without subclasses."""
 
-    @cached_property
-    def inputs(self) -> tuple["Node", ...]:
-        """The nodes that this one reads: its field `source`, its field `sources`, or none."""
-        source: Node | None = getattr(self, "source", None)
-        sources: tuple[Node, ...] = getattr(self, "sources", ())
-        return sources if source is None else (source,)
+    inputs: tuple["Node", ...] = ()
+    """The nodes that this one reads."""
 
     @property
     @abstractmethod
@@ -220,6 +216,30 @@ class Node(ABC):
             ask: Answers for the nodes before this one.
         """
         return max(ask(node, index) for node in history(self))
+
+
+@dataclass(frozen=True, eq=False)
+class OneInput(Node):
+    """A step with one input."""
+
+    source: Node
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        """The source."""
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class ManyInputs(Node):
+    """A step with any number of inputs."""
+
+    sources: tuple[Node, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        """The sources."""
+        return self.sources
 
 
 class OneToOne(Node):

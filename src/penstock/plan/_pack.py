@@ -16,16 +16,16 @@ from penstock.base._errors import ElementError, SpecError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._index import mark_of
-from penstock.plan._node import Access, Demand, Elements, Length, Node
+from penstock.plan._node import Access, Demand, Elements, Length, OneInput
 from penstock.plan._pad import Padding
 from penstock.plan._reader import Gather, Reader
 
 
-class _OfLengths(Node):
+@dataclass(frozen=True, eq=False)
+class _OfLengths(OneInput):
     """A step whose elements are neighbouring sequences, by their lengths."""
 
-    source: Node
-    lengths: Indices | None
+    lengths: Indices | None = field(repr=False)
     """Those of all elements of the input; None if they are unknown."""
 
     @cached_property
@@ -68,9 +68,7 @@ def _stacked_length(leaves: Sequence[Any]) -> int:
 class Pack(_OfLengths):
     """Rows of `size` tokens of sequences that are laid end to end, each with the numbers of its sequences."""
 
-    source: Node
     size: int
-    lengths: Indices | None = field(repr=False)
     splits: bool
     padding_value: Any
     drop_remainder: bool
@@ -220,9 +218,7 @@ class Pack(_OfLengths):
 class TokenBatch(_OfLengths):
     """Batches of neighbouring sequences, padded to the longest, as large as `limit` tokens allow."""
 
-    source: Node
     limit: int
-    lengths: Indices | None = field(repr=False)
     padding: Padding = field(repr=False)
 
     verb = "batch"

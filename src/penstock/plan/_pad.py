@@ -3,7 +3,7 @@
 import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -18,7 +18,7 @@ from penstock.memory._rows import Indices, Leaves, Rows, copied, have_dtype
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
-from penstock.plan._node import Elements, Memory, Node, walk, working_memory
+from penstock.plan._node import Elements, Memory, walk, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
@@ -154,11 +154,7 @@ def holds(dtype: np.dtype[Any], value: Any) -> bool:
 class PaddedBatch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, padded to one size and stacked."""
 
-    source: Node
-    size: int
-    drop_remainder: bool
     padding: Padding
-    exact: bool | None = field(default=None, repr=False)
 
     verb = "padded_batch"
 
@@ -203,7 +199,6 @@ class PaddedBatch(Batching):
 class BucketByLength(Sequential):
     """Batches of elements of similar length. The input yields pairs of an element and its length."""
 
-    source: Node
     boundaries: tuple[int, ...]
     sizes: tuple[int, ...]
     drop_remainder: bool

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.base._random import permute
 from penstock.memory._rows import Indices
 from penstock.plan._index import mark_of
-from penstock.plan._node import POSITION_LIMIT, Demand, Memory, Node, Overlap, Randomness, Reorder
+from penstock.plan._node import POSITION_LIMIT, Demand, Memory, OneInput, Overlap, Randomness, Reorder
 
 _RANGE: Final = POSITION_LIMIT - 1
 
@@ -62,10 +62,9 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample(Reorder):
+class Sample(Reorder, OneInput):
     """Elements of the input, drawn by their weights, anew in each epoch."""
 
-    source: Node
     weights: Weights
     seed: int
     replacement: bool

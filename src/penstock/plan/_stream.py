@@ -17,7 +17,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Elements, Length, Node, OneToOne
+from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne
 from penstock.plan._reader import Gather, Reader
 
 _NOTHING = object()
@@ -174,10 +174,9 @@ class Generate(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Promised(OneToOne):
+class Promised(OneToOne, OneInput):
     """A stream with a length that the user gave; another length is an error."""
 
-    source: Node
     count: int | float
     where: str = field(repr=False)
     """The user's line: `train.py:41`."""

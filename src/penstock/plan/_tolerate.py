@@ -26,7 +26,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows
 from penstock.plan._filter import Sequential
 from penstock.plan._map import Map
-from penstock.plan._node import Elements, Node, OneToOne, Traits, walk
+from penstock.plan._node import Elements, Node, OneInput, OneToOne, Traits, walk
 from penstock.plan._reader import Gather, Reader
 from penstock.plan._stream import Inlet
 from penstock.plan._text import sources_of
@@ -66,10 +66,10 @@ class Failure:
         return (self.guard, self.sources) if recurs else (self.guard, self.epoch, self.index)
 
 
-class FailureFilter(OneToOne):
+@dataclass(frozen=True, eq=False)
+class FailureFilter(OneToOne, OneInput):
     """A guard: notes elements that fail, and goes on. The user does not see it."""
 
-    source: Node
     number: int
     """Its number among the guards of its plan."""
 
@@ -86,30 +86,29 @@ class FailureFilter(OneToOne):
         if is_poisoned and len(indices) == 1:
             self._note(reader, epoch, int(indices[0]), WorkerError("Workers died of it."))
             self._fill_instead(reader, epoch, int(indices[0]), out)
-            return
-        try:
-            self._try(reader, epoch, indices, out)
-            return
-        except Exception as error:
-            _require_tolerable(error)
-        for place, index in enumerate(indices.tolist()):
-            row = out.take(slice(place, place + 1))
-            if not self._succeeds(reader, epoch, index, row):
-                self._fill_instead(reader, epoch, index, row)
+        elif self._try(reader, epoch, indices, out) is not None:
+            for place, index in enumerate(indices.tolist()):
+                row = out.take(slice(place, place + 1))
+                if not self._succeeds(reader, epoch, index, row):
+                    self._fill_instead(reader, epoch, index, row)
 
-    def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> None:
-        reader.inputs[0].read(epoch, indices, self._places(out))
+    def _try(self, reader: Reader, epoch: int, indices: Indices, out: Rows) -> Exception | None:
+        """Fills rows; returns the error if that fails. A lack of memory is not a fault of the elements."""
+        try:
+            reader.inputs[0].read(epoch, indices, self._places(out))
+        except MemoryError:
+            raise
+        except Exception as error:
+            return error
         self._pass(out)
+        return None
 
     def _succeeds(self, reader: Reader, epoch: int, index: int, row: Rows) -> bool:
         reader.status.words[0] = 0
-        try:
-            self._try(reader, epoch, np.array([index], np.int64), row)
-            return True
-        except Exception as error:
-            _require_tolerable(error)
+        error = self._try(reader, epoch, np.array([index], np.int64), row)
+        if error is not None:
             self._note(reader, epoch, index, error)
-            return False
+        return error is None
 
     def _note(self, reader: Reader, epoch: int, index: int, error: Exception) -> None:
         step, reader.status.words[0] = reader.status.words[0] - reader.number - 1, 0  # counted from here
@@ -138,17 +137,16 @@ class FailureFilter(OneToOne):
         for leaves in reader.inputs[0].sequence(epoch):
             yield self._passed(leaves)
 
-    @abstractmethod
     def _places(self, out: Rows) -> Rows:
         """The places of the input's elements."""
+        return out
 
-    @abstractmethod
     def _pass(self, out: Rows) -> None:
         """Marks rows as there."""
 
-    @abstractmethod
     def _passed(self, leaves: Leaves) -> Leaves:
         """Marks an element as there."""
+        return leaves
 
     @abstractmethod
     def _fill_instead(self, reader: Reader, epoch: int, index: int, row: Rows) -> None:
@@ -159,8 +157,6 @@ class FailureFilter(OneToOne):
 class Replace(FailureFilter):
     """The input's elements; in place of one that fails, the next of its batch that does not."""
 
-    source: Node
-    number: int
     size: int
     """Elements in a batch; 0 without batches."""
 
@@ -169,15 +165,6 @@ class Replace(FailureFilter):
     def part_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""
         return None
-
-    def _places(self, out: Rows) -> Rows:
-        return out
-
-    def _pass(self, out: Rows) -> None:
-        pass
-
-    def _passed(self, leaves: Leaves) -> Leaves:
-        return leaves
 
     def _neighbours(self, index: int) -> Iterator[int]:
         """The elements of its batch after it, then those before it; without batches, those of the dataset."""
@@ -203,9 +190,6 @@ class Replace(FailureFilter):
 @dataclass(frozen=True, eq=False)
 class CheckedElement(FailureFilter):
     """Pairs of an element and whether it is there. Over the pairs of a `filter`, it changes the verdict to no."""
-
-    source: Node
-    number: int
 
     @property
     def verb(self) -> str:
@@ -243,11 +227,9 @@ class CheckedGroup(Sequential):
     """Pairs of an element that is made of several elements of a stream, and whether all of these are there.
 
     A window with a broken element in it is left out, and no window closes the gap. Elements that `zip` puts together
-    stay together.
+    stay together. The source is the step over inputs of which some are a `CheckedElement`.
     """
 
-    source: Node
-    """The step over inputs of which some are a `CheckedElement`."""
     whole: Node
     """The same step over elements, as the user wrote it."""
 
@@ -301,9 +283,3 @@ def _short(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     return f"{text[: length // 2]} ... ({len(text):,} characters) ... {text[-length // 2 :]}"
-
-
-def _require_tolerable(error: Exception) -> None:
-    """Raises a lack of memory again: it is not a fault of the element."""
-    if isinstance(error, MemoryError):
-        raise error

@@ -12,18 +12,17 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import require_one_shape, stacked
 from penstock.plan._index import mark_of
-from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, Node, Overlap, working_memory
+from penstock.plan._node import ClearAfter, Demand, Elements, Length, Memory, OneInput, Overlap, working_memory
 from penstock.plan._reader import Gather, Reader
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Node):
+class Windows(OneInput):
     """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
 
     Windows lie within groups: runs of elements that belong together. Without groups, all elements are one group.
     """
 
-    source: Node
     size: int
     shift: int
     stride: int
