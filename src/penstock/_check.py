@@ -5,7 +5,6 @@ this module calls the functions on a few elements, to find those that break the 
 """
 
 import hashlib
-import itertools
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -20,12 +19,12 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockErro
 from penstock.base._random import ElementRng, seeded_globals
 from penstock.lower._analysis import analyse
 from penstock.lower._guards import OnError
-from penstock.memory._rows import Leaves, copied
+from penstock.memory._rows import Leaves
 from penstock.plan._index import sliced
 from penstock.plan._map import Map
 from penstock.plan._node import Node, located
 from penstock.plan._reader import OpenSources, Reader
-from penstock.plan._text import length_text, sources_of
+from penstock.plan._text import length_text
 from penstock.plan._tolerate import Failure
 from penstock.run._quarantine import Quarantine
 from penstock.run.executors import _registry
@@ -156,7 +155,7 @@ def _check(node: Node, limit: int | None, executors: Sequence[str], timeout_s: f
                 found["compared"].append(executor)
             except (ArgumentError, TravelError) as error:
                 found["remarks"].append(f"Not compared with {executor}: {error}")
-        _call_functions(node, {each.sources for each in first.failures if each.sources}, found)
+        _call_functions(node, found)
     return CheckResult(
         elements=len(first.digests),
         executor=first.executor,
@@ -224,15 +223,13 @@ def _digest(leaves: Sequence[Any]) -> bytes:
     return found.digest()
 
 
-def _call_functions(plan: Node, failed: set[Any], found: dict[str, list[str]]) -> None:
+def _call_functions(plan: Node, found: dict[str, list[str]]) -> None:
     """Calls each function of a plan twice on a few elements, and reads a few elements of each source twice.
 
     Args:
         plan: The plan.
-        failed: Sources of elements to leave out.
         found: The findings by the fields of `CheckResult`.
     """
-    parts = {(source,) for sources in failed for source in sources}
     analysis = analyse(plan)
     for step in analysis.user_steps:
         try:
@@ -241,11 +238,11 @@ def _call_functions(plan: Node, failed: set[Any], found: dict[str, list[str]]) -
             continue
         try:
             if step in analysis.functions:
-                _call_function(step, _elements(step.source, sources, failed), found)
+                _call_function(step, _elements(step.source, sources), found)
                 continue
             with seeded_globals() as globals_:  # not seeded again, because no executor seeds them for a source
-                first = {index: _digest(leaves) for index, leaves in _elements(step, sources, parts)}
-                again = ((index, _digest(leaves)) for index, leaves in _elements(step, sources, parts))
+                first = {index: _digest(leaves) for index, leaves in _elements(step, sources)}
+                again = ((index, _digest(leaves)) for index, leaves in _elements(step, sources))
                 if any(first.get(index, digest) != digest for index, digest in again):
                     drawn = "; it draws from np.random or random, which are seeded for map() and filter() alone"
                     found["nondeterministic"].append(located(step) + drawn * globals_.used())
@@ -276,25 +273,11 @@ def _call_function(step: Map, elements: Iterator[tuple[int, Leaves]], found: dic
         before = again, _digest(again)
 
 
-def _elements(node: Node, sources: OpenSources, failed: set[Any]) -> Iterator[tuple[int, Leaves]]:
+def _elements(node: Node, sources: OpenSources) -> Iterator[tuple[int, Leaves]]:
     """Yields some elements of a step by number, as the next step gets them. Leaves out those that fail."""
-    reader = Reader(node, sources, isolation=seeded_globals)
-    if node.access == "stream":
-        reader.status.takes_any = True
-        elements = enumerate(itertools.islice(reader.sequence(0), CALLED_COUNT))
-        while True:
-            try:
-                index, leaves = next(elements)
-            except (Exception, SystemExit):  # it ended, or raised
-                return
-            yield index, [copied(leaf) for leaf in leaves]
-    for index in range(min(CALLED_COUNT, int(node.length or 0))):
-        if tuple(sources_of(node, 0, index)) in failed:
-            continue
-        try:
-            yield index, node.spec.structure.flatten_up_to(reader.element(0, index))
-        except (Exception, SystemExit):
-            continue
+    for index, element in enumerate(Reader(node, sources, isolation=seeded_globals).attempts(CALLED_COUNT)):
+        if not isinstance(element, Exception):
+            yield index, node.spec.structure.flatten_up_to(element)
 
 
 def _called(step: Map, index: int, leaves: Leaves) -> tuple[list[Any], bool, bool]:

@@ -32,7 +32,6 @@ from penstock.base._errors import (
     type_of,
 )
 from penstock.base._foreign_words import SOME
-from penstock.base._random import permute
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
@@ -45,7 +44,7 @@ from penstock.plan._cast import Cast
 from penstock.plan._cautions import begins_again, caution_cut, caution_data_loader, was_read
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Filter, FlatMap
-from penstock.plan._index import Repeat, Select, Shuffle, as_range, repeats, scatters_overlaps, sliced
+from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
 from penstock.plan._map import Map, function_name
 from penstock.plan._node import POSITION_LIMIT, Access, Length, Node, clear_after, finite_length, history, walk
 from penstock.plan._pack import Pack, TokenBatch
@@ -306,7 +305,7 @@ class Dataset(NoArray):
             49
         """
         if batched is None:
-            return self._mapped("map", fn, element_spec, seed=None)
+            return Dataset(self._mapped("map", fn, element_spec))
         _require_function("map", fn)
         if isinstance(batched, bool):
             raise ArgumentTypeError(f"map(batched={batched}): say how many elements it gets at once, batched=256.")
@@ -340,7 +339,7 @@ class Dataset(NoArray):
             >>> bool((noisy[1] == noisy[1]).all()), bool((noisy[1] == noisy[2]).any())
             (True, False)
         """
-        return self._mapped("random_map", fn, element_spec, seed=integer("random_map", "seed", seed))
+        return Dataset(self._mapped("random_map", fn, element_spec, integer("random_map", "seed", seed)))
 
     def filter(self, fn: Callable[[Any], Any]) -> "Dataset":
         """Keeps the elements of which a function says True.
@@ -364,7 +363,7 @@ class Dataset(NoArray):
             >>> [int(x) for x in penstock.range(10).filter(lambda x: x % 3 == 0)]
             [0, 3, 6, 9]
         """
-        return Dataset(Filter(self._judged("filter", fn, "bool")))
+        return Dataset(Filter(self._mapped("filter", fn, verdict="bool")))
 
     def flat_map(self, fn: Callable[[Any], Any], *, element_spec: Tree = None) -> "Dataset":
         """Replaces every element by the elements that a function makes of it, in order.
@@ -393,14 +392,17 @@ class Dataset(NoArray):
         _require_function("flat_map", fn)
         return Dataset(FlatMap(self._node, fn, None if element_spec is None else Spec.of(element_spec), caller()))
 
-    def _judged(self, verb: str, fn: Callable[[Any], Any], verdict: str) -> Map:
-        _require_function(verb, fn)
-        return Map(self._node, fn, None, None, caller(), verdict)
-
-    def _mapped(self, verb: str, fn: Callable[..., Any], element_spec: Tree, seed: int | None) -> "Dataset":
+    def _mapped(
+        self,
+        verb: str,
+        fn: Callable[..., Any],
+        element_spec: Tree = None,
+        seed: int | None = None,
+        verdict: str | None = None,
+    ) -> Map:
         _require_function(verb, fn)
         declared = None if element_spec is None else Spec.of(element_spec)
-        return Dataset(Map(self._node, fn, declared, seed, caller()))
+        return Map(self._node, fn, declared, seed, caller(), verdict)
 
     def cast(self, dtype: Any) -> "Dataset":
         """Converts leaves to other dtypes, without Python per element.
@@ -718,7 +720,9 @@ class Dataset(NoArray):
                 parts[0], parts[0], 1 - parts[0],
             )  # fmt: skip
         if groups is not None:
-            return self._split_groups(parts, labels_of(node, "split(groups=...)", groups), seed)
+            chosen = by_groups(labels_of(node, "split(groups=...)", groups), parts, seed)
+            require_apart(node, chosen, count)
+            return self._chosen(parts, chosen)
         scattering = scatters_overlaps(node)
         if scattering is not None:
             groups_cure = ", or give groups=, a label a window" if node.access == "random" else ""
@@ -733,32 +737,19 @@ class Dataset(NoArray):
                 f"data. Split by range (no {dealt_by}), or give groups=, a label a window."
             )
         if stratify is not None:
-            labels = labels_of(node, "split(stratify=...)", stratify)
-            order = None if seed is None else permute(np.arange(count), count, seed=seed, epoch=0)
-            return self._chosen(parts, by_classes(labels, parts, order))
+            return self._chosen(parts, by_classes(labels_of(node, "split(stratify=...)", stratify), parts, seed))
         ends = boundaries(parts, count)
         return _ranges(node if seed is None else Shuffle(node, seed, None, reshuffle=False), parts, ends)
-
-    def _split_groups(
-        self, parts: Sequence[float], labels: npt.NDArray[Any], seed: int | None
-    ) -> tuple["Dataset", ...]:
-        order = None
-        if seed is not None:
-            group_count = len(np.unique(labels))
-            order = permute(np.arange(group_count), group_count, seed=seed, epoch=0)
-        chosen = by_groups(labels, parts, order)
-        require_apart(self._node, chosen, len(self))
-        return self._chosen(parts, chosen)
 
     def _chosen(self, parts: Sequence[float], chosen: Sequence[Indices]) -> tuple["Dataset", ...]:
         results = []
         for number, positions in enumerate(chosen):
-            bounds = as_range(positions)
-            name = f"{number} of {parts}"
-            if bounds is None:
-                results.append(Dataset(Select(self._node, "split", name, positions)))
+            name, count = f"{number} of {parts}", len(positions)
+            first, last = (int(positions[0]), int(positions[-1])) if count else (0, -1)
+            if last - first + 1 == count:  # they ascend
+                results.append(self._sliced("split", name, first, first + count, None))
             else:
-                results.append(self._sliced("split", name, bounds[0], sum(bounds), None))
+                results.append(Dataset(Select(self._node, "split", name, positions)))
         return tuple(results)
 
     # Shape.
@@ -970,7 +961,7 @@ class Dataset(NoArray):
                 f"to one bucket. Say of which part: lambda element: len(element[{part}])."
             )
         padding = _padding("bucket_by_length", padded_shapes, padding_values)
-        judged = Dataset(loosened(self._node))._judged("bucket_by_length", length_fn, "int64")
+        judged = Dataset(loosened(self._node))._mapped("bucket_by_length", length_fn, verdict="int64")
         return Dataset(BucketByLength(judged, edges, sizes, drop_remainder, padding))
 
     def unbatch(self) -> "Dataset":
@@ -1255,8 +1246,7 @@ class Dataset(NoArray):
         with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
             from penstock.adapters.keras import KerasAdapter
 
-        options = _options("to_keras", loader_options, training=training)
-        return KerasAdapter(Loader(self._node, options, same_epoch=not training), class_weight=class_weight)
+        return KerasAdapter(self._loader_of("to_keras", loader_options, training), class_weight=class_weight)
 
     def to_torch(
         self, *, pin_memory: bool = False, device: Any = None, training: bool = True, **loader_options: Any
@@ -1289,8 +1279,7 @@ class Dataset(NoArray):
         with needs("to_torch", "torch"):
             from penstock.adapters.torch import TorchAdapter
 
-        options = _options("to_torch", loader_options, training=training)
-        loader = Loader(self._node, options, same_epoch=not training)
+        loader = self._loader_of("to_torch", loader_options, training)
         return TorchAdapter(loader, pin_memory=pin_memory, device=device)
 
     def to_jax(
@@ -1368,8 +1357,7 @@ class Dataset(NoArray):
         with needs("to_tf", "tensorflow"):
             from penstock.adapters.tf import to_dataset
 
-        options = _options("to_tf", loader_options, training=training)
-        return to_dataset(Loader(self._node, options, same_epoch=not training))
+        return to_dataset(self._loader_of("to_tf", loader_options, training))
 
     def to_ray(self, *, override_num_blocks: int | None = None) -> Any:
         """Makes a `ray.data.Dataset` of the elements of epoch 0, whose read tasks are ranges of positions.
@@ -1389,6 +1377,9 @@ class Dataset(NoArray):
             from penstock.adapters.ray import to_ray
 
         return to_ray(self._node, override_num_blocks)
+
+    def _loader_of(self, call: str, options: dict[str, Any], training: bool) -> Loader:
+        return Loader(self._node, _options(call, options, training=training), same_epoch=not training)
 
     def _require_random(self, what: str, cure: str) -> None:
         """Refuses what needs elements by their index, where a stream gives one after the other."""

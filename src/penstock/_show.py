@@ -12,7 +12,7 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
-from penstock.base._spec import Spec
+from penstock.base._spec import Spec, Verbatim
 from penstock.plan._node import Node
 from penstock.report._grid import Picture, draw
 from penstock.report._panels import CHANNELS, Elements, arrange
@@ -169,18 +169,13 @@ def _of_list(elements: list[Any], heading: str, are_windows: bool = False) -> El
 
 def _named(rows: list[list[Any]], structure: _tree.Structure, heading: str, are_windows: bool) -> Elements:
     rows = [[np.asarray(leaf) for leaf in row] for row in rows]
-    specs = [_Unquoted(_common_spec(leaves)) for leaves in zip(*rows, strict=True)]
+    specs = [Verbatim(_common_spec(leaves)) for leaves in zip(*rows, strict=True)]
     names = []
     for accessor, place in zip(structure.accessors(), _tree.paths(structure), strict=True):
         known = [getattr(entry, "field", entry.entry) for entry in accessor]
         names.append(next((name for name in reversed(known) if isinstance(name, str)), place))
     text = repr(structure.unflatten(specs)).replace("ArraySpec(", "(")
     return Elements(rows, names, f"{heading}: {text}" if heading else text, are_windows)
-
-
-class _Unquoted(str):
-    __slots__ = ()
-    __repr__ = str.__str__
 
 
 def _common_spec(leaves: Sequence[Any]) -> str:

@@ -218,8 +218,7 @@ class Spec:
         return {"leaves": [(leaf, leaf.max_shape) for leaf in self.leaves], "structure": repr(self.structure)}
 
     def __str__(self) -> str:
-        leaf = _Verbatim
-        return repr(self.structure.unflatten([leaf(str(spec)) for spec in self.leaves]))
+        return repr(self.structure.unflatten([Verbatim(leaf) for leaf in self.leaves]))
 
 
 def _divided(leaf: ArraySpec, count: int) -> ArraySpec:
@@ -227,14 +226,11 @@ def _divided(leaf: ArraySpec, count: int) -> ArraySpec:
     return leaf.unstacked().stacked(-(-size // count), exact=not (leaf.varies or size % count))
 
 
-class _Verbatim:
-    """Prints as the text it was given, so that a tree of texts reads without quotes."""
+class Verbatim(str):
+    """Prints without quotes, so that a tree of texts reads as one text."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _as_array_spec(leaf: object, place: str) -> ArraySpec:
@@ -338,7 +334,7 @@ def spec_of_leaf(leaf: npt.NDArray[Any] | str | bytes) -> ArraySpec:
 def text_of_element(element: Tree) -> str:
     """Returns what an element looks like, in the words of an `element_spec`, whatever its leaves are."""
     leaves, structure = _tree.flatten(element)
-    return repr(structure.unflatten([_Verbatim(_text_of_leaf(leaf)) for leaf in leaves]))
+    return repr(structure.unflatten([Verbatim(_text_of_leaf(leaf)) for leaf in leaves]))
 
 
 def _text_of_leaf(leaf: object) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.base._errors import ElementError, SpecError, is_untouched, words_of
 from penstock.base._random import seeded_globals
@@ -30,10 +30,8 @@ def judged(pair: Spec) -> Spec:
 class Sequential(OneInput):
     """A step whose elements are only available one after the other."""
 
-    @property
-    def access(self) -> Access:
-        """The position of an element depends on all before it."""
-        return "stream"
+    access: ClassVar[Access] = "stream"
+    """The position of an element depends on all before it."""
 
     @cached_property
     def length(self) -> Length:

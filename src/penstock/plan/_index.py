@@ -166,13 +166,6 @@ def _count(first: int, stop: int, step: int) -> int:
     return max(0, -((first - stop) // step))
 
 
-def as_range(positions: Indices) -> tuple[int, int] | None:
-    """Returns `(start, count)` if positions are neighbours in order, else None."""
-    if len(positions) and not np.array_equal(positions, np.arange(positions[0], positions[0] + len(positions))):
-        return None
-    return (int(positions[0]) if len(positions) else 0), len(positions)
-
-
 @dataclass(frozen=True, eq=False)
 class Shuffle(Reorder, OneInput):
     """Each element once, in an order that (seed, epoch) define; with a window, only within windows."""

@@ -259,22 +259,16 @@ class Map(OneToOne, OneInput):
         return self.memo.learned
 
     def _first_of(self, reader: Reader) -> Learned:
-        """Learns from the first element that does not fail. A stream is read once, and gives those that do not fail."""
-        first: Exception | None = None
-        stream = None if self.source.access == "random" else reader.sequence(0)
-        count = PROBE_COUNT if stream is not None else int(min(self.source.length or 0, PROBE_COUNT))
-        for index in range(count):
+        """Learns from the first element that does not fail."""
+        first, index = None, 0
+        for index, element in enumerate(reader.attempts(PROBE_COUNT)):
             try:
-                if stream is None:
-                    element = reader.element(0, index)
-                elif (leaves := next(stream, None)) is None:
-                    break
-                else:
-                    element = self.source.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+                if isinstance(element, Exception):
+                    raise element
                 return self._learn_from(element, index)
+            except MemoryError:
+                raise
             except Exception as error:
-                if isinstance(error, MemoryError):
-                    raise
                 first = first or error
         if first is None:
             self.source.spec  # noqa: B018  # raises the cause, if all elements failed before this step
@@ -291,14 +285,7 @@ class Map(OneToOne, OneInput):
         count = None if self.batched is None else len(_tree.flatten(element)[0][0])
         with seeded_globals() as globals_, watched_torch() as used_torch:
             globals_.seed(0, self.randomness.depth, 0, index)
-            rng = self._new_rng()
-            arguments = (element,) if rng is None else (element, rng.at(0, index))
-            try:
-                value = self.function(*arguments)
-            except BaseException as error:
-                if is_untouched(error):
-                    raise
-                raise self._failure(error, arguments, 0, index) from error
+            value = self._run(element, self._new_rng(), globals_, 0, index, None)
             drew, drew_torch = globals_.used(), used_torch()
         try:
             spec = observed(value)
@@ -342,7 +329,7 @@ class Map(OneToOne, OneInput):
         chunk: Indices,
         out: Rows,
     ) -> None:
-        source, count = reader.inputs[0], len(chunk)
+        source, count, spec = reader.inputs[0], len(chunk), self.spec
         box = source.scratch(count)
         reader.status.words[0] = 0  # while its input is read, no element of it runs
         source.read(epoch, chunk, box)
@@ -351,7 +338,7 @@ class Map(OneToOne, OneInput):
         elements = box.elements(source.spec.structure, count, is_writeable=self.verdict is None)
         for row, index, element in zip(out.row_numbers(), chunk.tolist(), elements, strict=True):
             words[2] = index
-            out.put(row, self._run(element, rng, globals_, epoch, index))
+            out.put(row, self._run(element, rng, globals_, epoch, index, spec))
             del element  # or it looks as if the function had kept the scratch memory
         if times is not None:
             times.note(reader.number, count, time.perf_counter() - started)
@@ -412,7 +399,7 @@ class Map(OneToOne, OneInput):
         def run(leaves: Leaves, globals_: seeded_globals | None, index: int) -> Leaves:
             own = [copied(leaf) for leaf in leaves]
             own = own if self.verdict is None else make_read_only(own)
-            return self._run(structure.unflatten(own), rng, globals_, epoch, index)
+            return self._run(structure.unflatten(own), rng, globals_, epoch, index, self.spec)  # type: ignore[no-any-return]
 
         for index, leaves in enumerate(source.sequence(epoch)):
             words[0], words[1], words[2] = reader.number + 1, epoch, index
@@ -429,9 +416,15 @@ class Map(OneToOne, OneInput):
             yield value
 
     def _run(
-        self, element: Tree, rng: ElementRng | None, globals_: seeded_globals | None, epoch: int, index: int
-    ) -> Leaves:
-        """Runs the function on one element and returns the leaves of what it returned."""
+        self,
+        element: Tree,
+        rng: ElementRng | None,
+        globals_: seeded_globals | None,
+        epoch: int,
+        index: int,
+        spec: Spec | None,
+    ) -> Any:
+        """Runs the function on one element; returns the leaves of what it returned, or without a spec that itself."""
         if globals_ is not None and self.memo.learned.uses_globals:
             globals_.seed(0, self.randomness.depth, epoch, index)
         arguments = (element,) if rng is None else (element, rng.at(epoch, index))
@@ -442,10 +435,12 @@ class Map(OneToOne, OneInput):
             if is_untouched(error):
                 raise
             raise self._failure(error, arguments, epoch, index) from error
+        if spec is None:
+            return value
         if self.verdict is not None:
             value = element, self._judged(value, index)
         try:
-            leaves = conformed(self.spec, value)
+            leaves = conformed(spec, value)
         except MisfitError as found:
             raise self._misfit(found, index) from None
         if count is not None:

@@ -219,6 +219,26 @@ class Node(ABC):
 
 
 @dataclass(frozen=True, eq=False)
+class Start(Node):
+    """A step without inputs: the elements of a source."""
+
+    data: Any
+    name: str
+    """The constructor that the user called: `from_npy`."""
+
+    @property
+    def verb(self) -> str:
+        """The constructor."""
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """The constructor, and what the source says of itself."""
+        says_what: bool = type(self.data).__str__ is not object.__str__  # type: ignore[comparison-overlap]
+        return f"{self.name}({self.data})" if says_what else self.name
+
+
+@dataclass(frozen=True, eq=False)
 class OneInput(Node):
     """A step with one input."""
 

@@ -155,27 +155,16 @@ class Pack(_OfLengths):
         return np.unique(np.repeat(firsts, counts) + within), firsts, lasts
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of all rows, lays them end to end, and copies each row from there."""
+        """Reads the sequences of all rows once, and lays those of each row end to end."""
         assert self.lengths is not None
         members, firsts, lasts = self._members(indices)
-        columns = [np.concatenate(column) for column in self._read(reader, epoch, members)]
-        ends = np.cumsum(self.lengths[members])
-        # A row's sequences follow each other here too. Its place is that of its first one.
+        columns = self._read(reader, epoch, members)
+        # A row's sequences follow each other in `columns` too, from the place of its first one.
         places = np.searchsorted(members, firsts)
         skips = self._cuts[indices] - (self._ends[firsts] - self.lengths[firsts])
-        begins = ends[places] - self.lengths[firsts] + skips
-        sizes = self._cuts[indices + 1] - self._cuts[indices]
-        facts = (each.tolist() for each in (begins, sizes, places, lasts - firsts))
-        rows = zip(out.row_numbers(), *facts, strict=True)
-        *arrays, segments = out.arrays
-        for row, begin, size, place, more in rows:
-            for array, column in zip(arrays, columns, strict=True):
-                array[row, :size] = column[begin : begin + size]
-                array[row, size:] = self.padding_value
-            borders = np.clip(ends[place : place + more + 1] - begin, 0, size)
-            counts = np.diff(borders, prepend=0)
-            segments[row, :size] = np.repeat(np.cumsum(counts > 0, dtype=np.int32), counts)
-            segments[row, size:] = 0
+        facts = (each.tolist() for each in (places, lasts - firsts + 1, skips))
+        for row, place, count, skip in zip(out.row_numbers(), *facts, strict=True):
+            out.put(row, self._row([column[place : place + count] for column in columns], skip))
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
@@ -189,29 +178,31 @@ class Pack(_OfLengths):
             if not self.splits and size > self.size:
                 raise self._too_long(number, size)
             if not self.splits and count + size > self.size:
-                yield self._row(held)
+                yield self._row(list(zip(*held, strict=True)))
                 held, count = [], 0
             left = [copied(leaf) for leaf in leaves]
             while self.splits and count + len(left[0]) >= self.size:
                 cut = self.size - count
-                yield self._row([*held, [leaf[:cut] for leaf in left]])
+                yield self._row(list(zip(*held, [leaf[:cut] for leaf in left], strict=True)))
                 held, count, left = [], 0, [leaf[cut:] for leaf in left]
             if len(left[0]):
                 held.append(left)
                 count += len(left[0])
         if count and not (self.drop_remainder and self.splits and count < self.size):
-            yield self._row(held)
+            yield self._row(list(zip(*held, strict=True)))
 
-    def _row(self, parts: Sequence[Leaves]) -> Leaves:
-        places = [np.full(self.size, self.padding_value, leaf.dtype) for leaf in self.spec.leaves[:-1]]
-        segments, at = np.zeros(self.size, np.int32), 0
-        parts = [leaves for leaves in parts if len(leaves[0])]
-        for number, leaves in enumerate(parts, 1):
-            stop = at + len(leaves[0])
-            for place, leaf in zip(places, leaves, strict=True):
-                place[at:stop] = leaf
-            segments[at:stop], at = number, stop
-        return [*places, segments]
+    def _row(self, columns: Sequence[Sequence[Any]], skip: int = 0) -> Leaves:
+        """A row of sequences, given for each leaf, without the first tokens of the first one."""
+        row: Leaves = []
+        for leaf, column in zip(self.spec.leaves, columns, strict=False):
+            parts = [column[0][skip : skip + self.size], *column[1:]]
+            tokens = np.concatenate(parts)[: self.size]
+            row.append(np.full(self.size, self.padding_value, leaf.dtype))
+            row[-1][: len(tokens)] = tokens
+        counts = np.diff(np.minimum(np.cumsum(list(map(len, parts))), self.size), prepend=0)
+        segments = np.zeros(self.size, np.int32)
+        segments[: len(tokens)] = np.repeat(np.cumsum(counts > 0, dtype=np.int32), counts)
+        return [*row, segments]
 
 
 @dataclass(frozen=True, eq=False)

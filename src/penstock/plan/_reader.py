@@ -282,6 +282,24 @@ class Reader:
         self.read(epoch, np.array([index], np.int64), box)
         return self.spec.structure.unflatten(box.leaf_values(0))
 
+    def attempts(self, count: int) -> Iterator[Tree | Exception]:
+        """Yields some elements of epoch 0, or the errors of those that fail. A stream leaves out those that fail."""
+        self.status.takes_any = True
+        stream = self.sequence(0) if self.is_stream else None
+        for index in range(count if stream is not None else int(min(self._node.length or 0, count))):
+            try:
+                if stream is None:
+                    element = self.element(0, index)
+                elif (leaves := next(stream, None)) is None:
+                    return
+                else:
+                    element = self.spec.structure.unflatten([copied(leaf) for leaf in leaves])
+            except MemoryError:
+                raise
+            except Exception as error:
+                element = error
+            yield element
+
     def advise(self, epoch: int, indices: Indices) -> None:
         """Announces to the sources that these elements will be read, in one call for each source."""
         wanted: dict[int, tuple[Openable, list[Indices]]] = {}  # by id, as in `Gather`

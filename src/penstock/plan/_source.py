@@ -207,9 +207,13 @@ class SourceAdapter(Source):
     def kept_nbytes(self) -> int:
         return int(getattr(self._inner, "kept_nbytes", 0))
 
+    def _made(self, name: str, *arguments: Any) -> Source | None:
+        """The source that a method of the inner object returns; None if it has none, or returns none."""
+        made = getattr(self._inner, name)(*arguments) if hasattr(self._inner, name) else None
+        return self if made is self._inner else None if made is None else _as_source(made)
+
     def with_cache_limit(self, nbytes: int) -> Source:
-        made = self._inner.with_cache_limit(nbytes) if hasattr(self._inner, "with_cache_limit") else self._inner
-        return self if made is self._inner else _as_source(made)
+        return self._made("with_cache_limit", nbytes) or self
 
     def read_into(self, indices: Indices, out: Tree) -> None:
         leaves, _ = _tree.flatten(out)
@@ -221,16 +225,16 @@ class SourceAdapter(Source):
                 leaf[...] = place
 
     def open(self) -> Source:
-        opened = self._inner.open() if hasattr(self._inner, "open") else self._inner
+        if not hasattr(self._inner, "open"):
+            return self
+        opened = self._inner.open()
         return self if opened is self._inner else _as_source(opened, self)
 
     def selected(self, names: Sequence[str]) -> Source | None:
-        some = self._inner.selected(names) if hasattr(self._inner, "selected") else None
-        return None if some is None else _as_source(some)
+        return self._made("selected", names)
 
     def unstacked(self) -> Source | None:
-        parts = self._inner.unstacked() if hasattr(self._inner, "unstacked") else None
-        return None if parts is None else _as_source(parts)
+        return self._made("unstacked")
 
 
 def _as_source(value: Any, handle: Source | None = None) -> Source:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Rows
-from penstock.plan._node import Node, Traits
+from penstock.plan._node import Start, Traits
 from penstock.plan._source import Source
 
 if TYPE_CHECKING:
@@ -14,20 +14,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class SourceNode(Node):
+class SourceNode(Start):
     """The elements of a source."""
 
     data: Source
     name: str = field(repr=False)
-    """The user's verb: `from_npy`."""
-
-    @property
-    def verb(self) -> str:
-        return self.name
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
 
     def settings(self) -> dict[str, Any]:
         """The length and the spec identify the data, because a file may move."""

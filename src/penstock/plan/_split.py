@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._random import permute
 from penstock.memory._rows import Indices
 from penstock.plan._node import Node, clear_after
 
@@ -58,13 +59,13 @@ def boundaries(parts: Sequence[Part], count: int) -> list[int]:
     return [math.floor(count * share + Fraction(1, 2)) for share in sums]
 
 
-def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | None) -> list[Indices]:
+def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], seed: int | None) -> list[Indices]:
     """Deals whole groups to parts: all elements with the same label go to the same part.
 
     Args:
         labels: A label an element, `(n,)`.
         parts: Fractions of the elements, or counts, as for `boundaries`.
-        order: A permutation of the groups' numbers; None for the order of first appearance.
+        seed: Of the order of the groups; None for the order of first appearance.
 
     Returns:
         The positions of each part, ascending. A group goes to the part in which its middle element falls,
@@ -73,8 +74,8 @@ def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | 
     ends = boundaries(parts, len(labels))
     _, first, inverse, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
     sequence = np.argsort(first, kind="stable")
-    if order is not None:
-        sequence = sequence[order]
+    if seed is not None:
+        sequence = sequence[permute(np.arange(len(sequence)), len(sequence), seed=seed, epoch=0)]
     after = np.cumsum(sizes[sequence])
     middles = after - sizes[sequence] / 2
     part_of_group = np.empty(len(sizes), np.int64)
@@ -83,7 +84,7 @@ def by_groups(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | 
     return [np.flatnonzero(part_of_element == part).astype(np.int64) for part in range(len(parts))]
 
 
-def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices | None) -> list[Indices]:
+def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], seed: int | None) -> list[Indices]:
     """Deals the elements of each class to parts in the parts' proportions.
 
     Parts are as large as `boundaries` has them. The first has its share of each class, rounded up or down; each
@@ -92,14 +93,16 @@ def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices |
     Args:
         labels: The class of each element, `(n,)`.
         parts: Fractions of the elements, or counts, as for `boundaries`.
-        order: A permutation of the elements, for those of a class to be dealt at random; None for their own order.
+        seed: Of the order in which the elements of a class are dealt; None for their own order.
 
     Returns:
         The positions of each part, ascending.
     """
     part_sizes = np.diff(boundaries(parts, len(labels)), prepend=0)
-    in_order = labels if order is None else labels[order]
-    _, first, inverse, sizes = np.unique(in_order, return_index=True, return_inverse=True, return_counts=True)
+    positions = np.arange(len(labels))
+    if seed is not None:
+        positions = permute(positions, len(labels), seed=seed, epoch=0)
+    _, first, inverse, sizes = np.unique(labels[positions], return_index=True, return_inverse=True, return_counts=True)
     inverse = inverse.ravel()
     # Classes in the order in which they first come, so that chance says which of several small ones a part gets.
     sequence = np.argsort(first)
@@ -119,7 +122,6 @@ def by_classes(labels: npt.NDArray[Any], parts: Sequence[Part], order: Indices |
     part_of = np.zeros(len(labels), np.int64)
     for end in ends:
         part_of += numbers >= end[inverse]
-    positions = np.arange(len(labels)) if order is None else order
     return [np.sort(positions[part_of == part]).astype(np.int64) for part in range(len(parts))]
 
 

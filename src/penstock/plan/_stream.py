@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.base._errors import ElementError, SpecError, StateError, is_untouched, words_of
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne
+from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne, Start
 from penstock.plan._reader import Gather, Reader
 
 _NOTHING = object()
@@ -74,29 +74,14 @@ class StreamSource(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Generate(Node):
+class Generate(Start):
     """The step at the bottom of a stream: elements as a source gives them."""
 
     data: StreamSource
-    name: str
-    """The user's verb: `from_generator`."""
     where: str = field(repr=False)
     """The user's line: `train.py:41`."""
 
-    @property
-    def verb(self) -> str:
-        """The constructor that the user called."""
-        return self.name
-
-    @property
-    def label(self) -> str:
-        """The verb, and what the source says of itself."""
-        return f"{self.name}({self.data})" if type(self.data).__str__ is not object.__str__ else self.name
-
-    @property
-    def access(self) -> Access:
-        """Elements come one after the other."""
-        return "stream"
+    access: ClassVar[Access] = "stream"
 
     @property
     def length(self) -> Length:
