@@ -312,7 +312,7 @@ class Dataset(NoArray):
         size = integer("map", "batched", batched, least=1)
         groups = Batch(self._node, size, drop_remainder=False, is_group=True)
         declared = None if element_spec is None else Spec.of(element_spec).stacked(size, exact=groups.is_exact)
-        return Dataset(Unbatch(Map(groups, fn, declared, None, caller(), batched=size)))
+        return Dataset(Unbatch(Map(groups, fn, declared, caller(), batched=size)))
 
     def random_map(
         self, fn: "Callable[[Any, np.random.Generator], Any]", *, seed: int = 0, element_spec: Tree = None
@@ -402,7 +402,7 @@ class Dataset(NoArray):
     ) -> Map:
         _require_function(verb, fn)
         declared = None if element_spec is None else Spec.of(element_spec)
-        return Map(self._node, fn, declared, seed, caller(), verdict)
+        return Map(self._node, fn, declared, caller(), seed, verdict)
 
     def cast(self, dtype: Any) -> "Dataset":
         """Converts leaves to other dtypes, without Python per element.

@@ -11,9 +11,9 @@ from dataclasses import replace
 from penstock.lower._rewrite import over
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
-from penstock.plan._filter import Filter, FlatMap
+from penstock.plan._filter import Filter
 from penstock.plan._index import Repeat, Select, Shuffle, Slice
-from penstock.plan._map import Map
+from penstock.plan._map import Map, OfFunction
 from penstock.plan._node import Node
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate
@@ -26,7 +26,7 @@ def loosened(node: Node) -> Node:
     if isinstance(node, (Generate, SourceNode)):
         data = node.data.loosened()
         return node if data is node.data else replace(node, data=data)  # type: ignore[arg-type]
-    if isinstance(node, (Map, FlatMap)):
+    if isinstance(node, OfFunction):
         source = loosened(node.source)
         if node.declared is None and not (isinstance(node, Map) and node.verdict):
             return replace(node, source=source, is_loose=True)

@@ -292,4 +292,4 @@ def with_part(plan: Node, key: Any) -> Node:
         return Part(key)(sources)  # type: ignore[no-any-return]
     if isinstance(plan, (Select, Shuffle, Slice)):
         return over(plan, (with_part(plan.source, key),))
-    return Map(plan, Part(key), None, None, "")
+    return Map(plan, Part(key), None, "")

@@ -1,6 +1,6 @@
 """Steps after which the number of elements is unknown: `filter` and `flat_map`."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -9,8 +9,8 @@ from penstock.base._errors import ElementError, SpecError, is_untouched, words_o
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.memory._rows import copied
-from penstock.plan._conform import MisfitError, begun, conformed, observed, text_of
-from penstock.plan._map import function_name
+from penstock.plan._conform import MisfitError, begun, conformed, observed
+from penstock.plan._map import OfFunction
 from penstock.plan._node import Access, Elements, Length, OneInput
 from penstock.plan._reader import OpenSources, Reader
 
@@ -72,29 +72,18 @@ class Filter(Sequential):
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMap(Sequential):
+class FlatMap(Sequential, OfFunction):
     """The elements that a function makes of each element of the input, one after the other."""
 
-    function: Callable[[Any], Iterable[Any]]
-    declared: Spec | None
-    """The spec that the user gave; None to find it from the first element."""
-    where: str = field(repr=False)
-    """The user's line: `train.py:41`."""
     is_tolerated: bool = field(default=False, repr=False)
     """The loader goes on after elements that fail, but not after one that fails here; the message says so."""
-    is_loose: bool = field(default=False, repr=False)
-    """Whether a step that pads follows: then a found spec has axes of any size."""
 
     verb = "flat_map"
 
     @property
     def label(self) -> str:
         """As the user wrote it: `flat_map(read_lines)`."""
-        return f"flat_map({function_name(self.function)})"
-
-    def settings(self) -> dict[str, Any]:
-        """A function is known by its name alone."""
-        return {"function": function_name(self.function)}
+        return f"flat_map({self.function_name})"
 
     @property
     def known_spec(self) -> Spec | None:
@@ -106,13 +95,13 @@ class FlatMap(Sequential):
         """The declared spec, or that of the first element. Runs the function to find it."""
         if self.declared is not None:
             return self.declared
-        sources = OpenSources(self.source)
+        sources = OpenSources(self)
         try:
-            for index, value in self._values(Reader(self.source, sources, isolation=seeded_globals), 0):
+            for index, value in self._values(Reader(self, sources, isolation=seeded_globals), 0):
                 try:
                     return observed(value).loosened() if self.is_loose else observed(value)
                 except MisfitError as found:
-                    raise self._misfit(found, index, None) from None
+                    raise self._misfit(found, f"element {index}", None) from None
         finally:
             sources.close()
         raise SpecError(
@@ -123,25 +112,24 @@ class FlatMap(Sequential):
     batch_size = 1
 
     _scatters = True
+    _makes = "gave"
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element, and checks each result."""
-        reader.status.words[0], reader.status.words[1] = reader.number + 1, epoch
-        for index, value in self._values(reader.inputs[0], epoch, reader):
+        for index, value in self._values(reader, epoch):
             try:
                 leaves = conformed(self.spec, value)
             except MisfitError as found:
-                raise self._misfit(found, index, self.spec) from None
+                raise self._misfit(found, f"element {index}", self.spec) from None
             yield leaves
 
-    def _values(
-        self, source: Reader, epoch: int, reader: Reader | None = None
-    ) -> Generator[tuple[int, Any], None, None]:
+    def _values(self, reader: Reader, epoch: int) -> Generator[tuple[int, Any], None, None]:
         """The results of the function, each with the number of its element."""
+        source, words = reader.inputs[0], reader.status.words
+        words[0], words[1] = reader.number + 1, epoch
         structure = source.spec.structure
         for index, leaves in enumerate(source.sequence(epoch)):
-            if reader is not None:
-                reader.status.words[0], reader.status.words[2] = reader.number + 1, index
+            words[0], words[2] = reader.number + 1, index
             made = None
             while True:
                 try:
@@ -158,9 +146,3 @@ class FlatMap(Sequential):
                         f"{words_of(error)}{_UNTOLERATED if self.is_tolerated else ''}"
                     ) from error
                 yield index, value
-
-    def _misfit(self, found: MisfitError, index: int, spec: Spec | None) -> SpecError:
-        return SpecError(
-            f"{self.label} at {self.where} gave {found} for element {index}"
-            f"{text_of(found, spec, is_declared=self.declared is not None)}"
-        )

@@ -138,21 +138,44 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Map(OneToOne, OneInput):
-    """Element `i` is `function` of the input's element `i`."""
+class OfFunction(OneInput):
+    """A step that calls a function of the user."""
 
     function: Callable[..., Any]
     declared: Spec | None
-    """The spec that the user gave; None to find it by running element 0."""
-    seed: int | None
-    """For `random_map`; None for `map`, whose function gets no random numbers."""
+    """The spec that the user gave; None to find it by running the function."""
     where: str = field(repr=False)
     """The user's line: `train.py:41`."""
+    is_loose: bool = field(default=False, repr=False, kw_only=True)
+    """Whether a step that pads follows: then a found spec has axes of any size."""
+
+    _makes = "returned"
+
+    @property
+    def function_name(self) -> str:
+        """The function's qualified name, or that of its type."""
+        return function_name(self.function)
+
+    def settings(self) -> dict[str, Any]:
+        """A function is identified by its name: a fix in it must not invalidate checkpoints."""
+        return {"function": self.function_name}
+
+    def _misfit(self, found: MisfitError, elements: str, spec: Spec | None) -> SpecError:
+        return SpecError(
+            f"{self.label} at {self.where} {self._makes} {found} for {elements}"
+            f"{text_of(found, spec, is_declared=self.declared is not None)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Map(OneToOne, OfFunction):
+    """Element `i` is `function` of the input's element `i`."""
+
+    seed: int | None = None
+    """For `random_map`; None for `map`, whose function gets no random numbers."""
     verdict: str | None = None
     """If the step yields pairs of the element and a verdict: the verdict's dtype. Else None."""
     memo: Memo = field(default_factory=Memo, repr=False)
-    is_loose: bool = field(default=False, repr=False)
-    """Whether a step that pads follows: then a found spec has axes of any size."""
     batched: int | None = None
     """Elements of the input are groups of so many elements of the user's, stacked; None if they are the user's."""
 
@@ -164,11 +187,6 @@ class Map(OneToOne, OneInput):
         return "map" if self.seed is None else "random_map"
 
     @property
-    def function_name(self) -> str:
-        """The function's qualified name, or that of its type."""
-        return function_name(self.function)
-
-    @property
     def label(self) -> str:
         """As the user wrote it: `random_map(warp, seed=3)`."""
         seed = f", seed={self.seed}" if self.seed else ""
@@ -176,9 +194,9 @@ class Map(OneToOne, OneInput):
         return f"{self.verb}({self.function_name}{seed}{batched})"
 
     def settings(self) -> dict[str, Any]:
-        """A function is identified by its name: a fix in it must not invalidate checkpoints."""
+        """The function's name, and the seed or the number of elements."""
         batched = {"batched": self.batched} if self.batched else {}
-        return {"function": self.function_name, "seed": self.seed, **batched}
+        return {**super().settings(), "seed": self.seed, **batched}
 
     @cached_property
     def randomness(self) -> Randomness:
@@ -290,7 +308,7 @@ class Map(OneToOne, OneInput):
         try:
             spec = observed(value)
         except MisfitError as found:
-            raise self._misfit(found, index) from None
+            raise self._misfit(found, self._elements(index), self.known_spec) from None
         if count is not None:
             self._require_group((leaf.shape for leaf in spec.leaves), count, index)
         leaves = tuple(_varying(leaf, short) for leaf in spec.leaves)
@@ -385,12 +403,6 @@ class Map(OneToOne, OneInput):
                 "function has to return one for each; what makes more or fewer is flat_map() or filter()."
             )
 
-    def _misfit(self, found: MisfitError, index: int) -> SpecError:
-        return SpecError(
-            f"{self.label} at {self.where} returned {found} for {self._elements(index)}"
-            f"{text_of(found, self.known_spec, is_declared=self.declared is not None)}"
-        )
-
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """Runs the function on each element of a stream."""
         source, rng = reader.inputs[0], self._new_rng()
@@ -442,7 +454,7 @@ class Map(OneToOne, OneInput):
         try:
             leaves = conformed(spec, value)
         except MisfitError as found:
-            raise self._misfit(found, index) from None
+            raise self._misfit(found, self._elements(index), self.known_spec) from None
         if count is not None:
             self._require_group(map(np.shape, leaves), count, index)
         return leaves

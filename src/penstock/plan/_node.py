@@ -79,7 +79,7 @@ class Memory(NamedTuple):
 
 
 def working_memory(nbytes: int) -> Memory:
-    """What a step takes that holds as much to read by index as to read a stream."""
+    """The memory of a step that holds as much to read by index as to read a stream."""
     return Memory(nbytes, nbytes)
 
 
