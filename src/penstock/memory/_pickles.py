@@ -25,6 +25,33 @@ def reduced(array: Any) -> Any:
     return np.ndarray.view, (array.view(dtype.newbyteorder("=")), dtype)
 
 
+class TooLargeError(Exception):
+    """A pickle has grown beyond its limit."""
+
+
+@final
+class Sink:
+    """A file for a pickle that ends before it takes memory.
+
+    Args:
+        limit_nbytes: The largest size. A write beyond it raises `TooLargeError`.
+        is_kept: Whether `pieces` keeps what is written, or it is only counted.
+    """
+
+    def __init__(self, limit_nbytes: int, *, is_kept: bool = True) -> None:
+        self.pieces: list[bytes] = []
+        self.nbytes = 0
+        self._limit_nbytes, self._is_kept = limit_nbytes, is_kept
+
+    def write(self, data: Any) -> None:
+        """Appends, or raises."""
+        self.nbytes += memoryview(data).nbytes
+        if self.nbytes > self._limit_nbytes:
+            raise TooLargeError(f"more than {self._limit_nbytes >> 20} MiB")
+        if self._is_kept:
+            self.pieces.append(bytes(data))
+
+
 @final
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:

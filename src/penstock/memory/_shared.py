@@ -21,6 +21,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -44,16 +45,14 @@ class Place(NamedTuple):
     """How many bytes."""
 
 
+@dataclass(slots=True)
 class _Held:
     """A place in use."""
 
-    __slots__ = ("count", "place", "root")
-
-    def __init__(self, place: Place, root: "weakref.ref[npt.NDArray[Any]] | None") -> None:
-        self.place = place
-        self.root = root
-        """The array from which the bytes were written."""
-        self.count = 1
+    place: Place
+    root: "weakref.ref[npt.NDArray[Any]] | None"
+    """The array from which the bytes were written."""
+    count: int = 1
 
 
 @final

@@ -18,22 +18,12 @@ compared: a check must not stop a run that would work.
 import json
 import logging
 import sys
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from penstock.base._errors import LoaderError
 from penstock.run._shard import FoundShard, find_world
 
 _log = logging.getLogger("penstock")
-
-
-class _Table(Protocol):
-    """A table that all ranks reach."""
-
-    def count(self, key: str) -> int:
-        """Adds one to a number and returns it."""
-
-    def first(self, key: str, value: str) -> str:
-        """Puts a value where there is none, and returns the one that is there."""
 
 
 def require_agreement(shard: tuple[int, int], facts: dict[str, Any]) -> None:
@@ -98,17 +88,19 @@ class _TorchTable:
         return None if store is None else cls(store.clone() if hasattr(store, "clone") else store)
 
     def count(self, key: str) -> int:
+        """Adds one to a number and returns it."""
         number: int = self._store.add(key, 1)
         return number
 
     def first(self, key: str, value: str) -> str:
+        """Puts a value where there is none, and returns the one that is there."""
         found: bytes = self._store.compare_set(key, "", value)
         return found.decode()
 
 
 @final
 class _JaxTable:
-    """The service by which the processes of JAX found each other."""
+    """The service by which the processes of JAX found each other; with the methods of `_TorchTable`."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

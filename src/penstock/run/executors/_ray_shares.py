@@ -4,6 +4,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -49,14 +50,12 @@ class Task:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Job:
     """A unit on its way."""
 
-    __slots__ = ("death_count", "unit")
-
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        self.death_count = 0
+    unit: Unit
+    death_count: int = 0
 
 
 @final

@@ -39,7 +39,7 @@ from penstock.base._code import closure_of, globals_of, is_own, is_own_code, men
 from penstock.base._errors import SourceError, TravelError, type_of
 from penstock.base._units import size_text
 from penstock.lower._analysis import analyse
-from penstock.memory._pickles import reduced
+from penstock.memory._pickles import Sink, TooLargeError, reduced
 from penstock.memory._shared import View, lay_out
 from penstock.plan._cache import Cache, CacheHandle
 from penstock.plan._node import Node, located, walk
@@ -129,7 +129,7 @@ def pack(plan: Node, value: Any, *, leaves_machine: bool = False) -> PlanPayload
     except SourceError:
         raise
     except Exception as error:  # whatever it is: methods of the user's objects are called to pickle them
-        raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, _TooLargeError) else error)
+        raise _diagnosis(analyse(plan).held, error) from (None if isinstance(error, TooLargeError) else error)
     views, roots = lay_out([array for array, file in pickler.arrays if file is None])
     rest = iter(views)
     places = [
@@ -173,26 +173,6 @@ class _Unpickler(pickle.Unpickler):
         return self._loaded[number]
 
 
-class _TooLargeError(Exception):
-    """A pickle has grown beyond its limit."""
-
-
-class _Sink:
-    """A file for a pickle, kept or only counted, up to a limit."""
-
-    def __init__(self, limit_nbytes: int, is_kept: bool) -> None:
-        self.pieces: list[bytes] = []
-        self.nbytes = 0
-        self._limit_nbytes, self._is_kept = limit_nbytes, is_kept
-
-    def write(self, data: Any) -> None:
-        self.nbytes += memoryview(data).nbytes
-        if self.nbytes > self._limit_nbytes:
-            raise _TooLargeError
-        if self._is_kept:
-            self.pieces.append(bytes(data))
-
-
 # cloudpickle's list of modules to take by value belongs to the process, so one thread at a time changes it. It may come
 # again, from a method of the user's by which an object is pickled.
 @final
@@ -217,10 +197,10 @@ def _pickled(
     is_kept: bool = True,
     own: Collection[int] = (),
     leaves_machine: bool = False,
-) -> tuple["_Pickler", _Sink]:
+) -> tuple["_Pickler", Sink]:
     names = _Names()
     while True:
-        sink = _Sink(limit_nbytes, is_kept)
+        sink = Sink(limit_nbytes, is_kept=is_kept)
         with _turn.lock:
             pickler = _Pickler(sink, names, own, leaves_machine=leaves_machine)
             try:
@@ -241,7 +221,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         leaves_machine: See `pack`.
     """
 
-    def __init__(self, sink: _Sink, names: "_Names", own: Collection[int], *, leaves_machine: bool = False) -> None:
+    def __init__(self, sink: Sink, names: "_Names", own: Collection[int], *, leaves_machine: bool = False) -> None:
         super().__init__(sink, protocol=5)
         self._leaves_machine = leaves_machine
         self.arrays: list[tuple[Array, StridedFile | None]] = []
@@ -504,7 +484,7 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
     """Names the step and the variable that cannot travel; or the largest one, if all can."""
     results = [_measured(value) for _, value in held]
     worst = max(range(len(held)), key=lambda number: results[number][0], default=None)
-    if worst is None or (not isinstance(error, _TooLargeError) and results[worst][1] is None):
+    if worst is None or (not isinstance(error, TooLargeError) and results[worst][1] is None):
         why = f"{type(error).__name__}: {error}"
         return TravelError(f'This dataset cannot travel to a worker process ({why}). Use executor="threads".')
     node, value = held[worst]
@@ -530,7 +510,7 @@ def _diagnosis(held: Sequence[tuple[Node, Any]], error: Exception) -> TravelErro
 def _measured(value: Any) -> _Result:
     try:
         return _pickled(value, _MEASURED_NBYTES, is_kept=False)[1].nbytes, None
-    except _TooLargeError:
+    except TooLargeError:
         return _MEASURED_NBYTES + 1, None
     except Exception as error:
         return math.inf, f"{type(error).__name__}: {str(error)[:200]}"

@@ -28,6 +28,7 @@ import cloudpickle
 import numpy as np
 
 from penstock.base._errors import PenstockError, RemoteError, type_of
+from penstock.memory._pickles import Sink
 
 PAYLOAD_NBYTES: Final = 1 << 20
 """Limit of each pickled part of an exception."""
@@ -126,10 +127,10 @@ def _pack(error: BaseException, sent: _Sent, chain: list[BaseException]) -> None
     parts = {"its class": type(error), "its arguments": arguments}
     parts |= {f"its attribute {name!r}": (name, value) for name, value in attributes.items()}
     for words, part in parts.items():
-        file = _Bounded()
+        sink = Sink(PAYLOAD_NBYTES)
         try:
-            _Pickler(file, protocol=5).dump(part)
-            sent.parts[words] = file.getvalue()
+            _Pickler(sink, protocol=5).dump(part)
+            sent.parts[words] = b"".join(sink.pieces)
         except BaseException as failure:
             sent.lost.append(f"{words} ({_text_of(failure)})")
 
@@ -142,17 +143,6 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # of an untyped
         if isinstance(obj, np.ndarray) and obj.nbytes > PAYLOAD_NBYTES:
             raise ValueError(f"an array of {obj.nbytes:,} bytes, above {PAYLOAD_NBYTES >> 20} MiB")
         return super().reducer_override(obj)
-
-
-@final
-class _Bounded(io.BytesIO):
-    """A file that refuses to grow beyond a size, so that a pickle ends before it takes memory."""
-
-    def write(self, data: Any) -> int:
-        """Appends, or raises."""
-        if self.tell() + memoryview(data).nbytes > PAYLOAD_NBYTES:
-            raise OverflowError(f"more than {PAYLOAD_NBYTES >> 20} MiB")
-        return super().write(data)
 
 
 def _lines(error: BaseException) -> list[_Line]:

@@ -4,6 +4,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from penstock.lower._program import Unit, UnitResult
@@ -119,15 +120,13 @@ class PoolTask:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Job:
     """A unit on its way."""
 
-    __slots__ = ("crash_count", "hang_count", "number", "task", "unit")
-
-    def __init__(self, task: PoolTask, unit: Unit) -> None:
-        self.number = next(_numbers)
-        """In the order of submission, which the places in the queue do not tell: it is a circle."""
-        self.task = task
-        self.unit = unit
-        self.crash_count = 0
-        self.hang_count = 0
+    task: PoolTask
+    unit: Unit
+    number: int = field(default_factory=_numbers.__next__)
+    """In the order of submission, which the places in the queue do not tell: it is a circle."""
+    crash_count: int = 0
+    hang_count: int = 0
