@@ -141,7 +141,7 @@ def require(request: ExecutorRequest, nbytes: int) -> None:
 
     Raises:
         ArgumentError: An option is not the user's to set.
-        MemoryLimitError: The object store of this node is too small.
+        MemoryLimitError: The object store of this node, or of one that gets an agent, is too small.
     """
     if own := [name for name in (*OWN_OPTIONS, "scheduling_strategy") if name in request.ray_options]:
         raise ArgumentError(
@@ -149,10 +149,14 @@ def require(request: ExecutorRequest, nbytes: int) -> None:
             "nodes by num_cpus, num_gpus, memory, resources or label_selector."
         )
     here = ray.get_runtime_context().get_node_id()
-    store = next((node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here), 0)
-    if STORE_PART * nbytes > store:
-        raise MemoryLimitError(
-            f"Batches on their way take up to {size_text(nbytes)} of Ray's object store, which has "
-            f"{size_text(int(store))} on this node. More than half of it is refused, because Ray would begin to "
-            "spill to disk. Use a smaller prefetch or batch, or start Ray with a larger object_store_memory."
-        )
+    for node in ray.nodes():
+        resources = node["Resources"]
+        store = resources.get("object_store_memory", 0)
+        has_agent = workers_on(node, request.worker_count, resources.get("CPU", 0), request.ray_options)[0] > 0
+        if node["Alive"] and (node["NodeID"] == here or has_agent) and STORE_PART * nbytes > store:
+            raise MemoryLimitError(
+                f"Batches on their way take up to {size_text(nbytes)} of Ray's object store, which has "
+                f"{size_text(int(store))} on node {node['NodeManagerAddress']}. More than half of it is refused, "
+                "because Ray would begin to spill to disk. Use a smaller prefetch or batch, or start Ray with a larger "
+                "object_store_memory."
+            )
