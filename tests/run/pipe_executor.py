@@ -138,8 +138,8 @@ def work(calls: BinaryIO, answers: BinaryIO) -> None:
 def opened(path: list[str], data: bytes, arrays: Any, timeout_s: float) -> UnitRunner:
     sys.path[:] = path
     program = unpack(data, arrays)
-    slot_of = program.spec, 1, program.step_count
-    slot = RingView(private(RingLayout(*slot_of).nbytes), *slot_of)
+    layout = RingLayout(program.spec, 1, program.step_count)
+    slot = RingView(private(layout.nbytes), layout)
     return UnitRunner(program, slot, isolation=owned_globals, timeout_s=timeout_s, rows="all")
 
 

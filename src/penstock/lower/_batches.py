@@ -215,15 +215,11 @@ class ParallelProgram(BatchProgram):
                 )
             return
         cure = "Or let shares differ by an element: uneven='weights'; for evaluation uneven='mask'."
-        if size % parts:
+        if uneven_rows := [rows for rows in (size, *sorted(short)) if rows % parts]:
+            batch, drops = ("A batch", "") if size % parts else ("The last batch", " and drop_remainder=True")
             raise ArgumentError(
-                f"A batch has {size} elements, which {shares} cannot share evenly. Use a batch size that {parts} "
-                f"divides. {cure}"
-            )
-        if uneven_rows := sorted(rows for rows in short if rows % parts):
-            raise ArgumentError(
-                f"The last batch has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size "
-                f"that {parts} divides and drop_remainder=True. {cure}"
+                f"{batch} has {uneven_rows[0]} elements, which {shares} cannot share evenly. Use a batch size that "
+                f"{parts} divides{drops}. {cure}"
             )
 
     @cached_property

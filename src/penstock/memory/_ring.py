@@ -46,8 +46,36 @@ from penstock.memory._slot import RingLayout, own_header, ring_header
 CLOSED_MEANWHILE: Final = "This loader was closed while a batch was being taken from it."
 
 
+class RingView:
+    """The slots of a ring, for a worker.
+
+    Args:
+        memory: The memory of the ring.
+        layout: Its layout.
+    """
+
+    def __init__(self, memory: mmap.mmap, layout: RingLayout) -> None:
+        self.slot_count = layout.slot_count
+        self.header: memoryview[int] = ring_header(memory, layout.slot_count)
+        """See `ring_header`."""
+        self.times: list[memoryview[int]] = layout.times(memory)
+        """The words in which workers note their time; see `Times`."""
+        self._rows = layout.slots(memory)
+
+    def rows(self, slot: int) -> Rows:
+        """Returns a slot as the place that workers write to.
+
+        Raises:
+            LoaderError: The ring was released.
+        """
+        try:
+            return self._rows[slot]
+        except IndexError:  # another thread closed the loader
+            raise LoaderError(CLOSED_MEANWHILE) from None
+
+
 @final
-class Ring:
+class Ring(RingView):
     """Slots for a spec in one mapping, and the leases on them.
 
     Args:
@@ -72,7 +100,6 @@ class Ring:
         self._layout = RingLayout(spec, slot_count, step_count)
         self._spec = spec
         self._structure = spec.structure
-        self.slot_count = slot_count
         self._most_leases = slot_count - spare_count
         self._on_free = on_free
         self.file: MemoryFile | None = None
@@ -85,11 +112,7 @@ class Ring:
         with granted(self._layout.nbytes, what, "Use a smaller prefetch or batch"):
             self.file = MemoryFile(self._layout.nbytes) if is_shared else None
             self.memory = self.file.map() if self.file else private(self._layout.nbytes)
-        self.header = ring_header(self.memory, slot_count)
-        """See `ring_header`."""
-        self.times = self._layout.times(self.memory)
-        """The words in which workers note their time; see `Times`."""
-        self._rows = self._layout.slots(self.memory)
+        super().__init__(self.memory, self._layout)
         self._places = self._layout.places()
         self._leases: dict[int, tuple[int, weakref.ref[npt.NDArray[Any]]]] = {}
         self._lease_count = 0
@@ -104,17 +127,6 @@ class Ring:
         """What forked children may hold; see `inherit`."""
         if is_shared:
             _shared_rings[id(self)] = self
-
-    def rows(self, slot: int) -> Rows:
-        """Returns a slot as the place that workers write to.
-
-        Raises:
-            LoaderError: The ring was released.
-        """
-        try:
-            return self._rows[slot]
-        except IndexError:  # another thread closed the loader
-            raise LoaderError(CLOSED_MEANWHILE) from None
 
     def hand_out(self, slot: int) -> Tree:
         """Hands a filled slot to the user: as a lease, or as a copy if too few slots would remain."""
@@ -206,28 +218,6 @@ class Ring:
     def leased_count(self) -> int:
         """How many slots the user holds."""
         return len(self._leases)
-
-
-@final
-class RingView:
-    """The slots of a ring that another process made, for a worker.
-
-    Args:
-        memory: The memory of the ring.
-        spec: The contents of a slot.
-        slot_count: How many slots.
-        step_count: Steps whose time is measured.
-    """
-
-    def __init__(self, memory: mmap.mmap, spec: Spec, slot_count: int, step_count: int) -> None:
-        layout = RingLayout(spec, slot_count, step_count)
-        self.header: memoryview[int] = ring_header(memory, slot_count)
-        self.times: list[memoryview[int]] = layout.times(memory)
-        self._rows = layout.slots(memory)
-
-    def rows(self, slot: int) -> Rows:
-        """Returns a slot as the place that workers write to."""
-        return self._rows[slot]
 
 
 def _return_slot(

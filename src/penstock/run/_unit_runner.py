@@ -41,7 +41,7 @@ class UnitRunner:
     def __init__(
         self,
         program: Program,
-        memory: Ring | RingView,
+        memory: RingView,
         number: int = 0,
         *,
         isolation: type[seeded_globals] | None,

@@ -285,7 +285,7 @@ class _Task:
                 window = spans.window(RingLayout(spans.spec, spans.slot_count).slots(self._memories[1]), shared)
             self._runner = UnitRunner(
                 program,
-                RingView(self._memories[0], program.spec, self._opening.slot_count, program.step_count),
+                RingView(self._memories[0], RingLayout(program.spec, self._opening.slot_count, program.step_count)),
                 number,
                 isolation=owned_globals,
                 status=status,
