@@ -257,6 +257,7 @@ class SubPipeline:
         for each in (*self._probes, *self._executors):
             each.leave()
         for stage in self._stages.values():
+            stage.leave()
             stage.pipeline.leave()
 
     def close(self) -> None:
@@ -269,20 +270,31 @@ class SubPipeline:
 class _Stage:
     """An input of a feed that workers make ahead, some elements at a time, and that is read one by one."""
 
-    delivery: Delivery
-
     def __init__(self, part: Stage, pipeline: SubPipeline, timeout_s: float) -> None:
         self.part = part
         self.pipeline = pipeline
         self._structure = part.node.spec.structure
         self._timeout_s = timeout_s
+        self._delivery: Delivery | None = None
         self.waited_s = 0.0
         """The time that the feed has waited for elements."""
 
+    @property
+    def delivery(self) -> Delivery:
+        """The workers, which were started."""
+        assert self._delivery is not None
+        return self._delivery
+
     def start(self) -> None:
         """Starts its workers, which wait for the first seek."""
-        self.delivery = self.pipeline.start_units(gives_rest=self.part.is_stacked)
-        watch(self, self.delivery)
+        self.leave()
+        self._delivery = self.pipeline.start_units(gives_rest=self.part.is_stacked)
+        watch(self, self._delivery)
+
+    def leave(self) -> None:
+        """Stops the workers of a start that failed as a whole."""
+        if self._delivery is not None:
+            self._delivery.request_stop()
 
     def sequence(self, epoch: int, start: int) -> Generator[Leaves, None, None]:
         """Yields the elements of an epoch from one on. Each is valid until the next one is requested."""
