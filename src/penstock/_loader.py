@@ -298,10 +298,7 @@ class Loader(NoArray):
         old, delivery = self._setup, self._delivery
         self._set_up(with_batches(self._written, cut) if cut else self._written)
         self._delivery, self._runs_from = None, cut
-        if delivery is None:
-            old.close()
-        else:
-            delivery.close(CLOSE_WAIT_S)
+        _close(old, delivery)
 
     def _require_same_batches(self, position: int, *, has_cursor: bool) -> None:
         """Refuses a position of a run with `on_error="skip"` in a run without it, and the reverse.
@@ -475,10 +472,7 @@ class Loader(NoArray):
         self._delivery, self._setup, self._program, self._node = None, setup, setup.program, plan
         self._analysis, self._past = analysis, "\n".join(filter(None, (old.notes, past)))
         self._counters, self._started_at, self._cpus = Counters(), 0.0, None
-        if delivery is None:
-            old.close()
-        else:
-            delivery.close(CLOSE_WAIT_S)
+        _close(old, delivery)
 
     def _ring(self) -> Ring:
         """The ring of the batches, for adapters that register its memory."""
@@ -583,11 +577,7 @@ class Loader(NoArray):
         Batches that you hold stay yours.
         """
         self._is_closed, self._pieces = True, []
-        delivery = self._delivery
-        if delivery is None:
-            self._setup.close()
-        else:
-            delivery.close(CLOSE_WAIT_S)
+        _close(self._setup, self._delivery)
 
     def __enter__(self) -> Self:
         return self
@@ -624,6 +614,13 @@ class _Epoch(Iterator[Tree]):
         finally:
             if self.is_over:
                 self._loader = None
+
+
+def _close(setup: SubPipeline, delivery: DeliveryBase | None) -> None:
+    if delivery is None:
+        setup.close()
+    else:
+        delivery.close(CLOSE_WAIT_S)
 
 
 def _require_elements(node: Node) -> None:

@@ -9,15 +9,10 @@ from penstock.report._cgroups import control_groups
 
 def usable_cpu_count() -> int:
     """Returns the CPUs of this process's affinity, no more than the quota of its control groups, at least one."""
-    count, quota = affinity_count() or os.cpu_count() or 1, cpu_quota()
+    count, quota = os.cpu_count() or 1, cpu_quota()
+    with contextlib.suppress(AttributeError, OSError):  # the system has no affinity, or a sandbox does not say
+        count = len(os.sched_getaffinity(0))
     return max(1, count if quota is None else min(count, round(quota)))
-
-
-def affinity_count() -> int | None:
-    """Returns the CPUs of this process's affinity; None where the system has none, or a sandbox does not say."""
-    with contextlib.suppress(AttributeError, OSError):
-        return len(os.sched_getaffinity(0))
-    return None
 
 
 def cpu_quota() -> float | None:

@@ -178,13 +178,9 @@ class ExecutorSpec:
         assert self._client is not None
         return self._client
 
-    @property
-    def _local_count(self) -> int:
-        """Worker processes of this machine. On a cluster, one finds specs."""
-        return self.worker_count if self.executor == "processes" else 1
-
     def _join(self) -> None:
-        client = join_alone(self.events) if self.is_alone else join(self._local_count, self.events)
+        local_count = self.worker_count if self.executor == "processes" else 1  # on a cluster, one finds specs
+        client = join_alone(self.events) if self.is_alone else join(local_count, self.events)
         weakref.finalize(self, client.leave).atexit = False
         self._client = client
 
