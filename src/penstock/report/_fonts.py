@@ -1,6 +1,7 @@
-"""Text in pictures: a monospaced font, so that widths are known without drawing, and a font for other characters."""
+"""Text in pictures: a monospaced font, so that widths are known without drawing, and fonts for other characters."""
 
 import importlib.util
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, final
@@ -8,9 +9,11 @@ from typing import Final, final
 SIZE_PT: Final = 7.5
 LINE_IN: Final = SIZE_PT / 72 * 1.35
 """From one line to the next, in inches."""
-_FAMILY: Final = "DejaVu Sans Mono"  # comes with Matplotlib
 _CELL_IN: Final = SIZE_PT / 72 * 0.61
-"""The width of a character, in inches. A character of another font takes two cells."""
+"""The width of a character, in inches. A character of another font takes at most two cells."""
+_FAMILY: Final = "DejaVu Sans Mono"  # comes with Matplotlib
+_JAPANESE: Final = "IPAexGothic"  # comes with matplotlib-fontja, whose import would change Matplotlib's settings
+_OTHERS: Final = (_JAPANESE, "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "Arial Unicode MS")
 
 
 @final
@@ -27,44 +30,22 @@ class Writer:
 
         self.families = [_FAMILY]
         """The fonts to draw with, in the order of their use."""
-        characters = set("".join(texts))
-        usual = FT2Font(findfont(_FAMILY)).get_charmap()
-        self._missing = {each for each in characters if ord(each) not in usual}
-        self._unknown = set(self._missing)
-        if not self._missing:
+        self._known = self._usual = set(FT2Font(findfont(_FAMILY)).get_charmap())
+        if self._usual.issuperset(map(ord, "".join(texts))):
             return
-        # A font for Japanese in a package of its own. Importing it would change Matplotlib's settings.
-        if package := importlib.util.find_spec("matplotlib_fontja"):
+        package = importlib.util.find_spec("matplotlib_fontja")
+        if package is not None and _JAPANESE not in fontManager.get_font_names():
             fontManager.addfont(Path((package.submodule_search_locations or [""])[0], "fonts", "ipaexg.ttf"))
-        likely = ("IPA", "CJK", "Gothic", "Unicode", "Noto", "Hei", "Ming", "Malgun", "Droid")
-        ranked = sorted(fontManager.ttflist, key=lambda font: not any(word in font.name for word in likely))
-        for font in [each for each in ranked if "Last Resort" not in each.name][:40]:
-            if known := {each for each in self._unknown if ord(each) in FT2Font(font.fname).get_charmap()}:
-                self.families.append(font.name)
-                self._unknown -= known
+        self.families += [each for each in _OTHERS if each in fontManager.get_font_names()]
+        self._known = self._usual.union(*(FT2Font(findfont(each)).get_charmap() for each in self.families[1:]))
 
     def lines(self, text: str, width_in: float, most: int) -> list[str]:
         """Breaks a text into at most `most` lines. Shortens it with an ellipsis if they are too few.
 
         A character without a glyph becomes its code point, such as U+3042.
         """
-        text = "".join(f"U+{ord(each):04X}" if each in self._unknown else each for each in text)
-        lines: list[str] = []
-        while text:
-            end = self._fitting(text, width_in)
-            if end < len(text) and len(lines) == most - 1:
-                return [*lines, text[: max(1, end - 1)].rstrip() + "…"]
-            space = text.rfind(" ", 0, end + 1) if end < len(text) else end
-            end = space if space > 0 else end  # a name without spaces is broken anywhere
-            lines.append(text[:end])
-            text = text[end:].lstrip()
-        return lines
-
-    def _fitting(self, text: str, width_in: float) -> int:
-        """Returns how many characters fit, at least 1."""
-        cells = width_in / _CELL_IN
-        for number, character in enumerate(text):
-            cells -= 2 if character in self._missing else 1
-            if cells < 0:
-                return max(1, number)
-        return len(text)
+        text = "".join(each if ord(each) in self._known else f"U+{ord(each):04X}" for each in text)
+        cells = 1 if self._usual.issuperset(map(ord, text)) else 2
+        width = max(1, int(width_in / _CELL_IN / cells))
+        lines = textwrap.wrap(text, width, break_on_hyphens=False)
+        return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: max(1, width - 1)] + "…"]
