@@ -1,4 +1,4 @@
-"""Recognises a file by its bytes, or a folder by its files, and opens it with the library's own constructors."""
+"""Recognises files by their bytes, or a folder by its files, and opens them with the library's own constructors."""
 
 import json
 import os
@@ -6,14 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mode
 from typing import Any, Final, final
 
 import penstock
 from penstock import Dataset
 from penstock._replay import _records as quarantine_records
-from penstock.sources.npy import require_places
+from penstock.sources._advice import cure, requests_of
+from penstock.sources._listing import below
+from penstock.sources._openfile import File, find
+from penstock.sources._remote import is_remote
 
 IMAGE_SIZE: Final = (256, 256)
 """The size of resized images, as Keras's default."""
@@ -21,7 +25,7 @@ _KNOWN: Final = (
     "penstock reads .npy, HDF5, Zarr, TFRecord, tar shards, Parquet, Arrow, images, folders of these, and the ETL "
     "Character Database. Read another format with ps.from_source(a list).map(fn) or ps.from_generator(fn)."
 )
-FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
+_FORMATS: Final = (  # the place of the first bytes, these bytes, a name, a constructor
     (0, b"\x93NUMPY", "a NumPy array", "from_npy"),
     (0, b"PAR1", "Parquet", "from_parquet"),
     (0, b"ARROW1", "Arrow", "from_arrow"),
@@ -44,12 +48,15 @@ _REMEDIES: Final = (
 _KERAS_SUFFIXES: Final = {".bmp", ".gif", ".jpeg", ".jpg", ".png"}
 _IMAGE_SUFFIXES: Final = _KERAS_SUFFIXES | {".webp", ".tif", ".tiff"}
 _MOST_LINES: Final = 30
+_HEAD_NBYTES: Final = 4096
+_AHEAD: Final = 16 * 32
+"""The elements that a loader announces at a time, in batches of 32."""
 
 
 @final
 @dataclass(frozen=True)
 class Found:
-    """The contents of a path."""
+    """The contents of a path or URL."""
 
     what: str
     """In words, with an article."""
@@ -61,23 +68,40 @@ class Found:
     """The reason why it cannot be opened, and the remedy."""
     facts: dict[str, list[str]] = field(default_factory=dict)
     """Other facts: a title, and lines."""
+    nbytes: int = 0
+    """The size of the recognised files."""
 
 
-def recognise(path: Path) -> Found:
-    """Recognises a file or folder.
+def recognise(target: str) -> Found:
+    """Recognises a file or folder; of a URL also the files that it names by a pattern or as a folder.
 
     Raises:
-        SourceError: There is no such path, it cannot be read, or it is a pipe.
+        SourceError: There is no such path or object, it cannot be read, or it is a pipe.
     """
-    try:
-        return _folder(path) if path.is_dir() else _file(path, str(path))
-    except FileNotFoundError:
-        raise penstock.SourceError(f"There is no file or folder {path}, seen from {os.getcwd()}.") from None
-    except PermissionError as error:
-        raise penstock.SourceError(f"{error.filename or path} cannot be read: {error.strerror}.") from None
+    if is_remote(target):
+        return _files(pattern_of(target))
+    if not os.path.exists(target):
+        raise penstock.SourceError(f"There is no file or folder {target}, seen from {os.getcwd()}.")
+    if not os.access(target, os.R_OK):
+        raise penstock.SourceError(f"{target} cannot be read: Permission denied.")
+    return _folder(Path(target)) if os.path.isdir(target) else _files(target)
 
 
-def made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
+def pattern_of(url: str) -> str:
+    """Returns a URL, or, if it is of a folder, the pattern of the files in it with the most frequent ending.
+
+    Raises:
+        SourceError: The folder has no file, or the connection fails.
+    """
+    if not url.endswith("/"):
+        return url
+    ends = [name.rpartition(".")[2] for name in below(url, None) if "/" not in name]
+    if not ends:
+        raise penstock.SourceError(f"There is no object directly in {url}. Name a file, or a pattern: {url}*.tar")
+    return f"{url}*.{mode(ends)}"
+
+
+def _made(what: str, constructor: str, argument: Any, unseen: Mapping[str, Any] | None = None, **options: Any) -> Found:
     """Calls a constructor of penstock. `unseen` are options that the printed code does not need."""
     given = "".join(f", {name}={value!r}" for name, value in options.items()).replace("'", '"')
     code = f"ds = ps.{constructor}({_quoted(argument)}{given})"
@@ -91,48 +115,71 @@ def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _file(path: Path, target: str) -> Found:
-    """Recognises a file. `target` is its path, or the pattern of several alike files."""
-    require_places(str(path))
-    with path.open("rb") as file:
-        head = file.read(4096)
+def _files(target: str) -> Found:
+    """Recognises the files of a path, pattern or URL, by the first bytes of the first of them."""
+    files = find("inspect", target)
+    first, head = files[0], files[0].head(_HEAD_NBYTES)
+    found = _by_content(first, head, target if len(files) == 1 else first.url, target)
+    if len(files) > 1:
+        found = replace(found, what=f"{len(files):,} files: {found.what}")
+    if not first.is_local:
+        found.facts["version"] = [f"{first.version or 'none'}{' of the first' * (len(files) > 1)}"]
+        found.facts.update(_requests(found.dataset))
+    return replace(found, nbytes=sum(file.nbytes for file in files))
+
+
+def _by_content(first: File, head: bytes, name: str, target: str) -> Found:
     if not head:
-        return Found("an empty file", problem=f"{path} has 0 bytes. Its writing failed: write it again.")
-    for offset, magic, what, constructor in FORMATS:
+        return Found("an empty file", problem=f"{name} has 0 bytes. Its writing failed: write it again.")
+    for offset, magic, what, constructor in _FORMATS:
         if head.startswith(magic, offset):
-            return made(what, constructor, target)
-    if head.startswith(b"\x89HDF\r\n\x1a\n"):
-        return _store("h5py", path)
-    if (found := _tfrecord(path, target)) is not None:
+            return _made(what, constructor, target)
+    if head.startswith(b"\x89HDF\r\n\x1a\n") and first.is_local:
+        return _store("h5py", name)
+    if (found := _tfrecord(first, target)) is not None:
         return found
-    if head.startswith(b'{"'):
+    if head.startswith(b'{"') and first.is_local:
         with suppress(penstock.SourceError):  # other JSON
-            return _quarantine(str(path), quarantine_records(path))
-    if re.match(r"(?i)ETL\d", path.name):
-        return Found("a file of the ETL Character Database", problem=f"Give its folder: penstock inspect {path.parent}")
+            return _quarantine(name, quarantine_records(Path(name)))
+    if re.match(r"(?i)ETL\d", first.name):
+        folder = os.path.dirname(name)
+        return Found(
+            "a file of the ETL Character Database", problem=f"Give its folder: penstock inspect {folder or '.'}"
+        )
     kind, remedy = next((kind, remedy) for pattern, kind, remedy in _REMEDIES if re.match(pattern, head))
-    return Found(f"unknown: {kind}", problem=f"{path} begins with {head[:16]!r}, {kind}. {remedy}{_KNOWN}")
+    return Found(f"unknown: {kind}", problem=f"{name} begins with {head[:16]!r}, {kind}. {remedy}{_KNOWN}")
 
 
-def _tfrecord(path: Path, target: str) -> Found | None:
+def _requests(dataset: Dataset | None) -> dict[str, list[str]]:
+    """Describes the requests of an epoch to a server."""
+    source: Any = None if dataset is None else dataset._node.opens
+    in_order, anyhow = requests_of(source, _AHEAD), requests_of(source, _AHEAD, is_scattered=True)
+    if in_order is None or anyhow is None:
+        return {}
+    facts = {"an epoch": [f"in order {in_order}", f"shuffled {anyhow}"]}
+    return facts | ({"advice": [advice]} if (advice := cure(source, anyhow)) else {})
+
+
+def _tfrecord(file: File, target: str) -> Found | None:
     """Opens TFRecord. Returns None for another file."""
-    is_named = "tfrecord" in path.name.lower()
+    is_named = "tfrecord" in file.name.lower()
+    if not (is_named or file.is_local):
+        return None
     try:
-        from penstock.sources import _openfile, tfrecord
+        from penstock.sources import tfrecord
 
-        compression: Any = "gzip" if is_named and path.suffix == ".gz" else None
-        if tfrecord.first_record(_openfile.find("inspect", path)[0], compression) is None:
+        if tfrecord.first_record(file, "gzip" if is_named and file.name.endswith(".gz") else None) is None:
             return None
     except ImportError:  # google-crc32c is not installed. The constructor says so.
         if not is_named:
             return None
     except penstock.SourceError:
         return None
-    found = made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
+    found = _made("TFRecord, of Examples", "from_tfrecord", target, features="auto")
     with suppress(penstock.PenstockError):
         if found.dataset is None or found.dataset.element_spec:
             return found
-    return made("TFRecord, of records that are no Examples", "from_tfrecord", target)
+    return _made("TFRecord, of records that are no Examples", "from_tfrecord", target)
 
 
 def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
@@ -146,27 +193,24 @@ def _quarantine(path: str, records: list[dict[str, Any]]) -> Found:
     return Found("a quarantine file, of elements that a loader set aside", code, facts=facts)
 
 
-def _store(library: str, path: Path) -> Found:
+def _store(library: str, path: str) -> Found:
     """Opens arrays of an HDF5 file or a Zarr store that belong together."""
     what, extra = ("an HDF5 file", "hdf5") if library == "h5py" else ("a Zarr store", "zarr")
-    names: list[str] = []
     try:
         if library == "h5py":
             import h5py
 
-            store, code = h5py.File(path, "r"), f"h5py.File({_quoted(str(path))})"
+            store, code = h5py.File(path, "r"), f"h5py.File({_quoted(path)})"
+            names: list[str] = []
             store.visit(names.append)
-            found = {f"/{name}": store[name] for name in names if isinstance(store[name], h5py.Dataset)}
+            arrays = {f"/{name}": store[name] for name in names if isinstance(store[name], h5py.Dataset)}
         else:
             import zarr
 
-            store, code = zarr.open(path, mode="r"), f'zarr.open({_quoted(str(path))}, mode="r")'
-            if isinstance(store, zarr.Array):
-                found = {"": store}
-            else:
-                members = sorted(store.members(max_depth=None), key=lambda member: str(member[0]))
-                found = {f"/{name}": each for name, each in members if isinstance(each, zarr.Array)}
-        return _arrays(what, found, f"import {library}\nstore = {code}")
+            store, code = zarr.open(path, mode="r"), f'zarr.open({_quoted(path)}, mode="r")'
+            members = {"": store} if isinstance(store, zarr.Array) else dict(sorted(store.members(max_depth=None)))
+            arrays = {f"/{name}" * bool(name): each for name, each in members.items() if isinstance(each, zarr.Array)}
+        return _arrays(what, arrays, f"import {library}\nstore = {code}")
     except ImportError:
         return Found(what, problem=f"Reading it needs {library}: pip install 'penstock[{extra}]'.")
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:  # the libraries' errors for damaged files
@@ -194,28 +238,32 @@ def _arrays(what: str, arrays: dict[str, Any], code: str) -> Found:
 
 def _folder(path: Path) -> Found:
     every = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    names = sorted(name for name in os.listdir(path) if not name.startswith(".") and not (path / name).is_dir())
-    if {"zarr.json", ".zarray", ".zgroup"} & set(os.listdir(path)):
-        return _store("zarr", path)
-    if "cache.json" in names or any(path.glob("*/cache.json")):
-        kept = str(path.parent if "cache.json" in names else path)
-        code = f"ds = ds.cache({_quoted(kept)})  # the same ds, or ds.materialize(...)"
+    return replace(_by_files(path, every), nbytes=sum(each.lstat().st_size for each in every))
+
+
+def _by_files(path: Path, every: list[Path]) -> Found:
+    here = {each.name for each in every if each.parent == path}
+    if {"zarr.json", ".zarray", ".zgroup"} & here:
+        return _store("zarr", str(path))
+    is_kept = (each for each in every if each.name == "cache.json" and path in (each.parent, each.parent.parent))
+    if kept := next((each.parent.parent for each in is_kept), None):
+        code = f"ds = ds.cache({_quoted(str(kept))})  # the same ds, or ds.materialize(...)"
         return Found("a cache of penstock, of elements that were kept", code)
-    if any(re.match(r"(?i)ETL\d", each.name) for each in (*path.iterdir(), *path.glob("*/*"))):
-        return made("the ETL Character Database", "from_etlcdb", str(path))
+    if any(re.match(r"(?i)ETL\d", each.name) for each in every):
+        return _made("the ETL Character Database", "from_etlcdb", str(path))
     images = [each for each in every if each.suffix.lower() in _IMAGE_SUFFIXES]
     if len(images) * 2 > len(every):
         return _images(path, images)
-    suffixes = Counter(os.path.splitext(name)[1] for name in names).most_common()
-    if len(suffixes) == 1 and suffixes[0][0] == ".npy":
-        tree = {name.removesuffix(".npy"): str(path / name) for name in names}
-        found = made(f"{len(names):,} NumPy arrays with as many rows", "from_npy", tree)
-        return found if len(names) > 1 else made("a NumPy array", "from_npy", str(path / names[0]))
-    for suffix, count in suffixes:
-        first = next(name for name in names if os.path.splitext(name)[1] == suffix)
-        found = _file(path / first, str(path / f"*{suffix}"))
-        if found.dataset is not None and count * 2 > len(names) and not found.facts:
-            return Found(f"{count:,} files: {found.what}", found.code, found.dataset)
+    shown = sorted(name for name in here if not name.startswith("."))
+    suffix = mode(os.path.splitext(name)[1] for name in shown) if shown else ""
+    alike = [name for name in shown if os.path.splitext(name)[1] == suffix]
+    if suffix == ".npy" and len(alike) > 1:
+        tree = {name.removesuffix(".npy"): str(path / name) for name in alike}
+        return _made(f"{len(alike):,} NumPy arrays with as many rows", "from_npy", tree)
+    if len(alike) * 2 > len(shown):
+        found = _files(str(path / (f"*{suffix}" if len(alike) > 1 else alike[0])))
+        if found.dataset is not None and not found.facts:
+            return found
     kinds = Counter(each.suffix.lower() or "without an ending" for each in every)
     return Found(
         "a folder",
@@ -233,7 +281,7 @@ def _images(path: Path, images: list[Path]) -> Found:
         options["extensions"] = tuple(sorted(suffixes))
     unseen = {"batch_size": None, "shuffle": False, "verbose": False}
     what = "a folder of images" + ("" if options.get("labels", 0) is None else " in a folder a class")
-    found = made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
+    found = _made(what, "image_dataset_from_directory", str(path), unseen, image_size=IMAGE_SIZE, **options)
     found.facts["images"] = [f"{len(images):,}"]
     if "labels" not in options:
         shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:10])

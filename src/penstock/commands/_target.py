@@ -83,7 +83,7 @@ def _of_path(path: Path) -> tuple[Dataset, str]:
         raise penstock.ArgumentError(
             f"{path} is a program. Name the dataset in it, or the function that returns it: {path}:name."
         )
-    found = recognise(path)
+    found = recognise(str(path))
     if found.dataset is None:
         raise penstock.SourceError(f"{path} is {found.what}. {found.problem or 'It is no dataset.'}")
     return found.dataset, found.code

@@ -2,10 +2,8 @@
 
 import argparse
 import json
-import os
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +12,6 @@ import penstock
 from penstock.base import _tree
 from penstock.base._spec import leaf_of, spec_of_leaf
 from penstock.base._units import size_text
-from penstock.commands._network import recognise_url
 from penstock.commands._recognise import recognise
 from penstock.commands._target import count, save_picture
 from penstock.sources._remote import is_remote
@@ -48,14 +45,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PenstockError: There is no such path, it cannot be read, or no picture can be made.
     """
-    if is_remote(options.path):
-        path, (found, nbytes) = options.path, recognise_url(options.path)
-    else:
-        path = Path(options.path)
-        found, nbytes = recognise(path), path.stat().st_size
-        if path.is_dir():
-            nbytes = sum(os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
-    about: dict[str, Any] = {"path": str(path), "what": found.what, "nbytes": nbytes, "facts": found.facts}
+    found = recognise(options.path)
+    about: dict[str, Any] = {"path": options.path, "what": found.what, "nbytes": found.nbytes, "facts": found.facts}
     about |= {"code": found.code, "problem": found.problem}
     try:
         if (dataset := found.dataset) is not None:
