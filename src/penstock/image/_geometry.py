@@ -109,12 +109,7 @@ def _perspective(path: Path, draws: Draws, amount: Range) -> None:
 
 
 def _project(matrix: Any, grid: Grid) -> None:
-    x, y = grid.x(), grid.y()
-    (a, b, c), (d, e, f), (g, h, i) = matrix.astype(np.float32)
-    depth = g * x + h * y + i
-    grid.x_by_column, grid.x_by_row = (a * x + b * y + c) / depth, 0.0
-    grid.y_by_column, grid.y_by_row = (d * x + e * y + f) / depth, 0.0
-    grid.is_unmoved = False
+    grid.origins = cv2.perspectiveTransform(grid.origins, matrix)
 
 
 def flip(horizontal: float = 0.5, vertical: float = 0.0) -> Distortion:
@@ -276,21 +271,16 @@ def _sine_warp(path: Path, draws: Draws, amplitude: Range, period: Range, phase:
     frequency = 2 * math.pi / draws.between(period)
     start = 2 * math.pi * draws.between(phase)
 
-    def waves(places: Any) -> Any:
+    moved, read = (1, 0) if along == "columns" else (0, 1)
+
+    def wave(grid: Grid) -> None:
+        places = grid.origins[..., read]
+        if grid.is_unmoved:  # then all rows or columns are alike
+            places = places[:1] if along == "columns" else places[:, :1]
         # Negative, because a pixel of a column that was shifted down comes from above.
-        waves = frequency * places
-        waves += start
-        np.sin(waves, waves)
-        waves *= -height
-        return waves
+        grid.move(moved, -height * np.sin(frequency * places + start))
 
-    def roll(grid: Grid) -> None:
-        if along == "columns":
-            grid.add_y(waves(grid.x_alone()))
-        else:
-            grid.add_x(waves(grid.y_alone()))
-
-    path.bend(roll)
+    path.bend(wave)
 
 
 def elastic(displacement: Amount, spacing: Amount) -> Distortion:
@@ -324,9 +314,8 @@ def _elastic(path: Path, draws: Draws, displacement: Range, spacing: Range) -> N
 
     def pull(grid: Grid) -> None:
         field = cv2.resize(pulls, (width, height), interpolation=cv2.INTER_CUBIC)
-        if not grid.is_unmoved or grid.shape != (height, width):
-            field = cv2.remap(field, grid.x(), grid.y(), cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        grid.add_x(field[:, :, 0])
-        grid.add_y(field[:, :, 1])
+        if not grid.is_unmoved or grid.origins.shape != field.shape:
+            field = cv2.remap(field, grid.origins, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        grid.origins = grid.origins + field
 
     path.bend(pull)

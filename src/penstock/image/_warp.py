@@ -37,83 +37,43 @@ _MAX_CHANNELS: Final = 4
 
 @final
 class Grid:
-    """The origins of the pixels of a result, as sums of a part by column and a part by row.
+    """The origins of the pixels of a result.
 
-    Most steps keep such sums, so they take a few operations on a row and a column instead of every pixel. A constant
-    part is a number. The part by column becomes an array of all pixels if necessary.
+    Args:
+        height: Height of the result.
+        width: Width of the result.
     """
 
-    __slots__ = ("is_unmoved", "shape", "x_by_column", "x_by_row", "y_by_column", "y_by_row")
+    __slots__ = ("origins",)
 
     def __init__(self, height: int, width: int) -> None:
-        self.shape = (height, width)
-        self.x_by_column: Any = _counted(width)
-        self.x_by_row: Any = 0.0
-        self.y_by_column: Any = 0.0
-        self.y_by_row: Any = _counted(height)[:, None]
-        self.is_unmoved = True
-        """Whether each pixel comes from its own place: `x_by_row` and `y_by_column` are 0."""
+        self.origins: Array = _places(height, width)
+        """x and y of each pixel's origin, (height, width, 2) float32. It is replaced, not written."""
+
+    @property
+    def is_unmoved(self) -> bool:
+        """Whether each pixel comes from its own place."""
+        return self.origins is _places(*self.origins.shape[:2])
 
     def transform(self, matrix: Matrix) -> None:
-        """Moves all places by an affine map."""
-        if matrix == _IDENTITY:
-            return
-        a, b, c, d, e, f = matrix
-        x, y, x_row, y_row = self.x_by_column, self.y_by_column, self.x_by_row, self.y_by_row
-        self.x_by_column, self.y_by_column = a * x + (b * y + c), d * x + (e * y + f) if d else e * y + f
-        # Without a mix of x and y, a number stays a number.
-        if isinstance(x_row, float):
-            self.x_by_row, self.y_by_row = b * y_row if b else 0.0, e * y_row
-        else:
-            self.x_by_row = a * x_row + b * y_row if b else a * x_row
-            self.y_by_row = d * x_row + e * y_row if d else e * y_row
-        self.is_unmoved = False
+        """Moves all origins by an affine map."""
+        if matrix != _IDENTITY:
+            self.origins = cv2.transform(self.origins, np.reshape(matrix, (2, 3)))
 
-    def add_x(self, moves: Any) -> None:
-        """Moves origins to the right: by row, (height, 1), or for every pixel, (height, width)."""
-        if moves.shape[1] == 1:
-            self.x_by_row = moves if isinstance(self.x_by_row, float) else self.x_by_row + moves
-        else:
-            self.x_by_column = self.x_by_column + moves
-        self.is_unmoved = False
-
-    def add_y(self, moves: Any) -> None:
-        """Moves origins down: by column, (width,), or for every pixel, (height, width)."""
-        self.y_by_column = moves if self.is_unmoved else self.y_by_column + moves
-        self.is_unmoved = False
-
-    def x_alone(self) -> Any:
-        """Returns all x; (width,) if they differ only by column."""
-        if not isinstance(self.x_by_row, float):
-            self.x_by_column, self.x_by_row = self.x(), 0.0
-        return self.x_by_column
-
-    def y_alone(self) -> Any:
-        """Returns all y; (height, 1) if they differ only by row."""
-        if isinstance(self.y_by_column, float):
-            return self.y_by_row + self.y_by_column
-        self.y_by_column, self.y_by_row = self.y(), 0.0
-        return self.y_by_column
-
-    def x(self) -> Array:
-        """Returns all x, (height, width) float32."""
-        return self._whole(self.x_by_column, self.x_by_row)
-
-    def y(self) -> Array:
-        """Returns all y, (height, width) float32."""
-        return self._whole(self.y_by_column, self.y_by_row)
-
-    def _whole(self, by_column: Any, by_row: Any) -> Array:
-        whole = np.empty(self.shape, np.float32)
-        np.add(by_column, by_row, whole)
-        return whole
+    def move(self, axis: int, moves: Any) -> None:
+        """Moves origins to the right (axis 0) or down (axis 1), by pixels for each, each column or each row."""
+        both = np.zeros((*moves.shape, 2), np.float32)
+        both[..., axis] = moves
+        self.origins = self.origins + both
 
 
 @lru_cache(maxsize=16)
-def _counted(count: int) -> Array:
-    numbers = np.arange(count, dtype=np.float32)
-    numbers.flags.writeable = False
-    return numbers
+def _places(height: int, width: int) -> Array:
+    """Returns x and y of each pixel."""
+    y, x = np.indices((height, width), np.float32)
+    places = np.stack([x, y], -1)
+    places.flags.writeable = False
+    return places
 
 
 Bend = Callable[[Grid], None]
@@ -180,19 +140,19 @@ class Path:
         """Returns the places in the result of points of the image."""
         if not self._before:
             return moved_by_matrix(points, self._matrix)
-        return moved_by_origins(points, *self._origins(0))
+        return moved_by_origins(points, *cv2.split(self._origins(0)))
 
-    def _origins(self, margin: int) -> tuple[Array, ...]:
-        """Returns the matrix of an affine path; of another all x and all y. For images with a margin around them."""
+    def _origins(self, margin: int) -> Array:
+        """Returns the matrix of an affine path, or the origins of another. For images with a margin around them."""
         if not self._before:
-            return (np.array(_shifted(self._matrix, margin)).reshape(2, 3),)
+            return np.reshape(_shifted(self._matrix, margin), (2, 3))
         grid, matrix_after = Grid(self.height, self.width), self._matrix
         for before, bend in reversed(self._before):
             grid.transform(matrix_after)
             bend(grid)
             matrix_after = before
         grid.transform(_shifted(matrix_after, margin))
-        return grid.x(), grid.y()
+        return grid.origins
 
     def _box(self, height: int, width: int) -> tuple[slice, slice] | None:
         """Returns the slices of the image that become the result by a resize; None if there are none."""
@@ -220,19 +180,17 @@ def _shifted(matrix: Matrix, margin: int) -> Matrix:
     return (a, b, c + margin, d, e, f + margin)
 
 
-def _warped(
-    frame: Frame, margin: int, origins: tuple[Array, ...], size: tuple[int, int], image: Array, value: Values
-) -> Any:
+def _warped(frame: Frame, margin: int, origins: Array, size: tuple[int, int], image: Array, value: Values) -> Any:
     height, width = image.shape[:2]
     if frame.border == cv2.BORDER_REFLECT_101 and 1 in (height, width):
         # OpenCV 5, bicubic, loops endlessly for the neighbour of a single pixel. A doubled pixel is the same image.
         image = cv2.copyMakeBorder(image, 0, int(height == 1), 0, int(width == 1), cv2.BORDER_REPLICATE)
     elif margin:
         image = cv2.copyMakeBorder(image, margin, margin, margin, margin, frame.border, None, value)
-    if len(origins) > 1:
-        return cv2.remap(image, origins[0], origins[1], frame.interpolation, None, frame.border, value)
+    if origins.ndim == 3:
+        return cv2.remap(image, origins, None, frame.interpolation, None, frame.border, value)
     flags = frame.interpolation | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(image, origins[0], size, None, flags, frame.border, value)
+    return cv2.warpAffine(image, origins, size, None, flags, frame.border, value)
 
 
 def _slice(factor: float, offset: float, count: int, limit: int) -> slice | None:
