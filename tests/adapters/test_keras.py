@@ -312,15 +312,6 @@ def test_where_keras_draws_a_batch_ahead_of_training_the_state_does_not_count_it
     assert_same(arrays(model.trained), delivered(ds, 4)[:count])
 
 
-def test_a_rest_then_whole_number_is_an_ordinary_number_but_for_that_question():
-    from penstock.adapters.keras import RestThenWhole
-
-    count = RestThenWhole(5, 2)
-    assert (count, int(count), list(range(0, count, 2)), math.isfinite(count)) == (5, 5, [0, 2, 4], True)
-    assert [seen >= count for seen in (0, 1, 2)] == [False, False, True]
-    assert [seen >= count for seen in (0, 1, 2, 3, 4, 5)] == [False] * 5 + [True]
-
-
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
 @pytest.mark.parametrize(("verb", "cure"), [("evaluate", ""), ("predict", "; for the order of the data, leave out")])
 def test_measuring_on_an_adapter_for_training_is_one_line_in_the_log(verb, cure, caplog):

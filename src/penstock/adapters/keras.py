@@ -132,10 +132,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
                 "This dataset is endless, so Keras would never come to the end of an epoch. Say how long one is: "
                 "fit(..., steps_per_epoch=1000), or steps= for evaluate and predict, or validation_steps=."
             )
-        if not isinstance(length, int):
-            return None
-        rest = self.loader._rest_count()
-        return length if rest in (None, length) else RestThenWhole(length, rest)
+        return length if isinstance(length, int) else None
 
     @property
     def batch_size(self) -> int | None:
@@ -162,14 +159,16 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         return {rows // (share.count * share.piece_count) for rows in remainders(self.loader._node)}
 
     def on_epoch_begin(self) -> None:
-        """Has Keras look for the end of an epoch of unknown length, and not go by the length of the one before.
+        """Says how many batches this epoch has: the rest of one after `set_state`.
 
-        Keras would also warn that the data ran out, which here is how every epoch ends.
+        Where that is unknown, Keras looks for the end of the epoch, and does not go by the length of the one before. It
+        would also warn that the data ran out, which here is how every epoch ends.
         """
         asking = _asking(sys._getframe(1))
-        if asking is not None and self.loader.length is None and not asking.steps_per_epoch:
-            asking._num_batches = None
-            asking._interrupted_warning = _say_nothing
+        if asking is not None and not asking.steps_per_epoch:
+            asking._num_batches = self.loader._rest_count()
+            if asking._num_batches is None:
+                asking._interrupted_warning = _say_nothing
 
     # What Keras trains on. It asks more often than it reads, so all of these do nothing until their first `next`.
 
@@ -338,32 +337,6 @@ class _Feed:
             "out each batch by itself. Give fit() dataset.to_tf(), make the model outside of the scope, or use the JAX "
             "backend with keras.distribution."
         )
-
-
-@final
-class RestThenWhole(int):
-    """The number of batches of an epoch, where the first epoch of a `fit` is the rest of one.
-
-    Keras reads the number once a `fit`, and at each step asks `steps_seen >= number` whether the epoch is over. Python
-    puts that question to the right-hand side first, for its class is derived from the other's. An iterator that simply
-    ended would do as well, but Keras would warn that the data ran out.
-    """
-
-    _rest: int
-    _last_seen: int
-
-    def __new__(cls, count: int, rest: int) -> "RestThenWhole":
-        """Makes a number that is `count`, but `rest` in the first epoch."""
-        self = super().__new__(cls, count)
-        self._rest = rest
-        self._last_seen = 0
-        return self
-
-    def __le__(self, seen: int) -> bool:
-        if seen < self._last_seen:  # another epoch
-            self._rest = int(self)
-        self._last_seen = seen
-        return seen >= self._rest
 
 
 def _say_nothing() -> None:
