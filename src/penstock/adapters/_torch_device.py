@@ -1,15 +1,15 @@
 """Batches of torch on their way to a CUDA device.
 
 The memory of a loader's ring is registered as page-locked memory, once (`cudaHostRegister`). Then a batch goes to the
-device from its slot, without a copy on the host. The slot stays leased until the event behind the copy: `Copy.host`
-holds its views. Memory outside of the ring, such as a private copy of a batch, goes through torch's own page-locked
-memory, and so does everything where the system refuses to register.
+device from its slot, without a copy on the host. The adapter holds the slot's views until the event behind the copy.
+Memory outside of the ring, such as a private copy of a batch, goes through torch's own page-locked memory, and so does
+everything where the system refuses to register.
 
 Who unregisters: the ring, before it unmaps its memory (`Ring.before_release`), or a finalizer of the ring.
 """
 
 import weakref
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,40 +17,26 @@ import torch
 from penstock.memory._ring import Ring
 
 
-class Runtime(Protocol):
-    """The calls of CUDA that are used here. Tests replace them."""
-
-    def register(self, address: int, nbytes: int) -> bool:
-        """Makes memory page-locked. Returns whether the system allows it."""
-
-    def unregister(self, address: int) -> None:
-        """Takes that back."""
-
-    def copy(self, leaves: list[Any]) -> tuple[list[Any], Any]:
-        """Begins to copy tensors to the device. Returns the copies, and the event behind them."""
-
-    def finish(self, event: Any, copies: list[Any]) -> None:
-        """Waits for an event, and hands the copies over to the user's stream."""
-
-
-@final
 class CudaRuntime:
-    """The calls, by torch. Copies run on a stream of their own, beside the one on which the user computes."""
+    """The calls of CUDA that are used here. Tests replace them.
+
+    Copies run on a stream of their own, beside the one on which the user computes.
+    """
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def register(self, address: int, nbytes: int) -> bool:
-        """See `Runtime`."""
+        """Makes memory page-locked. Returns whether the system allows it."""
         return int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)) == 0
 
     def unregister(self, address: int) -> None:
-        """See `Runtime`."""
+        """Takes that back."""
         torch.cuda.cudart().cudaHostUnregister(address)
 
     def copy(self, leaves: list[Any]) -> tuple[list[Any], Any]:
-        """See `Runtime`."""
+        """Begins to copy tensors to the device. Returns the copies, and the event behind them."""
         assert self._stream is not None
         with torch.cuda.stream(self._stream):
             # `non_blocking` is safe from pageable memory, too: the lease keeps it unchanged until the event.
@@ -58,23 +44,13 @@ class CudaRuntime:
             return copies, self._stream.record_event()
 
     def finish(self, event: Any, copies: list[Any]) -> None:
-        """See `Runtime`."""
+        """Waits for an event, and hands the copies over to the user's stream."""
         event.synchronize()
         current = torch.cuda.current_stream(self._device)
         for leaf in copies:
             if is_tensor(leaf):
                 # Its memory came from the pool of another stream, and returns there when this stream is done with it.
                 leaf.record_stream(current)
-
-
-class Copy(NamedTuple):
-    """A batch on its way to the device."""
-
-    leaves: list[Any]
-    done: Any
-    """The event behind it, on the stream of copies."""
-    host: list[Any]
-    """The source of the copy. It keeps the slot, or the pinned memory, until the event."""
 
 
 @final
@@ -85,7 +61,7 @@ class PinnedRing:
         runtime: The calls of CUDA.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
         self._ring: weakref.ref[Ring] | None = None
         self._start = self._end = 0

@@ -13,7 +13,7 @@ import multiprocessing.reduction
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset as TorchDataset, IterableDataset, get_worke
 from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import Epoch, EpochAdapter
-from penstock.adapters._torch_device import Copy, CudaRuntime, PinnedRing, Runtime, is_tensor
+from penstock.adapters._torch_device import CudaRuntime, PinnedRing, is_tensor
 from penstock.base._arguments import refuse_attribute
 from penstock.base._errors import (
     ArgumentError,
@@ -77,7 +77,7 @@ class TorchAdapter(EpochAdapter, IterableDataset):
     """
 
     def __init__(
-        self, loader: Loader, *, pin_memory: bool = False, device: Any = None, runtime: Runtime | None = None
+        self, loader: Loader, *, pin_memory: bool = False, device: Any = None, runtime: CudaRuntime | None = None
     ) -> None:
         super().__init__(loader)
         self._spec = Spec.of(loader.element_spec)
@@ -118,18 +118,17 @@ class TorchAdapter(EpochAdapter, IterableDataset):
         leaves = self._tensors(batch)
         if self._device.type != "cpu":
             leaves = [leaf.to(self._device) if is_tensor(leaf) else leaf for leaf in leaves]
-        return self._tree(leaves)
-
-    def _tree(self, leaves: Iterable[Any]) -> Tree:
         return self._spec.structure.unflatten(leaves)
 
-    def _copy(self, batch: Tree) -> Copy:
+    def _copy(self, batch: Tree) -> tuple[list[Any], Any, list[Any]]:
+        """Begins a copy. Returns the copies, the event behind them, and the source, which keeps the slot until then."""
         host = self._tensors(batch)
-        return Copy(*self._runtime.copy(host), host)
+        return *self._runtime.copy(host), host
 
-    def _copied(self, copy: Copy) -> Tree:
-        self._runtime.finish(copy.done, copy.leaves)
-        return self._tree(copy.leaves)
+    def _copied(self, copy: tuple[list[Any], Any, list[Any]]) -> Tree:
+        leaves, done, _ = copy
+        self._runtime.finish(done, leaves)
+        return self._spec.structure.unflatten(leaves)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state: the position after the batches that were handed out."""
