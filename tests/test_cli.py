@@ -65,7 +65,7 @@ def test_importing_the_command_line_brings_no_framework(fresh_python):
 # The backend is looked for, and not imported, before data are opened; here one is always found.
 @pytest.fixture
 def demo(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("penstock.demos.backend.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: object())
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -119,7 +119,7 @@ def test_a_picture_that_could_not_be_saved_is_refused_before_anything_else(demo,
 
 
 def test_a_missing_keras_is_named_with_its_cure(demo, monkeypatch):
-    monkeypatch.setattr("penstock.demos.backend.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: None)
     assert demo() == (
         1,
         'penstock demo: The demo trains with Keras, which is not installed: pip install "penstock[demo,tensorflow]"\n',
@@ -127,7 +127,7 @@ def test_a_missing_keras_is_named_with_its_cure(demo, monkeypatch):
 
 
 def test_a_missing_backend_is_named_with_its_cure(demo, monkeypatch):
-    find_spec = "penstock.demos.backend.importlib.util.find_spec"
+    find_spec = "penstock.demos.model.importlib.util.find_spec"
     monkeypatch.setattr(find_spec, lambda name: object() if name == "keras" else None)
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     assert "Keras needs one of tensorflow, torch, jax, and none is installed: pip install" in demo()[1]
@@ -136,13 +136,11 @@ def test_a_missing_backend_is_named_with_its_cure(demo, monkeypatch):
 
 
 def test_the_first_backend_that_is_installed_is_taken(demo, monkeypatch):
-    monkeypatch.setattr(
-        "penstock.demos.backend.importlib.util.find_spec", lambda name: name in ("keras", "jax") or None
-    )
+    monkeypatch.setattr("penstock.demos.model.importlib.util.find_spec", lambda name: name in ("keras", "jax") or None)
     monkeypatch.setenv("KERAS_BACKEND", "")
-    from penstock.demos import backend
+    from penstock.demos import model
 
-    assert backend.choose_backend() == "jax"
+    assert model.choose_backend() == "jax"
 
 
 @pytest.mark.slow

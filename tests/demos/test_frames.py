@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.demos.data import open_frames
+from penstock.demos.film import open_frames
 from penstock.demos.model import next_frame_model, warm_up
 
 

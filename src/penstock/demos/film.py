@@ -1,4 +1,6 @@
-"""A film to train on: a camera pans over real photographs, which ship inside scikit-image.
+"""Frames to train on: those of a user's file, or of a film, in which a camera pans over real photographs.
+
+The photographs ship inside scikit-image.
 
 The camera pans to the right at about two pixels a frame, faster and slower, drifting up and down. It reaches an edge
 after some hundred frames, and cuts to another part of the photograph, in another size. So one frame is enough to
@@ -8,20 +10,26 @@ The film moves from one photograph to the next. Split 60/20/20 by range, trainin
 seventh, and the test an eighth.
 """
 
-import contextlib
 import importlib.resources
 import itertools
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.demos.errors import DemoError
+import penstock as ps
+from penstock.base._errors import PenstockError
+from penstock.sources._recordindex import complete
+
+MIN_FRAMES = 20
+RANGE_FRAMES = 64
+"""Frames read to find the range of values, spread evenly over the file."""
 
 FRAME_COUNT = 20_000
 SIDE = 50
@@ -44,6 +52,79 @@ SHARES = {
 """Each photograph's share of the film, in order."""
 WIDTHS = (320, 450)
 """The widths, in pixels, at which a photograph is shown."""
+
+
+class DemoError(PenstockError):
+    """The demo cannot run here. The message names what is missing, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A file of frames."""
+
+    path: Path
+    dataset: ps.Dataset
+    """Single frames, as stored in the file."""
+    shape: tuple[int, ...]
+    """The shape of one frame."""
+    channels_axis: int | None
+    """The axis of a frame that holds channels: 0, 2, or None without channels."""
+    low: float
+    """The darkest value."""
+    high: float
+    """The brightest value."""
+
+    @property
+    def pixels(self) -> int:
+        """Height times width of one frame."""
+        return math.prod(size for axis, size in enumerate(self.shape) if axis != self.channels_axis)
+
+    def images(self, frames: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Converts `(n, *shape)` in the file's units to `(n, height, width, 1 or 3)` in 0 to 1."""
+        unit = (np.asarray(frames, np.float64) - self.low) / (self.high - self.low)
+        if self.channels_axis is None:
+            return unit[..., None]
+        last: npt.NDArray[np.float64] = np.moveaxis(unit, self.channels_axis + 1, -1)
+        return last[..., :3] if last.shape[-1] >= 3 else last[..., :1]
+
+
+def open_frames(path: str | os.PathLike[str]) -> Frames:
+    """Opens a `.npy` of frames: (n, height, width), (n, channels, height, width) or channels last.
+
+    Reads the header, and some frames to find the range of their values.
+
+    Raises:
+        SourceError: Not a `.npy` file, truncated, or of Python objects.
+        DemoError: The rows are not frames, or too few.
+    """
+    dataset = ps.from_npy(path)
+    shape, dtype = dataset.element_spec.shape, dataset.element_spec.dtype
+    found = f"{Path(path).name} is {(len(dataset), *shape)} {dtype}"
+    if dtype.kind not in "uif" or len(shape) not in (2, 3) or 0 in shape:
+        raise DemoError(
+            f"{found}, which is no film. The demo trains on numbers (float or integer) of shape "
+            "(frames, height, width), (frames, channels, height, width) or (frames, height, width, channels)."
+        )
+    if len(dataset) < MIN_FRAMES:
+        raise DemoError(
+            f"{found}: {len(dataset)} frames are too few to train, validate and test on. The demo needs at least "
+            f"{MIN_FRAMES}. Without --data it makes a film of its own."
+        )
+    low, high = np.inf, -np.inf
+    for index in np.linspace(0, len(dataset) - 1, min(RANGE_FRAMES, len(dataset))).astype(int):
+        frame = dataset[int(index)]
+        if not np.isfinite(frame).all():
+            raise DemoError(f"{found}, and frame {index} holds NaN or infinite values. A model cannot train on them.")
+        low, high = min(low, float(frame.min())), max(high, float(frame.max()))
+    if low == high:
+        raise DemoError(f"{found}, and every value of the frames read is {low:g}: there is no motion to learn.")
+    if dtype == np.uint8:
+        low, high = 0.0, 255.0
+    elif low >= 0.0 and high <= 1.0:
+        low, high = 0.0, 1.0
+    # A film has fewer channels than rows or columns.
+    channels_axis = None if len(shape) == 2 else 0 if shape[0] <= shape[2] else 2
+    return Frames(Path(path), dataset, shape, channels_axis, low, high)
 
 
 @dataclass(frozen=True)
@@ -84,13 +165,19 @@ def make_film(
     """
     photographs = _find_photographs()
     header = {"descr": "<f8", "fortran_order": False, "shape": (frame_count, 3, SIDE, SIDE)}
-    frames = _frames(photographs, frame_count)
-    with _unfinished(path, frame_count * FRAME_NBYTES) as file:
+    frames, nbytes = _frames(photographs, frame_count), frame_count * FRAME_NBYTES
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if (free_nbytes := shutil.disk_usage(path.parent).free) < nbytes:
+        raise DemoError(
+            f"The film needs {nbytes / 1e9:.2f} GB, but the disk of {path.parent} has {free_nbytes / 1e9:.2f} GB "
+            "free. Choose a folder on another disk: penstock demo --data-dir FOLDER"
+        )
+    with complete(path) as file:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, frame_count, CHUNK):
-            on_progress(start * FRAME_NBYTES, frame_count * FRAME_NBYTES)
+            on_progress(start * FRAME_NBYTES, nbytes)
             file.write(np.stack(list(itertools.islice(frames, CHUNK))).astype("<f8").data)
-        on_progress(frame_count * FRAME_NBYTES, frame_count * FRAME_NBYTES)
+        on_progress(nbytes, nbytes)
 
 
 def _find_photographs() -> dict[str, Path]:
@@ -106,31 +193,6 @@ def _find_photographs() -> dict[str, Path]:
     if missing := [name for name in SHARES if not (folder / name).exists()]:
         raise DemoError(f"This installation of scikit-image has no {', '.join(missing)} in {folder}. {remedy}")
     return {name: folder / name for name in SHARES}
-
-
-@contextlib.contextmanager
-def _unfinished(path: Path, nbytes: int) -> Iterator[BinaryIO]:
-    """Opens a file that gets its name when the block ends well. Removes what killed processes left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f"{path.name}.*.part"):
-        try:
-            os.kill(int(left.suffixes[-2][1:]), 0)
-        except ProcessLookupError:
-            left.unlink(missing_ok=True)
-        except PermissionError:  # a living process of another user
-            continue
-    if (free_nbytes := shutil.disk_usage(path.parent).free) < nbytes:
-        raise DemoError(
-            f"The film needs {nbytes / 1e9:.2f} GB, but the disk of {path.parent} has {free_nbytes / 1e9:.2f} GB "
-            "free. Choose a folder on another disk: penstock demo --data-dir FOLDER"
-        )
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _frames(photographs: dict[str, Path], frame_count: int) -> Iterator[npt.NDArray[np.float64]]:

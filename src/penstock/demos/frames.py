@@ -4,6 +4,7 @@ The five lines of a user are in `_train`. All else makes the film, measures, and
 """
 
 import hashlib
+import io
 import itertools
 import os
 import sys
@@ -15,11 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 import penstock as ps
-from penstock.demos import film, picture
-from penstock.demos.backend import choose_backend, load_backend
-from penstock.demos.data import Frames, open_frames
-from penstock.demos.errors import DemoError
-from penstock.demos.model import next_frame_model, warm_up
+from penstock.demos import film
+from penstock.demos.film import DemoError, Frames, open_frames
+from penstock.demos.model import choose_backend, load_backend, next_frame_model, warm_up
+from penstock.report._units import mib
 
 SEED = 1
 EPOCHS = 3
@@ -30,6 +30,13 @@ BATCH_PIXELS = 1 << 20
 """The limit of a batch: 32 pairs, or fewer of large frames."""
 COMPARED_BATCHES = 8
 PICTURE_ROWS = 5
+TITLES = (
+    "last frame\n(model sees this)",
+    "next frame,\npredicted",
+    "next frame,\nthe truth",
+    "error of the\nprediction",
+    "error of copying\nthe last frame",
+)
 
 
 def run(data: str | None, epochs: int | None, data_dir: str | None, out: str, *, is_quick: bool = False) -> None:
@@ -74,14 +81,10 @@ def _film(path: Path, frame_count: int = film.FRAME_COUNT) -> Path:
         print(f"Film: {path} (made before; delete it when you like)")
         return path
     print(f"Making a film of {frame_count:,} frames from photographs, once: {path}", flush=True)
-    printed = -1
 
     def progress(done_nbytes: int, nbytes: int) -> None:
-        nonlocal printed
-        percent = 100 * done_nbytes // nbytes
-        if percent // 25 > printed:
-            printed = percent // 25
-            print(f"  {done_nbytes / 1e9:.2f} of {nbytes / 1e9:.2f} GB, {percent} %", flush=True)
+        if 4 * done_nbytes % nbytes == 0:
+            print(f"  {done_nbytes / 1e9:.2f} of {nbytes / 1e9:.2f} GB, {100 * done_nbytes // nbytes} %", flush=True)
 
     film.make_film(path, frame_count, on_progress=progress)
     return path
@@ -113,7 +116,7 @@ def _train(frames: Frames, epochs: int, out: Path) -> dict[str, str]:
     summary = f"mean square error over all of the test: predicted {test_error:.5f}, copied {copy_error:.5f}"
     _draw(out, frames, model, test, summary)
     part = "" if epoch_pairs == len(train) else f" ({epoch_pairs:,} of them in each epoch)"
-    file_size, ratio = _mib(frames.path.stat().st_size), copy_error / test_error if test_error else float("inf")
+    file_size, ratio = mib(frames.path.stat().st_size), copy_error / test_error if test_error else float("inf")
     return {
         "Data": f"{len(frames.dataset):,} frames {frames.shape} {frames.dataset.element_spec.dtype} in "
         f"{frames.path.name}, {file_size}. Pairs of a frame and the next: {len(train):,} to train{part}, "
@@ -121,9 +124,9 @@ def _train(frames: Frames, epochs: int, out: Path) -> dict[str, str]:
         "Speed": f"{report.elements_per_s:,.0f} pairs/s in model.fit, {report.elapsed_s:.0f} s for {epochs} "
         f"epoch{'' if epochs == 1 else 's'}, each shuffled over the whole. Training waited for data "
         f"{report.wait_share:.1%} of the time.",
-        "Memory": f"at its peak {_mib(report.peak_nbytes)} more than before the loaders were made, which had announced "
-        f"{_mib(projected_nbytes)}; the file has {file_size}. Keras and its backend took "
-        f"{_mib(report.reserved_nbytes)} before.",
+        "Memory": f"at its peak {mib(report.peak_nbytes)} more than before the loaders were made, which had announced "
+        f"{mib(projected_nbytes)}; the file has {file_size}. Keras and its backend took "
+        f"{mib(report.reserved_nbytes)} before.",
         "Result": f"mean square error {test_error:.5f} on pairs that training never saw, "
         f"{f'{ratio:.1f} times less than' if ratio > 1 else 'not less than'} that of copying the last frame, "
         f"{copy_error:.5f}.",
@@ -152,10 +155,6 @@ def _fingerprint(batches: ps.Dataset, executor: Literal["auto", "inline"]) -> st
     return digest.hexdigest()[:12]
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.0f} MiB"
-
-
 def _spread(dataset: ps.Dataset, limit: int) -> ps.Dataset:
     """Thins a dataset out, evenly, to at most about twice `limit` elements."""
     return dataset[:: max(1, len(dataset) // max(1, limit))]
@@ -172,10 +171,37 @@ def _copy_error(batches: ps.Dataset, value_range: float) -> float:
 
 
 def _draw(out: Path, frames: Frames, model: Any, test: ps.Dataset, summary: str) -> None:
-    """Draws test pairs spread evenly over the test, not chosen for their looks."""
-    positions = [len(test) * (2 * row + 1) // (2 * PICTURE_ROWS) for row in range(PICTURE_ROWS)]
-    last, true = (np.stack(side).astype("float32") for side in zip(*(test[i] for i in positions), strict=True))
-    predicted = np.asarray(model.predict_on_batch(last))
-    first = len(frames.dataset) - len(test) - 1
-    sides = [frames.images(side) for side in (last, true, predicted)]
-    picture.draw(out, *sides, labels=[f"frame {first + position:,}" for position in positions], summary=summary)
+    """Draws test pairs, spread evenly over the test and not chosen for their looks, with the errors of both frames.
+
+    Errors are means over the channels, in absolute value, on one scale. Below each is its root mean square.
+    """
+    # Pyplot would choose a window system, and keep the figure.
+    from matplotlib.figure import Figure
+
+    rows = PICTURE_ROWS
+    positions = [len(test) * (2 * row + 1) // (2 * rows) for row in range(rows)]
+    sides = [np.stack(side).astype("float32") for side in zip(*(test[i] for i in positions), strict=True)]
+    last, true, predicted = (frames.images(side) for side in (*sides, np.asarray(model.predict_on_batch(sides[0]))))
+    errors = {3: np.abs(predicted - true), 4: np.abs(last - true)}
+    brightest = max(float(np.quantile(errors[4].mean(-1), 0.99)), 1e-6)
+    aspect = float(np.clip(last.shape[1] / last.shape[2], 0.3, 2.0))
+    figure = Figure(figsize=(9.0, 1.4 + (0.2 + 1.55 * aspect) * rows), dpi=105, layout="constrained", facecolor="white")
+    figure.suptitle("penstock demo: the next frame", fontsize=13, fontweight="bold")
+    axes = figure.subplots(rows, 5, squeeze=False)
+    for row, position in enumerate(positions):
+        for column, shown in enumerate((last, predicted, true)):
+            axes[row, column].imshow(np.clip(shown[row], 0, 1), cmap="gray", vmin=0, vmax=1)
+        for column, error in errors.items():
+            scale = axes[row, column].imshow(error[row].mean(-1), cmap="magma", vmin=0, vmax=brightest)
+            axes[row, column].set_xlabel(f"RMS {np.sqrt(np.square(error[row]).mean()):.3f}", fontsize=8.5)
+        axes[row, 0].set_ylabel(f"frame {len(frames.dataset) - len(test) - 1 + position:,}", fontsize=8.5)
+    for ax, title in zip(axes[0], TITLES, strict=True):
+        ax.set_title(title, fontsize=9)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+    bar = figure.colorbar(scale, ax=axes[:, 3:], shrink=0.5, aspect=36, extend="max")
+    bar.set_label("absolute error, where frames are 0 to 1", fontsize=8.5)
+    figure.supxlabel(summary, fontsize=9.5, color="0.25")
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    out.write_bytes(png.getvalue())
