@@ -16,7 +16,7 @@ from typing import Final, final
 import penstock
 from penstock.base._units import size_text
 from penstock.commands._network import Network, measure
-from penstock.report._cgroups import PROC, memory_limits
+from penstock.report._cgroups import machine_nbytes, memory_limits
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._executor_spec import HAS_PROCESSES
 
@@ -143,7 +143,7 @@ def examine() -> Machine:
     soft_limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE))
     addresses, open_files = (None if limit == resource.RLIM_INFINITY else limit for limit in soft_limits)
     in_container = min((max(0, limit - used) for limit, used in memory_limits()), default=None)
-    bounds = {"available": _available_nbytes(), "left in the container": in_container, "by ulimit -v": addresses}
+    bounds = {"available": machine_nbytes("MemAvailable"), "left in the container": in_container, "by ulimit -v": addresses}
     versions = {}
     for name in (*FRAMEWORKS, *LIBRARIES):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -168,14 +168,6 @@ def _start_a_worker() -> tuple[float | None, str]:
             return time.perf_counter() - started_s, ""
     except (penstock.PenstockError, OSError) as error:
         return None, str(error)
-
-
-def _available_nbytes() -> int | None:
-    """Returns the memory that the kernel can give without swapping. None where it does not say."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = (PROC / "meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    return None
 
 
 def _print(text: str, indent: str) -> None:

@@ -51,6 +51,14 @@ def group_page_cache_nbytes(version: int, folder: Path) -> int:
     return int(stat.get(f"{prefix}{name}", 0)) - int(stat.get(f"{prefix}shmem", 0))
 
 
+def machine_nbytes(name: str) -> int | None:
+    """Returns a number of `/proc/meminfo`, such as `Cached`. None where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (PROC / "meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return None
+
+
 def memory_limits() -> Iterator[tuple[int, int]]:
     """Yields limit and use, without the page cache, of each group around this process that limits memory."""
     for version, folder in control_groups("memory"):

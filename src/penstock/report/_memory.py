@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from penstock.report._cgroups import PROC, control_groups, group_page_cache_nbytes
+from penstock.report._cgroups import PROC, control_groups, group_page_cache_nbytes, machine_nbytes
 
 INTERVAL_S: Final = 0.5
 """A loader measures no more often, because reading the kernel's counts costs about 100 us."""
@@ -101,10 +101,7 @@ def page_cache_nbytes() -> int:
     for version, folder in control_groups("memory"):
         with contextlib.suppress(OSError, ValueError):
             return group_page_cache_nbytes(version, folder)
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = (PROC / "meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:"))
-    return 0
+    return machine_nbytes("Cached") or 0
 
 
 @final
