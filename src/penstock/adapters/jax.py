@@ -85,7 +85,9 @@ class JaxAdapter(EpochAdapter):
             # Given a place for each leaf, or a device in place of its sharding, JAX takes twice as long.
             arrays: list[Any] = jax.device_put(leaves, self._place)
             return arrays
-        return [_global(leaf, place, self._share) for leaf, place in zip(leaves, self._places, strict=True)]
+        count = self._share[1]
+        shapes = [(count * len(leaf), *leaf.shape[1:]) for leaf in leaves]
+        return list(map(jax.make_array_from_process_local_data, self._places, leaves, shapes))
 
     def _arrived(self, arrays: list[Any]) -> Tree:
         if self._ahead_count:
@@ -221,19 +223,6 @@ def _fitting(leaf: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     return array.astype(dtype)
 
 
-def _global(leaf: npt.NDArray[Any], sharding: Any, share: tuple[int, int]) -> Any:
-    """The array over all processes of which `leaf` is this one's share of the rows."""
-    index, count = share
-    first = index * len(leaf)
-    shape = (count * len(leaf), *leaf.shape[1:])
-
-    def part(where: tuple[slice, ...]) -> npt.NDArray[Any]:
-        start, stop, _ = where[0].indices(shape[0])
-        return leaf[(slice(start - first, stop - first), *where[1:])]
-
-    return jax.make_array_from_callback(shape, sharding, part)
-
-
 def _has_dtype(dtype: np.dtype[Any]) -> bool:
     try:
         jax.eval_shape(lambda array: array, np.empty(0, dtype))
@@ -326,7 +315,17 @@ def _common_share(spec: Spec, shardings: Sequence[Any]) -> tuple[int, int]:
     Raises:
         SpecError: It is no such part, or not one for all leaves.
     """
-    shares = {_share(leaf, sharding) for leaf, sharding in zip(spec.leaves, shardings, strict=True)}
+    shares: set[tuple[int, int] | None] = set()
+    for leaf, sharding in zip(spec.leaves, shardings, strict=True):
+        if not (shape := leaf.max_shape):
+            shares.add(None)
+            continue
+        held = np.zeros(shape[0], bool)
+        for where in sharding.addressable_devices_indices_map(shape).values():
+            held[where[0]] = True
+        count, first = int(held.sum()), int(held.argmax())
+        is_part = held[first : first + count].all() and not (len(held) % count or first % count)
+        shares.add((first // count, len(held) // count) if is_part else None)
     share = shares.pop()
     if shares or share is None:
         raise SpecError(
@@ -335,19 +334,3 @@ def _common_share(spec: Spec, shardings: Sequence[Any]) -> tuple[int, int]:
             "of the batch, as jax.make_mesh does, and shard the first axis of every leaf by it."
         )
     return share
-
-
-def _share(leaf: ArraySpec, sharding: Any) -> tuple[int, int] | None:
-    """The part of a leaf's rows that this process holds; None if it is not one piece, or not one of equal parts."""
-    shape = leaf.max_shape
-    if not shape:
-        return None
-    rows = shape[0]
-    held = np.zeros(rows, bool)
-    for where in sharding.addressable_devices_indices_map(shape).values():
-        held[where[0]] = True
-    count = int(held.sum())
-    first = int(held.argmax())
-    if not held[first : first + count].all() or rows % count or first % count:
-        return None
-    return first // count, rows // count

@@ -4,9 +4,10 @@ Amounts are factors, or in the units of the pixels. So the range of floats does 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 
@@ -32,22 +33,33 @@ _STILL: Final = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
 _TO_MEAN: Final = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32) / 8
 
 
+@final
+@dataclass(frozen=True)
+class _EachImage:
+    """Draws a number, and changes each image with it."""
+
+    function: Callable[[Array, float], Array]
+
+    def __call__(self, work: Work, draws: Draws, amount: Range) -> None:
+        number = draws.between(amount)
+        for frame in work.images:
+            frame.image = self.function(frame.image, number)
+
+
 def blur(sigma: Amount) -> Distortion:
     """Blurs with a Gaussian. Beyond the border the image is mirrored.
 
     Args:
         sigma: Its standard deviation in pixels. 1.5 is 0 to 1.5.
     """
-    return changes("blur", _blur, sigma=spread(sigma, above=0, least=0, most=_MOST_BLUR))
+    return changes("blur", _EachImage(_blur), sigma=spread(sigma, above=0, least=0, most=_MOST_BLUR))
 
 
-def _blur(work: Work, draws: Draws, sigma: Range) -> None:
-    deviation = draws.between(sigma)
+def _blur(image: Array, deviation: float) -> Array:
     if deviation < _NO_BLUR:
-        return
+        return image
     side = 2 * math.ceil(3 * deviation) + 1
-    for frame in work.images:
-        frame.image = cv2.GaussianBlur(frame.image, (side, side), deviation)
+    return cv2.GaussianBlur(image, (side, side), deviation)
 
 
 def smooth(amount: Amount) -> Distortion:
@@ -56,11 +68,11 @@ def smooth(amount: Amount) -> Distortion:
     Args:
         amount: The neighbours' part: 0.6 is 0 to 0.6. Pillow's `SMOOTH` is `exactly(8 / 13)`.
     """
-    return changes("smooth", _smooth, amount=spread(amount, above=0, least=0, most=1))
+    return changes("smooth", _EachImage(_smooth), amount=spread(amount, above=0, least=0, most=1))
 
 
-def _smooth(work: Work, draws: Draws, amount: Range) -> None:
-    _mix_in_mean(work, draws.between(amount))
+def _smooth(image: Array, amount: float) -> Array:
+    return cv2.filter2D(image, -1, _STILL + amount * _TO_MEAN)
 
 
 def sharpen(amount: Amount) -> Distortion:
@@ -69,17 +81,11 @@ def sharpen(amount: Amount) -> Distortion:
     Args:
         amount: The distance, where 1 doubles the difference: 1 is 0 to 1. Pillow's `SHARPEN` is `exactly(1)`.
     """
-    return changes("sharpen", _sharpen, amount=spread(amount, above=0, least=0))
+    return changes("sharpen", _EachImage(_sharpen), amount=spread(amount, above=0, least=0))
 
 
-def _sharpen(work: Work, draws: Draws, amount: Range) -> None:
-    _mix_in_mean(work, -draws.between(amount))
-
-
-def _mix_in_mean(work: Work, part: float) -> None:
-    kernel = _STILL + part * _TO_MEAN
-    for frame in work.images:
-        frame.image = cv2.filter2D(frame.image, -1, kernel)
+def _sharpen(image: Array, amount: float) -> Array:
+    return _smooth(image, -amount)
 
 
 def brightness(factor: Amount) -> Distortion:
@@ -88,13 +94,11 @@ def brightness(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be black.
     """
-    return changes("brightness", _brightness, factor=spread(factor, around=1, least=0))
+    return changes("brightness", _EachImage(_brightness), factor=spread(factor, around=1, least=0))
 
 
-def _brightness(work: Work, draws: Draws, factor: Range) -> None:
-    drawn = draws.between(factor)
-    for frame in work.images:
-        frame.image = cv2.addWeighted(frame.image, drawn, frame.image, 0.0, 0.0)
+def _brightness(image: Array, factor: float) -> Array:
+    return cv2.addWeighted(image, factor, image, 0.0, 0.0)
 
 
 def saturation(factor: Amount) -> Distortion:
@@ -103,12 +107,11 @@ def saturation(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be grey.
     """
-    return changes("saturation", _saturation, factor=spread(factor, around=1, least=0))
+    return changes("saturation", _EachImage(_saturation), factor=spread(factor, around=1, least=0))
 
 
-def _saturation(work: Work, draws: Draws, factor: Range) -> None:
-    drawn = draws.between(factor)
-    _recolour(work, drawn * np.eye(3) + (1 - drawn) * _LUMA)
+def _saturation(image: Array, factor: float) -> Array:
+    return _recoloured(image, factor * np.eye(3) + (1 - factor) * _LUMA)
 
 
 def hue(degrees: Amount) -> Distortion:
@@ -117,14 +120,13 @@ def hue(degrees: Amount) -> Distortion:
     Args:
         degrees: 20 is -20 to 20, of 360.
     """
-    return changes("hue", _hue, degrees=spread(degrees, around=0))
+    return changes("hue", _EachImage(_hue), degrees=spread(degrees, around=0))
 
 
-def _hue(work: Work, draws: Draws, degrees: Range) -> None:
-    angle = math.radians(draws.between(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
+def _hue(image: Array, degrees: float) -> Array:
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     turned = np.array([[1, 0, 0], [0, cosine, -sine], [0, sine, cosine]])
-    _recolour(work, np.linalg.inv(_YIQ) @ turned @ _YIQ)
+    return _recoloured(image, np.linalg.inv(_YIQ) @ turned @ _YIQ)
 
 
 def grayscale(probability: float = 1.0) -> Distortion:
@@ -138,14 +140,14 @@ def grayscale(probability: float = 1.0) -> Distortion:
 
 def _grayscale(work: Work, draws: Draws, probability: float) -> None:
     if draws.happens(probability):
-        _recolour(work, _LUMA)
+        for frame in work.images:
+            frame.image = _recoloured(frame.image, _LUMA)
 
 
-def _recolour(work: Work, matrix: Array) -> None:
-    for frame in work.images:
-        if frame.image.shape[2:] != (3,):
-            raise ValueError(f"Colours are those of RGB, three channels, and an image has shape {frame.image.shape}.")
-        frame.image = cv2.transform(frame.image, matrix)
+def _recoloured(image: Array, matrix: Array) -> Array:
+    if image.shape[2:] != (3,):
+        raise ValueError(f"Colours are those of RGB, three channels, and an image has shape {image.shape}.")
+    return cv2.transform(image, matrix)
 
 
 def contrast(factor: Amount) -> Distortion:
@@ -154,14 +156,11 @@ def contrast(factor: Amount) -> Distortion:
     Args:
         factor: 0.2 is 0.8 to 1.2; 0 would be grey.
     """
-    return changes("contrast", _contrast, factor=spread(factor, around=1, least=0))
+    return changes("contrast", _EachImage(_contrast), factor=spread(factor, around=1, least=0))
 
 
-def _contrast(work: Work, draws: Draws, factor: Range) -> None:
-    drawn = draws.between(factor)
-    for frame in work.images:
-        shift = (1 - drawn) * float(frame.image.mean())
-        frame.image = cv2.addWeighted(frame.image, drawn, frame.image, 0.0, shift)
+def _contrast(image: Array, factor: float) -> Array:
+    return cv2.addWeighted(image, factor, image, 0.0, (1 - factor) * float(image.mean()))
 
 
 def noise(sigma: Amount) -> Distortion:

@@ -1,6 +1,5 @@
 """The picture of elements: a grid of panels with captions, drawn by Matplotlib, which is imported when it is needed."""
 
-import io
 import math
 import os
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock.report._fonts import LINE_IN, SIZE_PT, Writer
+from penstock.report._fonts import LINE_IN, Writer, encoded
 from penstock.report._panels import Grid, Lines, Panel
 
 # Inches.
@@ -21,7 +20,6 @@ _CELL_WIDTHS: Final = (0.95, 1.8)
 _GAP: Final = 0.18
 _INNER_GAP: Final = 0.05
 _MARGIN: Final = 0.15
-_DPI: Final = 110
 
 
 @final
@@ -36,9 +34,7 @@ class Picture:
         self._element_count = element_count
 
     def _repr_png_(self) -> bytes:
-        png = io.BytesIO()
-        self.figure.savefig(png, format="png", dpi=_DPI)
-        return png.getvalue()
+        return encoded(self.figure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the PNG when all of it is drawn."""
@@ -55,13 +51,8 @@ def draw(grid: Grid) -> Picture:
     Raises:
         ImportError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("show() draws with Matplotlib: pip install 'penstock[show]'.") from error
-
     count, notes = len(grid.cells), ". ".join(grid.notes)
-    writer = Writer([*(cell.caption for cell in grid.cells), *grid.titles, grid.heading, notes])
+    writer = Writer("show()", [*(cell.caption for cell in grid.cells), *grid.titles, grid.heading, notes])
     height, widths = _panel_sizes(grid)
     drawn = sum(widths) + _INNER_GAP * max(0, len(widths) - 1)
     cell_width = max(drawn, _CELL_WIDTHS[not widths])
@@ -77,14 +68,11 @@ def draw(grid: Grid) -> Picture:
     top = _MARGIN + len(above) * LINE_IN + (LINE_IN if any(grid.titles) else 0) + _GAP / 2
     whole = top + rows * row_height + len(below) * LINE_IN + _MARGIN
 
-    figure = Figure(figsize=(width, whole), dpi=_DPI, facecolor="white")
-    figure.set_layout_engine("none")  # the user's own settings do not move anything
+    figure = writer.figure(width, whole)
 
     def write(x: float, y: float, lines: list[str], colour: str = "0.35") -> None:
         for number, line in enumerate(lines):
-            place = x / width, 1 - (y + number * LINE_IN) / whole
-            font: dict[str, Any] = {"family": writer.families, "size": SIZE_PT}
-            figure.text(*place, line, color=colour, ha="center", va="top", parse_math=False, **font)
+            writer.write(figure, x / width, 1 - (y + number * LINE_IN) / whole, line, color=colour, ha="center")
 
     write(width / 2, _MARGIN, above)
     for number, cell in enumerate(grid.cells):

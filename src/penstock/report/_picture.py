@@ -1,10 +1,5 @@
-"""The picture of a plan with its times: a tree of boxes, sources above, drawn by Matplotlib.
+"""The picture of a plan with its times: a tree of boxes, sources above."""
 
-Matplotlib is imported when a picture is drawn, and never as pyplot, which would choose a window system and
-keep figures.
-"""
-
-import io
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from penstock.base._units import size_text
-from penstock.report._fonts import LINE_IN, SIZE_PT, Writer
+from penstock.report._fonts import LINE_IN, Writer, encoded
 from penstock.report._lanes import Lane, PlanStep, StepTime
 from penstock.report._units import an, ms, plural_of, share
 
@@ -24,7 +19,6 @@ GAP: Final = 0.26
 MARGIN: Final = 0.2
 PADDING: Final = 0.08
 _LEAST_WIDTH: Final = 6.4
-_DPI: Final = 110
 
 
 @final
@@ -138,7 +132,7 @@ class Boxes:
 def lay_out(title: str, root: Box) -> tuple[Writer, list[str], float, float]:
     """Places all boxes. Returns the writer, the lines of the title, and the width and height of the page."""
     boxes = list(root.walk())
-    writer = Writer([title, *(text for box in boxes for text in box.texts)])
+    writer = Writer("report().save()", [title, *(text for box in boxes for text in box.texts)])
     width = max(_LEAST_WIDTH, root.span + 2 * MARGIN)
     lines = writer.lines(title, width - 2 * MARGIN, 12)
     for box in boxes:
@@ -156,25 +150,16 @@ def draw(title: str, root: Box) -> Any:
     Raises:
         ImportError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-        from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-    except ImportError as error:
-        raise ImportError("report().save() draws with Matplotlib: pip install 'penstock[show]'.") from error
-
     writer, lines, width, height = lay_out(title, root)
-    figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
-    figure.set_layout_engine("none")  # the user's own settings do not move anything
+    from matplotlib import colormaps
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+    figure = writer.figure(width, height)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
 
-    def write(x: float, y: float, text: str, weight: str = "normal", colour: str = "black") -> None:
-        font: dict[str, Any] = {"family": writer.families, "size": SIZE_PT, "weight": weight}
-        axes.text(x, y, text, color=colour, va="top", parse_math=False, **font)  # a `$` in a name is a dollar
-
     for number, line in enumerate(lines):
-        write(MARGIN, MARGIN + number * LINE_IN, line)
+        writer.write(axes, MARGIN, MARGIN + number * LINE_IN, line)
     for box in root.walk():
         face = (1.0, 1.0, 1.0, 1.0) if box.share is None else colormaps["YlOrBr"](0.85 * box.share)
         edge = {"edgecolor": "#AA3377", "linewidth": 2.2} if box.is_limit else {"edgecolor": "0.4", "linewidth": 0.8}
@@ -183,9 +168,11 @@ def draw(title: str, root: Box) -> Any:
         axes.add_patch(shape)
         is_dark = 0.2126 * face[0] + 0.7152 * face[1] + 0.0722 * face[2] < 0.5  # luminance, as the eye sees it
         for number, line in enumerate(box.lines):
-            weight = "bold" if number < box.title_count else "normal"
-            at = box.x + PADDING, box.y + PADDING + number * LINE_IN
-            write(*at, line, weight, "white" if is_dark else "black")
+            font = {
+                "weight": "bold" if number < box.title_count else "normal",
+                "color": "white" if is_dark else "black",
+            }
+            writer.write(axes, box.x + PADDING, box.y + PADDING + number * LINE_IN, line, **font)
         for each in box.inputs:
             ends = (each.x + WIDTH / 2, each.y + each.height), (box.x + WIDTH / 2, box.y)
             style = "-|>,head_length=3,head_width=1.8"
@@ -195,6 +182,4 @@ def draw(title: str, root: Box) -> Any:
 
 def save(title: str, root: Box, path: str | os.PathLike[str]) -> None:
     """Draws the boxes, and writes a PNG or an SVG when the whole picture is drawn."""
-    file, kind = io.BytesIO(), Path(path).suffix.lower()[1:]
-    draw(title, root).savefig(file, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
-    Path(path).write_bytes(file.getvalue())
+    Path(path).write_bytes(encoded(draw(title, root), Path(path).suffix.lower()[1:]))
