@@ -143,7 +143,11 @@ def examine() -> Machine:
     soft_limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE))
     addresses, open_files = (None if limit == resource.RLIM_INFINITY else limit for limit in soft_limits)
     in_container = min((max(0, limit - used) for limit, used in memory_limits()), default=None)
-    bounds = {"available": machine_nbytes("MemAvailable"), "left in the container": in_container, "by ulimit -v": addresses}
+    bounds = {
+        "available": machine_nbytes("MemAvailable"),
+        "left in the container": in_container,
+        "by ulimit -v": addresses,
+    }
     versions = {}
     for name in (*FRAMEWORKS, *LIBRARIES):
         with suppress(importlib.metadata.PackageNotFoundError):
