@@ -42,35 +42,29 @@ if TYPE_CHECKING:
     from penstock.testing._executor import ExecutorTests as ExecutorTests, WorkerDeathTests as WorkerDeathTests
     from penstock.testing._source import SourceTests as SourceTests
 
-__all__ = [
-    "AdapterMemoryTests",
-    "AdapterTests",
-    "CountingSource",
-    "ExecutorTests",
-    "FailingSource",
-    "Fault",
-    "GatedSource",
-    "LethalFunction",
-    "LethalSource",
-    "SourceTests",
-    "WorkerDeathTests",
-    "assert_fits",
-    "assert_resumes_exactly",
-    "assert_same",
-    "copied",
-]
+_NEED_PYTEST = {
+    "_adapter": ("AdapterMemoryTests", "AdapterTests"),
+    "_assertions": ("assert_fits", "assert_resumes_exactly", "assert_same", "copied"),
+    "_executor": ("ExecutorTests", "WorkerDeathTests"),
+    "_source": ("SourceTests",),
+}
+"""Modules that are imported on first use, and their public names."""
+
+if not TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
+    __all__ = ["CountingSource", "FailingSource", "Fault", "GatedSource", "LethalFunction", "LethalSource"]
+    __all__ += [name for names in _NEED_PYTEST.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
     """Imports the modules that need pytest on first use. A worker process needs the fakes alone."""
-    if name not in __all__:
+    module = next((module for module, names in _NEED_PYTEST.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
     # Before the import, so that a failing `assert` in a suite shows its values, as in a test file.
-    modules = [f"{__name__}.{each}" for each in ("_assertions", "_adapter", "_executor", "_source")]
-    pytest.register_assert_rewrite(*(set(modules) - sys.modules.keys()))
-    return next(found[name] for found in (vars(importlib.import_module(each)) for each in modules) if name in found)
+    pytest.register_assert_rewrite(*({f"{__name__}.{each}" for each in _NEED_PYTEST} - sys.modules.keys()))
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:
