@@ -5,6 +5,7 @@ A `Work` is the frames of one element, with its boxes and points. `distorted` ta
 results back.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ Key = Hashable
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Border = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
 DataFormat = Literal["channels_last", "channels_first"]
+_KINDS: Final = ("on", "masks", "boxes", "points")
 _CHOICES: Final = {
     "interpolation": Interpolation,
     "border": Border,
@@ -74,38 +76,25 @@ class Settings:
     data_format: DataFormat = "channels_last"
 
     def __post_init__(self) -> None:
-        for name in ("on", "masks", "boxes", "points"):  # lists cannot be hashed
+        for name in _KINDS:  # lists cannot be hashed
             if isinstance(leaves := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(leaves))
         for name, kinds in _CHOICES.items():
             if getattr(self, name) not in get_args(kinds):
                 raise ArgumentError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(kinds))}.")
-        if both := set(self.on_keys) & set(self.mask_keys):
-            raise ArgumentError(f"{both.pop()!r} is in on= and in masks=. An image is distorted, a mask only moves.")
-        leaves = [*self.on_keys, *self.mask_keys, *_keys(self.boxes), *_keys(self.points)]
-        if twice := [leaf for leaf in leaves if leaves.count(leaf) > 1]:
-            raise ArgumentError(f"{twice[0]!r} is in two of on=, masks=, boxes= and points=. A leaf is one of these.")
+        every = list(itertools.chain(*self.leaves.values()))
+        if twice := [leaf for leaf in every if every.count(leaf) > 1]:
+            names = [f"{name}=" for name, leaves in self.leaves.items() if twice[0] in leaves]
+            raise ArgumentError(
+                f"{twice[0]!r} is in {' and in '.join(names)}. A leaf is one of these: an image is distorted; masks, "
+                "boxes and points only move."
+            )
 
     @cached_property
-    def on_keys(self) -> tuple[Key, ...]:
-        """The leaves that are distorted; empty for the default."""
-        return _keys(self.on)
-
-    @cached_property
-    def mask_keys(self) -> tuple[Key, ...]:
-        """The leaves that are only moved."""
-        return _keys(self.masks)
-
-    @cached_property
-    def place_formats(self) -> dict[Key, BoxFormat | None]:
-        """The leaves that hold boxes or points, and the format of the boxes."""
-        return dict.fromkeys(_keys(self.boxes), self.box_format) | dict.fromkeys(_keys(self.points))
-
-
-def _keys(given: Any) -> tuple[Key, ...]:
-    if given is None:
-        return ()
-    return given if isinstance(given, tuple) else (given,)
+    def leaves(self) -> dict[str, tuple[Key, ...]]:
+        """The leaves of each kind: `on`, which may be empty for the default, `masks`, `boxes` and `points`."""
+        given = {name: getattr(self, name) for name in _KINDS}
+        return {name: each if isinstance(each, tuple) else (each,) * (each is not None) for name, each in given.items()}
 
 
 @final
@@ -256,24 +245,21 @@ def distorted(element: Any, settings: Settings, apply: Callable[[Work], None]) -
     Raises:
         ValueError: A leaf is no image.
     """
-    formats = settings.place_formats
-    if isinstance(element, np.ndarray) and not settings.on_keys and not settings.mask_keys and not formats:
+    if isinstance(element, np.ndarray) and not any(settings.leaves.values()):
         frame = Frame(element, settings)
         apply(Work([frame], [], []))
         return frame.result()
-    on = [place_of(element, key) for key in settings.on_keys] or [_first_image(element)]
-    masks = [place_of(element, key) for key in settings.mask_keys]
+    on, masks, boxes, points = ([place_of(element, key) for key in keys] for keys in settings.leaves.values())
+    on = on or [_first_image(element)]
     work = Work(
-        [Frame(element[place], settings) for place in on],
-        [Frame(element[place], settings, is_mask=True) for place in masks],
-        [Places(element[place_of(element, key)], box_format) for key, box_format in formats.items()],
+        [Frame(element[at], settings) for at in on],
+        [Frame(element[at], settings, is_mask=True) for at in masks],
+        [Places(element[at], settings.box_format if at in boxes else None) for at in (*boxes, *points)],
     )
     apply(work)
-    frames = zip((*on, *masks), (*work.images, *work.masks), strict=True)
-    leaves = {place: frame.result() for place, frame in frames}
-    for key, places in zip(formats, work.places, strict=True):
-        leaves[place_of(element, key)] = places.result(*work.size)
-    return replaced(element, leaves)
+    results = [each.result() for each in (*work.images, *work.masks)]
+    results += [each.result(*work.size) for each in work.places]
+    return replaced(element, dict(zip((*on, *masks, *boxes, *points), results, strict=True)))
 
 
 def replaced(element: Any, leaves: Mapping[Any, Any]) -> Any:

@@ -72,32 +72,31 @@ def moved_by_matrix(points: Array, matrix: tuple[float, ...]) -> Array:
     return points @ inverse[:2, :2].T + inverse[:2, 2]
 
 
-def moved_by_origins(points: Array, x: Array, y: Array) -> Array:
-    """Moves points by any warp, given the origins of all pixels of the result, each (height, width)."""
-    height, width = x.shape
+def moved_by_origins(points: Array, origins: Array) -> Array:
+    """Moves points by any warp, given the origins of all pixels of the result, (height, width, 2)."""
+    height, width = origins.shape[:2]
     if not len(points):
         return points
     points = points.astype(np.float32)
-    rows, columns = _nearest(points, x, y, *np.ogrid[0:height:_STRIDE, 0:width:_STRIDE])
+    rows, columns = _nearest(points, origins, *np.ogrid[0:height:_STRIDE, 0:width:_STRIDE])
     near = np.arange(-_STRIDE, _STRIDE + 1)
     rows = np.clip(rows[:, None, None] + near[:, None], 0, height - 1)
     columns = np.clip(columns[:, None, None] + near, 0, width - 1)
-    rows, columns = _nearest(points, x, y, rows, columns)
+    rows, columns = _nearest(points, origins, rows, columns)
     # The change of the origin over two pixels, or over one at a border.
     below, above = np.minimum(rows + 1, height - 1), np.maximum(rows - 1, 0)
     right, left = np.minimum(columns + 1, width - 1), np.maximum(columns - 1, 0)
-    across, down = np.maximum(right - left, 1), np.maximum(below - above, 1)
-    a, b = (x[rows, right] - x[rows, left]) / across, (x[below, columns] - x[above, columns]) / down
-    c, d = (y[rows, right] - y[rows, left]) / across, (y[below, columns] - y[above, columns]) / down
-    rest_x, rest_y = points[:, 0] - x[rows, columns], points[:, 1] - y[rows, columns]
+    a, c = (origins[rows, right] - origins[rows, left]).T / np.maximum(right - left, 1)
+    b, d = (origins[below, columns] - origins[above, columns]).T / np.maximum(below - above, 1)
+    rest_x, rest_y = (points - origins[rows, columns]).T
     area = a * d - b * c
     area = np.where(np.abs(area) < 1e-3, np.inf, area)  # a fold: the nearest pixel itself
     return np.column_stack([columns + (d * rest_x - b * rest_y) / area, rows + (a * rest_y - c * rest_x) / area])
 
 
-def _nearest(points: Array, x: Array, y: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
+def _nearest(points: Array, origins: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
     """Returns row and column of the candidate with the nearest origin, of each point."""
-    distances = (x[rows, columns] - points[:, 0, None, None]) ** 2 + (y[rows, columns] - points[:, 1, None, None]) ** 2
+    distances = ((origins[rows, columns] - points[:, None, None]) ** 2).sum(-1)
     best = distances.reshape(len(points), -1).argmin(1)
     rows, columns = (np.broadcast_to(each, distances.shape).reshape(len(points), -1) for each in (rows, columns))
     every = np.arange(len(points))

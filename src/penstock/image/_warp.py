@@ -140,7 +140,7 @@ class Path:
         """Returns the places in the result of points of the image."""
         if not self._before:
             return moved_by_matrix(points, self._matrix)
-        return moved_by_origins(points, *cv2.split(self._origins(0)))
+        return moved_by_origins(points, self._origins(0))
 
     def _origins(self, margin: int) -> Array:
         """Returns the matrix of an affine path, or the origins of another. For images with a margin around them."""
