@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -310,9 +311,10 @@ def loses_masks(value: object, array: npt.NDArray[Any]) -> bool:
 
 def is_masked(value: object) -> bool:
     """Whether it is an array of which something is masked; of records, a field."""
-    if not isinstance(value, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # NumPy imports it when it is first used, which takes 45 ms
+    if masked is None or not isinstance(value, masked.MaskedArray):
         return False
-    mask = np.ma.getmask(value)
+    mask = masked.getmask(value)
     return b"\1" in mask.tobytes() if mask.dtype.names else bool(mask.any())
 
 
