@@ -504,9 +504,9 @@ def test_busy_answers_lower_the_requests_under_way(gated, monkeypatch):
     file.errors += [_store.StoreError(503, "slow down")] * 4
     assert got(fetcher, 0, 10) == file.data[:10]
     assert fetcher.busy_count == 4
-    assert fetcher._limit == pytest.approx(_fetch.FIRST_CONNECTIONS * 0.9**4)
-    assert got(fetcher, 10, 10) == file.data[10:20]  # the second read
-    assert fetcher._limit == _fetch.CONNECTIONS
+    assert fetcher._limit == pytest.approx(_fetch.FIRST_CONNECTIONS * 0.9**4 + 1)
+    assert got(fetcher, 10, 10) == file.data[10:20]
+    assert fetcher._limit == pytest.approx(_fetch.FIRST_CONNECTIONS * 0.9**4 + 2)
 
 
 def test_first_read_is_not_delayed_by_announced_requests(gated):
@@ -517,7 +517,45 @@ def test_first_read_is_not_delayed_by_announced_requests(gated):
     file.gate.set()
     assert got(fetcher, 0, 2) == file.data[0:2]
     assert got(fetcher, 790, 2) == file.data[790:792]
-    assert fetcher._limit == _fetch.CONNECTIONS
+    for start in range(0, 800, 10):  # each answer allows one more
+        got(fetcher, start, 2)
+    assert _fetch.FIRST_CONNECTIONS + 80 <= fetcher._limit <= _fetch.CONNECTIONS
+
+
+def test_requests_of_earlier_batches_come_first(gated, monkeypatch):
+    monkeypatch.setattr(_fetch, "FIRST_CONNECTIONS", 1)
+    file = Gated()
+    file.gate.clear()
+    fetcher = _fetch.Fetcher(lambda number: file)
+    fetcher.announce(*ranges((900, 10)), 60.0)
+    assert file.begun.wait(60)
+    readers = []
+    for batch, start in ((5, 500), (3, 300), (4, 400)):
+        asker = RetryBudget(place=(0, batch))
+        wanted = [(0, start, np.zeros(10, np.uint8))]
+        readers.append(threading.Thread(target=fetcher.read, args=(wanted, asker)))
+        readers[-1].start()
+    while len(fetcher._urgent) < 3:
+        time.sleep(0.001)
+    file.gate.set()
+    for reader in readers:
+        reader.join(60)
+    fetcher.close()
+    assert [start for start, _ in file.asked if start >= 300][:2] == [900, 300]
+    assert fetcher._limit > 1
+
+
+def test_bytes_under_way_begin_small(monkeypatch):
+    monkeypatch.setattr(_fetch, "FIRST_NBYTES", 100)
+    monkeypatch.setattr(_fetch, "FREE_GAP_NBYTES", 0)
+    file = Gated()
+    file.gate.clear()
+    fetcher = _fetch.Fetcher(lambda number: file)
+    fetcher.announce(*ranges(*((start, 60) for start in range(0, 1000, 100))), 60.0)
+    assert fetcher._running == 2
+    file.gate.set()
+    assert got(fetcher, 900, 60) == file.data[900:960]
+    fetcher.close()
 
 
 def test_slow_request_is_made_twice(monkeypatch):

@@ -432,11 +432,11 @@ def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):
     assert len(server.requests) == 5 + 1
 
 
-def test_of_files_whose_index_is_kept_only_the_head_is_read(server):
+def test_of_files_whose_index_is_kept_nothing_is_read(server):
     records(server)
     server.begin_with(lambda number, headers: None)
     records(server)
-    assert {wanted for _, wanted in server.requests} == {"", "bytes=0-11"}
+    assert {wanted for _, wanted in server.requests} == {""}
 
 
 def test_a_row_group_is_one_request(server, tmp_path):

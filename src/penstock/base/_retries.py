@@ -39,17 +39,25 @@ class RetryBudget:
         words: See `ring_header`; None where there is no unit.
         generation: The unit's.
         limit_s: The longest time for retries.
+        place: The epoch and number of the unit's batch. Earlier batches are served first.
     """
 
     __slots__ = (
-        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "repeat_count", "request_count",
-        "request_s", "waited_s",
+        "_generation", "_words", "fetched_nbytes", "limit_s", "needed_nbytes", "place", "repeat_count",
+        "request_count", "request_s", "waited_s",
     )  # fmt: skip
 
-    def __init__(self, words: "memoryview[int] | None" = None, generation: int = 0, limit_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        words: "memoryview[int] | None" = None,
+        generation: int = 0,
+        limit_s: float = math.inf,
+        place: tuple[int, int] = (0, 0),
+    ) -> None:
         self._words = words
         self._generation = generation
         self.limit_s: float = limit_s
+        self.place = place
         self.repeat_count: int = 0
         """The number of retries."""
         self.waited_s: float = 0.0

@@ -6,6 +6,7 @@ elements lie in spans. Workers fill rows of one batch side by side.
 
 import functools
 import itertools
+import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -164,6 +165,8 @@ class ParallelProgram(BatchProgram):
         self.spans = spans
         self.shard = Share(*shard)
         self._closed: dict[int, Node] = {}
+        self._announcing = threading.Lock()
+        """Held while reads are announced to a server. Units that would read them wait, so requests keep their order."""
         if not self.shard.is_whole or self.shard.piece_count > 1:
             self._check_shard()
 
@@ -238,11 +241,15 @@ class ParallelProgram(BatchProgram):
 
     @cached_property
     def announced_count(self) -> int:
-        """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
+        """How many batches ahead of their reads the sources know: those that fill the memory of a source.
+
+        Of windows two, whose elements are neighbours.
+        """
         if not self._facts.is_remote:
             return super().announced_count
-        windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
-        count = -(-2 * max(windows, default=0) // self._facts.batch_size)
+        wanted = [2 * (each.window or 0) for each in self._facts.steps if isinstance(each, Shuffle)]
+        wanted += [getattr(each.opens, "ahead_count", 0) for each in walk(self.node)]
+        count = -(-max(wanted, default=0) // self._facts.batch_size)
         return max(ANNOUNCED_BATCHES, min(count, MOST_ANNOUNCED))
 
     @cached_property
@@ -361,11 +368,9 @@ class ParallelProgram(BatchProgram):
                 last = self._announced(*unit.announce)[-1:] or [(unit.epoch, unit.index)]
                 source.follow(order, (unit.epoch, unit.index), last[0])
             # A server is asked before this unit waits for it. The kernel may be slow to take announcements.
-            if unit.announce[2] and self._facts.is_remote:
-                epoch, index, count = unit.announce
-                if (epoch, index) == self.next_position(unit.epoch, unit.index):  # nothing was announced before
-                    epoch, index, count = unit.epoch, unit.index, count + 1
-                self._announce(reader, epoch, index, count)
+            if self._facts.is_remote:
+                with self._announcing:
+                    self._announce_with(reader, unit)
             self._fill(reader, unit, out)
             if unit.announce[2] and not self._facts.is_remote:
                 self._announce(reader, *unit.announce)
@@ -428,6 +433,13 @@ class ParallelProgram(BatchProgram):
     @cached_property
     def _marks(self) -> Any:
         return self.shard.marks(self._most_rows)
+
+    def _announce_with(self, reader: Reader, unit: Unit) -> None:
+        """Announces also the unit's own batch, if nothing was announced before."""
+        epoch, index, count = unit.announce
+        if count and (epoch, index) == self.next_position(unit.epoch, unit.index):
+            epoch, index, count = unit.epoch, unit.index, count + 1
+        self._announce(reader, epoch, index, count)
 
     def _announce(self, reader: Reader, epoch: int, index: int, count: int) -> None:
         for each, group in itertools.groupby(self._announced(epoch, index, count), lambda position: position[0]):

@@ -74,7 +74,8 @@ class UnitRunner:
         status.words[0] = 0
         status.failures.clear()
         status.is_poisoned = unit.is_poisoned
-        budget, before = RetryBudget(header, unit.generation, self._timeout_s), None
+        budget = RetryBudget(header, unit.generation, self._timeout_s, (unit.epoch, unit.index))
+        before: RetryBudget | None = None
         rows: Any = ()
         error: Exception | None = None
         count = 0

@@ -9,19 +9,23 @@ call obstore make 3,300 requests of 100 kB a second with 0.9 s of CPU, asyncio i
 Memory. Announced requests take `ahead_nbytes` from their start until they are read. An announcement that was not read
 `KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a request, never a wrong byte.
 
+Order. What readers wait for comes first, in the order of their batches, then what is announced. The requests and bytes
+under way begin small, so that the first batch shares neither the connection nor a CPU with all that follows. As in TCP
+they grow with each answer, which doubles them in the time of a request. A busy answer (503, 429) lowers them.
+
 A request that took three times the median while a reader waits for it is made a second time, `HEDGED_SHARE` of the
-requests at most; the first answer counts. Busy answers (503, 429) lower the number of requests under way: at 2 % of
-busy answers it stays as it is, with fewer it grows.
+requests at most; the first answer counts.
 
 Threads. All state is under `_lock`, which is reentrant, because a finalizer may call `close` on any thread. A request
 takes the lock when it is handed to a thread and when it has ended, and the thread that ends one hands out the next.
 
 Each wait, and what ends it. Threads wait for `_ready`, a queue in C: a request that may start, or `close`, wakes one. A
-reader waits for its request, which ends by its answer, an error, or the client's timeout and the limits of `insist`. It
-looks every `LOOK_S` whether its unit is still wanted. The threads are daemons: a request under way holds up neither
-`close` nor the end of the process.
+reader waits for all of its requests, once. Each ends by its answer, an error, or the client's timeout and the limits of
+`insist`. The reader looks every `LOOK_S` whether its unit is still wanted. The threads are daemons: a request under way
+holds up neither `close` nor the end of the process.
 """
 
+import heapq
 import itertools
 import statistics
 import threading
@@ -38,6 +42,7 @@ import numpy.typing as npt
 
 from penstock.base._errors import SourceError
 from penstock.base._retries import NOTHING_WANTED, RetryBudget
+from penstock.plan._order import Position
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -46,10 +51,11 @@ CONNECTIONS: Final = 128
 """The most requests of a source under way."""
 LEAST_CONNECTIONS: Final = 4
 FIRST_CONNECTIONS: Final = 32
-"""The most requests under way until a reader comes back for a second read, unless a read needs more. With 128 the first
-batch waited for a CPU: it took 0.25 s on two cores."""
+"""The requests under way at the beginning. With 128 the first batch waited for a CPU: it took 0.25 s on two cores."""
 AHEAD_NBYTES: Final = 128 << 20
 """The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
+FIRST_NBYTES: Final = 8 << 20
+"""The bytes under way at the beginning."""
 PART_NBYTES: Final = 8 << 20
 """Larger ranges are several requests."""
 GAP_NBYTES: Final = 2 << 20
@@ -87,8 +93,8 @@ class _Request:
     """One range of a file. A request without an announcement has `serial` 0."""
 
     __slots__ = (
-        "began_s", "data", "done", "error", "held_nbytes", "is_started", "left", "limit_s", "number", "reader_count",
-        "repeat_count", "serial", "start", "stop", "tries",
+        "began_s", "data", "error", "held_nbytes", "is_started", "left", "limit_s", "number", "readers", "repeat_count",
+        "serial", "start", "stop", "tries", "under_way_nbytes",
     )  # fmt: skip
 
     def __init__(self, number: int, start: int, stop: int, serial: int, limit_s: float) -> None:
@@ -96,17 +102,33 @@ class _Request:
         self.serial, self.limit_s = serial, limit_s
         self.left = 0
         """Announced bytes that were not read yet."""
-        self.reader_count = 0
+        self.readers: list[_Reader] = []
         self.is_started = False
         self.held_nbytes = 0
         """Its part of the memory for announced requests."""
+        self.under_way_nbytes = 0
         self.tries = 0
         """Threads that are asking."""
         self.began_s = 0.0
         self.repeat_count = 0
-        self.done = threading.Event()
         self.data: memoryview | None = None
         self.error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.data is not None or self.error is not None
+
+
+@final
+class _Reader:
+    """A reader and the requests that it waits for."""
+
+    def __init__(self, requests: list[list[_Request]]) -> None:
+        self.requests = requests
+        """Those of each span."""
+        self.left = 0
+        """Those without an answer."""
+        self.done = threading.Event()
 
 
 _start = attrgetter("start")
@@ -137,7 +159,9 @@ class Fetcher:
         """Requests for the threads. None ends one of them."""
         self._table: dict[int, list[_Request]] = {}
         """The requests of each file that are queued, under way or kept, by start."""
-        self._urgent: deque[_Request] = deque()
+        self._urgent: list[tuple[Position, int, _Request]] = []
+        """A heap of the requests that readers wait for: the batch, a number, the request."""
+        self._numbers = itertools.count()
         self._ahead: deque[_Request] = deque()
         self._announced: deque[_Request] = deque()
         """In the order of their announcements, until they are old."""
@@ -145,7 +169,8 @@ class Fetcher:
         self._held_nbytes = 0
         self._running = self._thread_count = 0
         self._limit = float(FIRST_CONNECTIONS)
-        self._is_first, self._has_read = True, False
+        self._window_nbytes, self._under_way_nbytes = float(FIRST_NBYTES), 0
+        """The bytes that may be under way, and those that are."""
         self._durations_s: deque[float] = deque(maxlen=64)
         self._whole_nbytes = 256 << 10
         self._words = memoryview(bytearray(8)).cast("q")
@@ -218,41 +243,47 @@ class Fetcher:
     def parts(
         self, spans: Sequence[tuple[int, int, int]], asker: RetryBudget
     ) -> Iterator[list[tuple[int, memoryview]]]:
-        """Yields the parts of each span (file, start, stop), with their starts, when they have arrived.
+        """Yields the parts of each span (file, start, stop), with their starts, when all have arrived.
 
         Raises as `read`. The first and the last part may be larger than the span.
         """
         with self._lock:
             if self._is_closed:
                 raise SourceError("This source is closed, and cannot be read.")
-            found = [self._cover(*span, asker.limit_s, 0) for span in spans]
-            for requests in found:
-                for request in requests:
-                    request.reader_count += 1
-                    if not request.is_started:
-                        request.is_started = True  # the copy in the queue of announcements is passed over
-                        if request.serial and request.stop < WHOLE:
-                            request.held_nbytes = request.stop - request.start
-                            self._held_nbytes += request.held_nbytes
-                        self._urgent.append(request)
-            if self._has_read and self._is_first:
-                self._is_first, self._limit = False, float(CONNECTIONS)
-            elif self._is_first:
-                self._limit = min(CONNECTIONS, max(self._limit, sum(map(len, found))))
+            reader = _Reader([self._cover(*span, asker.limit_s, 0) for span in spans])
+            for request in itertools.chain.from_iterable(reader.requests):
+                request.readers.append(reader)
+                reader.left += not request.is_done
+                if not request.is_started:
+                    request.is_started = True  # the copy in the queue of announcements is passed over
+                    if request.serial and request.stop < WHOLE:
+                        request.held_nbytes = request.stop - request.start
+                        self._held_nbytes += request.held_nbytes
+                    self._want(request, asker.place)
             thread_count = self._hand_out()
         self._start(thread_count)
-        done = 0
         try:
-            for (_, start, stop), requests in zip(spans, found, strict=True):
-                yield [(request.start, self._await(request, asker)) for request in requests]
-                done += 1
-                self._leave(requests, start, stop, is_last=done == len(spans))
+            if reader.left:
+                self._await(reader, asker)
+            for requests in reader.requests:
+                for request in requests:
+                    asker.repeat_count += request.repeat_count
+                    request.repeat_count = 0
+                    if request.error is not None:
+                        raise request.error
+                yield [(request.start, request.data) for request in requests if request.data is not None]
         finally:
-            for (_, start, stop), requests in zip(spans[done:], found[done:], strict=True):
-                self._leave(requests, start, stop)
-            with self._lock:  # each request counts for the reader that looks first
+            with self._lock:
+                for (_, start, stop), requests in zip(spans, reader.requests, strict=True):
+                    for request in requests:
+                        request.readers.remove(reader)
+                        request.left -= min(stop, request.stop) - max(start, request.start)
+                        self._drop(request)
+                thread_count = self._hand_out()
+                # Each request counts for the reader that looks first.
                 before, now = self._told, (self.request_count, self.fetched_nbytes, self.request_s)
                 self._told = now
+            self._start(thread_count)
             asker.request_count += now[0] - before[0]
             asker.fetched_nbytes += now[1] - before[1]
             asker.request_s += now[2] - before[2]
@@ -294,7 +325,7 @@ class Fetcher:
 
     def _drop(self, request: _Request) -> None:
         """Forgets a request that has no reader, and of which nothing is left to be read."""
-        if request.left > 0 or request.reader_count:
+        if request.left > 0 or request.readers:
             return
         self._held_nbytes -= request.held_nbytes
         request.held_nbytes = 0
@@ -306,24 +337,35 @@ class Fetcher:
             if not table:
                 del self._table[request.number]
 
+    def _want(self, request: _Request, place: Position) -> None:
+        """Queues a request before all that are announced."""
+        heapq.heappush(self._urgent, (place, next(self._numbers), request))
+
     def _hand_out(self) -> int:
         """Hands requests to threads, as many as may be under way. Returns the number of threads to start for them."""
         while self._running < self._limit and (request := self._next()) is not None:
             self._running += 1
             request.tries += 1
             request.began_s = time.monotonic()
+            request.under_way_nbytes = self._size(request)
+            self._under_way_nbytes += request.under_way_nbytes
             self._ready.put(request)
         started = max(0, self._running - self._thread_count)
         self._thread_count += started
         return started
 
+    def _size(self, request: _Request) -> int:
+        return self._whole_nbytes if request.stop == WHOLE else request.stop - request.start
+
     def _next(self) -> _Request | None:
+        if self._running and self._under_way_nbytes >= self._window_nbytes:
+            return None
         if self._urgent:
-            return self._urgent.popleft()
+            return heapq.heappop(self._urgent)[-1]
         while self._ahead:
             request = self._ahead[0]
             if not request.is_started:
-                size = self._whole_nbytes if request.stop == WHOLE else request.stop - request.start
+                size = self._size(request)
                 if self._held_nbytes and self._held_nbytes + size > self._ahead_nbytes:
                     return None
                 self._held_nbytes += size
@@ -332,6 +374,15 @@ class Fetcher:
                 return self._ahead.popleft()
             self._ahead.popleft()
         return None
+
+    def _resize(self, nbytes: int) -> None:
+        """Adapts what may be under way to an answer of `nbytes`, or to a busy one: 0."""
+        if nbytes:
+            self._limit = min(CONNECTIONS, self._limit + 1)
+            self._window_nbytes = min(AHEAD_NBYTES, self._window_nbytes + nbytes)
+        else:
+            self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
+            self._window_nbytes = max(PART_NBYTES, 0.9 * self._window_nbytes)
 
     # Without it.
 
@@ -359,20 +410,25 @@ class Fetcher:
                 )
         except BaseException as caught:
             error = caught
+        taken_s = time.monotonic() - began_s
         with self._lock:
             self._running -= 1
+            self._under_way_nbytes -= request.under_way_nbytes
             request.tries -= 1
-            if not request.done.is_set() and (error is None or not request.tries):
+            if not request.is_done and (error is None or not request.tries):
                 request.data, request.error = data, error
                 request.repeat_count += asker.repeat_count
-                request.done.set()
+                for reader in request.readers:
+                    reader.left -= 1
+                    if error is not None or not reader.left:
+                        reader.done.set()
             if data is not None:
                 self.request_count += 1
                 self.fetched_nbytes += len(data)
-                self.request_s += time.monotonic() - began_s
-                self._limit = min(self._limit if self._is_first else CONNECTIONS, 1.002 * self._limit)
+                self.request_s += taken_s
+                self._resize(len(data))
                 if request.repeat_count == 0:
-                    self._durations_s.append(time.monotonic() - began_s)
+                    self._durations_s.append(taken_s)
                 if stop is None:
                     self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
             if error is not None:
@@ -391,44 +447,30 @@ class Fetcher:
                 self.request_count += 1
                 if getattr(error, "status", None) in _BUSY:
                     self.busy_count += 1
-                    self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
+                    self._resize(0)
             raise
 
-    def _await(self, request: _Request, asker: RetryBudget) -> memoryview:
-        if not request.done.is_set():
-            began_s = time.monotonic()
-            while not request.done.wait(LOOK_S):
-                asker.require_wanted()
-                self._hedge(request)
-            asker.waited_s += time.monotonic() - began_s
-        asker.repeat_count += request.repeat_count
-        request.repeat_count = 0
-        if request.error is not None:
-            raise request.error
-        assert request.data is not None
-        return request.data
+    def _await(self, reader: _Reader, asker: RetryBudget) -> None:
+        began_s = time.monotonic()
+        while not reader.done.wait(LOOK_S):
+            asker.require_wanted()
+            self._hedge(reader, asker.place)
+        asker.waited_s += time.monotonic() - began_s
 
-    def _hedge(self, request: _Request) -> None:
-        """Makes a request a second time if it is slow."""
-        if request.tries != 1 or request.stop - request.start > HEDGED_NBYTES or len(self._durations_s) < 16:
+    def _hedge(self, reader: _Reader, place: Position) -> None:
+        """Makes slow requests a second time."""
+        if len(self._durations_s) < 16:
             return
-        thread_count = 0
         with self._lock:
             usual_s = statistics.quantiles(self._durations_s, n=20)
-            is_slow = time.monotonic() - request.began_s > max(3 * usual_s[9], usual_s[18])
-            if is_slow and self.hedge_count < HEDGED_SHARE * self.request_count:
-                self.hedge_count += 1
-                self._urgent.append(request)
-                thread_count = self._hand_out()
-        self._start(thread_count)
-
-    def _leave(self, requests: Sequence[_Request], start: int, stop: int, *, is_last: bool = False) -> None:
-        with self._lock:
-            for request in requests:
-                request.reader_count -= 1
-                request.left -= min(stop, request.stop) - max(start, request.start)
-                self._drop(request)
-            self._has_read |= is_last
+            latest_s = time.monotonic() - max(3 * usual_s[9], usual_s[18])
+            for request in itertools.chain.from_iterable(reader.requests):
+                is_slow = request.tries == 1 and not request.is_done and request.began_s < latest_s
+                if not is_slow or request.stop - request.start > HEDGED_NBYTES:
+                    continue
+                if self.hedge_count < HEDGED_SHARE * self.request_count:
+                    self.hedge_count += 1
+                    self._want(request, place)
             thread_count = self._hand_out()
         self._start(thread_count)
 

@@ -57,6 +57,8 @@ _REMOTE_THREADS: Final = 64
 _SCAN_NBYTES: Final = 2 << 10
 _SCAN_MOST_NBYTES: Final = 4 << 20
 _JUMP_NBYTES: Final = 32 << 10
+# Elements of a remote file that are announced ahead, at most. Python reads fewer in the time of a slow request.
+_MOST_AHEAD: Final = 8192
 # A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
 # The kernel cuts an announcement to the device's readahead, and drops the rest.
@@ -179,13 +181,25 @@ def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) 
     return tuple(file if file.is_local else replace(file, cache=cache) for file in files)
 
 
-def for_each(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
+def for_each(
+    files: Sequence[F], function: Callable[[F], T], known: Callable[[F], T | None] = lambda _: None
+) -> list[T]:
     """Returns a function's result for each file, in order. Runs several at once, on threads of its own.
 
     If one fails, or at Ctrl-C, the others end without further retries.
+
+    Args:
+        files: The files.
+        function: Called for each file that `known` does not know.
+        known: Returns a result that needs no request, or None. Threads would take longer for it.
     """
-    if len(files) == 1:
-        return [function(files[0])]
+    found = [known(file) for file in files]
+    missing = [file for file, result in zip(files, found, strict=True) if result is None]
+    made = iter(_on_threads(missing, function) if len(missing) > 1 else map(function, missing))
+    return [next(made) if result is None else result for result in found]
+
+
+def _on_threads(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
     words = memoryview(bytearray(8)).cast("q")
 
     def call(file: F) -> T:
@@ -243,6 +257,14 @@ class FilesSource(Source):
     def ahead_nbytes(self) -> int:
         """The memory for requests that are made ahead. No field, because elements do not depend on it."""
         return min(AHEAD_NBYTES, sum(file.nbytes for file in self.files))
+
+    @property
+    def ahead_count(self) -> int:
+        """The elements whose reads are announced ahead."""
+        if not self.is_remote:
+            return 0
+        most = self.ahead_nbytes * len(self) // max(1, sum(file.nbytes for file in self.files))
+        return min(most, _MOST_AHEAD)
 
     def with_cache_limit(self, nbytes: int) -> "FilesSource":
         if nbytes >= self.kept_nbytes:

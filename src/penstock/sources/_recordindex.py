@@ -83,9 +83,16 @@ class RecordFiles(FilesSource):
     @cached_property
     def index(self) -> Places:
         """The places of the records."""
-        contents, found = zip(*for_each(self.files, self._indexed), strict=True)
+        contents, found = zip(*for_each(self.files, self._indexed, self._kept), strict=True)
         offsets = [each["offsets"] for each in found]
         return Places(contents, bounds_of(len(each) - 1 for each in offsets), np.concatenate(offsets), found)
+
+    def _kept(self, file: File) -> tuple[File, Arrays] | None:
+        """Returns the index of a file that has one under its own name, so it is not compressed."""
+        if self.compression not in (None, "auto") or not self.index_kind:
+            return None
+        arrays = kept_before(file, self.index_kind, self.cache_dir)
+        return None if arrays is None else (file, arrays)
 
     def _indexed(self, file: File) -> tuple[File, Arrays]:
         compression, content = self.compression_of(file), file

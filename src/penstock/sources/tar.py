@@ -72,7 +72,7 @@ class TarSource(FilesSource):
 
     def _first_fields(self) -> list[str]:
         for file in self.files:
-            if (index := _recordindex.kept_before(file, "tar", self.cache_dir)) is not None:
+            if (index := self._kept(file)) is not None:
                 if len(index["offsets"]):
                     return [str(field) for field in index["fields"][index["offsets"][0] >= 0]]
                 continue
@@ -89,7 +89,7 @@ class TarSource(FilesSource):
     @cached_property
     def index(self) -> _Index:
         """The places of the samples."""
-        shards = for_each(self.files, self.shard)
+        shards = for_each(self.files, self.shard, self._kept)
         bounds = bounds_of(len(shard["key_ends"]) for shard in shards)
         key_bounds = bounds_of(len(shard["keys"]) for shard in shards)
         ends = [shard["key_ends"] + start for shard, start in zip(shards, key_bounds.tolist(), strict=False)]
@@ -101,11 +101,17 @@ class TarSource(FilesSource):
         """The places of the samples of one file; see `_indexed`."""
         return _recordindex.kept(file, "tar", self.cache_dir, lambda: _indexed(file))
 
+    def _kept(self, file: File) -> _recordindex.Arrays | None:
+        return _recordindex.kept_before(file, "tar", self.cache_dir)
+
     def _columns(self, shard: _recordindex.Arrays, name: str) -> Integers:
         """Returns the columns of the fields of an element; -1 for those that a file lacks."""
         found: list[str] = shard["fields"].tolist()
-        wanted = [found.index(field) if field in found else len(found) for field in self.fields]
-        return np.pad(shard[name], ((0, 0), (0, 1)), constant_values=-1)[:, wanted]
+        columns = np.full((len(shard[name]), len(self.fields)), -1, np.int64)
+        for number, field in enumerate(self.fields):
+            if field in found:
+                columns[:, number] = shard[name][:, found.index(field)]
+        return columns
 
     @property
     def bounds(self) -> Integers:
