@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,9 +41,6 @@ class File:
         with open(self._log, "a") as log:
             log.write(f"{self.path} {start}\n")
         return self._data[start:stop]
-
-    def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Any) -> Any:
-        return ask()
 
 
 def read_all(folder: Path, limit: int, seed: int) -> None:

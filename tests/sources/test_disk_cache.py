@@ -42,9 +42,6 @@ class File:
         self.log.append((self.path, start, stop))
         return self.data[start:stop]
 
-    def insisted(self, start, stop, asker, ask):
-        return ask()
-
 
 class Remote:
     """Remote files, and readers of them through a cache."""
@@ -421,7 +418,7 @@ def test_error_of_a_server_reaches_the_reader_and_the_block_is_free(remote):
     here = remote()
     reader = here.reader()
     here.files[0].fetch = None
-    with pytest.raises(TypeError):
+    with pytest.raises(ps.SourceError, match="TypeError"):
         here.read(reader, (0, 200_000, 40_000))
     assert not here.cache.open()._claimed
     assert not reader._requested

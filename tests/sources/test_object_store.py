@@ -425,9 +425,6 @@ class Gated:
             raise self.errors.pop(0)
         return self.data[start:stop]
 
-    def insisted(self, start, stop, asker, ask):
-        return _remote.insist(ask, lambda: self.path, asker=asker)
-
 
 @pytest.fixture
 def gated(monkeypatch):
@@ -493,7 +490,7 @@ def test_ranges_across_requests_are_put_together(gated, monkeypatch):
 def test_failed_request_is_an_error_and_is_asked_again_later(gated):
     file, fetcher = gated
     file.errors.append(_store.StoreError(403, "refused"))
-    with pytest.raises(ps.SourceError, match="gated: refused"):
+    with pytest.raises(ps.SourceError, match="gated cannot be read at byte 0: refused"):
         got(fetcher, 0, 10)
     assert got(fetcher, 0, 10) == file.data[:10]
 

@@ -31,7 +31,7 @@ from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 from penstock.sources import _fetch
 from penstock.sources._diskcache import BlockName, CacheFolder, DiskCache, disk_nbytes, object_names
-from penstock.sources._fetch import KEPT_ANNOUNCEMENTS, PART_NBYTES, Fetcher, RangeFile, is_joined
+from penstock.sources._fetch import KEPT_ANNOUNCEMENTS, PART_NBYTES, Fetcher, RangeFile, copy_parts, is_joined
 from penstock.sources._nextuse import NextUse, Shelf
 from penstock.sources._store import StorageOptions
 
@@ -93,17 +93,6 @@ class Spans(NamedTuple):
     def of(self, members: Integers | list[int]) -> "Spans":
         """Returns those of some of the ranges."""
         return Spans(self.starts[members], self.steps[members], self.stops[members])
-
-    def heads(self, first: int, last: int) -> list[int]:
-        """Returns the ranges of `[first, last)` that lie in other blocks than the one before. Cells join cells."""
-        is_same = self.starts[first + 1 : last] == self.starts[first : last - 1]
-        is_small = self.steps[first:last] == CELL_NBYTES
-        found: list[int] = (np.flatnonzero(~is_same & ~(is_small[1:] & is_small[:-1])) + first + 1).tolist()
-        return found
-
-    def joined(self, heads: list[int], ends: list[int]) -> "Spans":
-        """Returns those of the ranges from each head to its end, together."""
-        return Spans(self.starts[heads], self.steps[heads], self.stops[np.array(ends) - 1])
 
 
 def spans_of(numbers: Integers, offsets: Integers, sizes: Integers, file_nbytes: Integers, width: int = 1) -> Spans:
@@ -300,28 +289,28 @@ class BlockReader:
             SourceError: A file is too short, has changed, or the connection fails.
             UnwantedError: The result is no longer wanted.
         """
-        missing: dict[Block, list[tuple[int, Bytes]]] = {}
+        wanted: dict[Block, list[tuple[int, Bytes]]] = {}
         for block, offset, place in pieces:
-            if block in missing or not self._hit(block, offset, place):
-                missing.setdefault(block, []).append((offset, place))
+            wanted.setdefault(block, []).append((offset, place))
+        missing = {block: parts for block, parts in wanted.items() if not self._hit(block, parts)}
         if not missing:
             return
         others = [block for block in missing if not self._request(block, self._now)]
         self._download([block for block in missing if block not in set(others)], missing, asker)
         ends_s = time.monotonic() + PATIENCE_S
         for block in others:
-            while not all(self._hit(block, *each) for each in missing[block]):
+            while not self._hit(block, missing[block]):
                 if self._request(block, self._now) or time.monotonic() > ends_s:
                     self._download([block], missing, asker)
                     break
                 asker.pause(LOOK_S)
 
-    def _hit(self, block: Block, offset: int, place: Bytes) -> bool:
-        """Reads a part of a block from the disk, unless the fetcher has it."""
+    def _hit(self, block: Block, parts: list[tuple[int, Bytes]]) -> bool:
+        """Reads parts of a block from the disk, unless the fetcher has it."""
         name = None if block in self._requested else self._name(block)
-        is_hit = name is not None and self._folder.read(name, offset, place.data)
+        is_hit = name is not None and self._folder.read(name, [(offset, place.data) for offset, place in parts])
         self._seen[self._mark(self._id(block))] = is_hit
-        self.hit_count += is_hit
+        self.hit_count += len(parts) if is_hit else 0
         return is_hit
 
     def _mark(self, ids: T) -> T:
@@ -337,7 +326,7 @@ class BlockReader:
         try:
             for block, parts in zip(blocks, self._fetcher.parts(blocks, asker), strict=True):
                 for offset, place in wanted[block]:
-                    _copy(parts, block.start + offset, place)
+                    copy_parts(parts, block.start + offset, place)
                     asker.needed_nbytes += len(place)
                 self._keep(block, parts)
                 left.pop()
@@ -354,7 +343,7 @@ class BlockReader:
         start, data = parts[0]
         if len(parts) > 1:
             start, whole = block.start, np.empty(block.stop - block.start, np.uint8)
-            _copy(parts, start, whole)
+            copy_parts(parts, start, whole)
             data = whole.data
         self._store(block, data[block.start - start : block.stop - start])
 
@@ -498,15 +487,6 @@ class BlockReader:
             if name.object in numbers:
                 self._shelf.add(self._id(Block(numbers[name.object], name.start, name.stop)), name.stop - name.start)
         self._unused = unused
-
-
-def _copy(parts: Sequence[tuple[int, memoryview]], offset: int, place: Bytes) -> None:
-    """Copies bytes from an offset of a file on into memory, from parts of the file with their starts."""
-    for start, data in parts:
-        skipped, at = max(0, offset - start), max(0, start - offset)
-        if at < len(place) and skipped < len(data):
-            some = data[skipped : skipped + len(place) - at]
-            place[at : at + len(some)] = np.frombuffer(some, np.uint8)
 
 
 @final

@@ -32,7 +32,7 @@ import threading
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,13 +316,12 @@ class CacheFolder:
     def has(self, name: BlockName) -> bool:
         return os.access(f"{self.path}/{name.path}", os.F_OK)
 
-    def read(self, name: BlockName, offset: int, place: memoryview) -> bool:
-        """Copies a part of a block into memory. False if the block is not there.
+    def read(self, name: BlockName, parts: Sequence[tuple[int, memoryview]]) -> bool:
+        """Copies parts of a block into memory. False if the block is not there.
 
         Args:
             name: The block.
-            offset: Where the part starts in the block.
-            place: The memory.
+            parts: Where each part starts in the block, and its memory.
         """
         try:
             descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC)
@@ -330,11 +329,11 @@ class CacheFolder:
             return False
         size, trailer = name.stop - name.start, bytearray(_TRAILER_NBYTES)
         try:
-            if len(place) == size:
-                is_whole = os.preadv(descriptor, [place, trailer], 0) == size + _TRAILER_NBYTES
+            if len(parts) == 1 and len(parts[0][1]) == size:
+                is_whole = os.preadv(descriptor, [parts[0][1], trailer], 0) == size + _TRAILER_NBYTES
             else:
-                is_whole = os.preadv(descriptor, [place], offset) == len(place)
-                is_whole = is_whole and os.preadv(descriptor, [trailer], size) == _TRAILER_NBYTES
+                wanted = [*parts, (size, trailer)]
+                is_whole = all(os.preadv(descriptor, [place], at) == len(place) for at, place in wanted)
             if is_whole and (trailer[8:] == self._boot or self._is_right(name, descriptor, trailer)):
                 return True
         except OSError:  # the disk fails

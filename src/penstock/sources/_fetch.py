@@ -43,6 +43,7 @@ import numpy.typing as npt
 from penstock.base._errors import SourceError
 from penstock.base._retries import NOTHING_WANTED, RetryBudget
 from penstock.plan._order import Position
+from penstock.sources._remote import insist
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -83,9 +84,6 @@ class RangeFile(Protocol):
 
     def fetch(self, start: int, stop: int | None) -> Any:
         """Returns a range, or all bytes, by one request."""
-
-    def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Callable[[], Any]) -> Any:
-        """Calls `ask`, and repeats it if it fails for a moment."""
 
 
 @final
@@ -228,11 +226,7 @@ class Fetcher:
         """
         spans = [(number, offset, offset + len(place)) for number, offset, place in wanted]
         for (_, offset, place), parts in zip(wanted, self.parts(spans, asker), strict=True):
-            for start, data in parts:
-                skipped = max(0, offset - start)
-                at = max(0, start - offset)
-                some = data[skipped : skipped + len(place) - at]
-                place[at : at + len(some)] = np.frombuffer(some, np.uint8)
+            copy_parts(parts, offset, place)
 
     def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
         """Yields all bytes of each file, requested at once; raises as `read`."""
@@ -403,7 +397,8 @@ class Fetcher:
         stop = None if request.stop == WHOLE else request.stop
         try:
             file = self._open_file(request.number)
-            data = memoryview(file.insisted(request.start, stop, asker, lambda: self._asked(file, request.start, stop)))
+            fact = f"{file.path} cannot be read" + ("" if stop is None else f" at byte {request.start:,}")
+            data = memoryview(insist(lambda: self._asked(file, request.start, stop), lambda: fact, asker=asker))
             if stop is not None and len(data) != stop - request.start:
                 raise SourceError(
                     f"{file.path} ends at byte {request.start + len(data):,} now. Make the dataset again."
@@ -473,6 +468,15 @@ class Fetcher:
                     self._want(request, place)
             thread_count = self._hand_out()
         self._start(thread_count)
+
+
+def copy_parts(parts: Sequence[tuple[int, memoryview]], offset: int, place: Bytes) -> None:
+    """Copies bytes from an offset of a file on into memory, from parts of the file with their starts."""
+    for start, data in parts:
+        skipped, at = max(0, offset - start), max(0, start - offset)
+        if at < len(place) and skipped < len(data):
+            some = data[skipped : skipped + len(place) - at]
+            place[at : at + len(some)] = np.frombuffer(some, np.uint8)
 
 
 def is_joined(numbers: Integers, offsets: Integers, sizes: Integers) -> npt.NDArray[np.bool_]:

@@ -381,15 +381,13 @@ class OpenFiles:
             spans = spans.of(order)
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
             data = self._memory(total)
-            if spans is not None:
-                heads = sorted({*heads, *spans.heads(first, last)})
             ends = [*heads[1:], last]
             wanted = []
             for head, end in zip(heads, ends, strict=True):
                 at = int(starts[head - first])
                 nbytes = int(starts[end - 1 - first] + sizes[end - 1]) - at
                 wanted.append((int(numbers[head]), int(offsets[head]), data[at : at + nbytes]))
-            self._read(wanted, None if spans is None else spans.joined(heads, ends))
+            self._read(wanted, None if spans is None else spans.of(heads))
             members = np.arange(first, last) if order is None else order[first:last]
             yield Chunk(members, data[:total], starts)
 
@@ -400,7 +398,9 @@ class OpenFiles:
         count, limit = len(offsets), _CHUNK_NBYTES if not self._is_remote else _REMOTE_CHUNK_NBYTES
         steps = offsets[1:] - offsets[:-1]
         # Ranges are equal or disjoint. A repeated range is read twice, because each has its own place.
-        if self._is_remote:
+        if self._blocks is not None:
+            joined = np.zeros(len(steps), np.bool_)  # each range has its blocks, which are read once
+        elif self._is_remote:
             joined = is_joined(numbers, offsets, sizes) & (steps >= sizes[:-1])
         else:
             joined = (numbers[1:] == numbers[:-1]) & (steps >= sizes[:-1]) & (steps <= sizes[:-1] + _GAP_NBYTES)

@@ -170,18 +170,14 @@ class RemoteFile:
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         stop = offset + len(place)
         asker, began_s = asker or retry_budget(), time.monotonic()
-        data = memoryview(self.insisted(offset, stop, asker, lambda: self.fetch(offset, stop)))
+        fact = f"{self.path} cannot be read at byte {offset:,}"
+        data = memoryview(insist(lambda: self.fetch(offset, stop), lambda: fact, asker=asker))
         place[: len(data)] = data
         asker.request_count += 1
         asker.request_s += time.monotonic() - began_s
         asker.fetched_nbytes += len(data)
         asker.needed_nbytes += len(data)
         return len(data)
-
-    def insisted(self, start: int, stop: int | None, asker: RetryBudget, ask: Callable[[], Any]) -> Any:
-        """Calls `ask`, which fetches a range, and repeats it if it fails for a moment; see `insist`."""
-        at = "" if stop is None else f" at byte {start:,}"
-        return insist(ask, lambda: f"{self.path} cannot be read{at}", asker=asker)
 
 
 class _SystemFile:
