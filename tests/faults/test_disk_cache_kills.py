@@ -56,7 +56,7 @@ def read_all(folder: Path, limit: int, seed: int) -> None:
         ranges = some[:, 0], some[:, 1], np.full(len(some), RANGE_NBYTES)
         reader.announce(*ranges, 60.0)
         wanted = [(number, start, np.zeros(RANGE_NBYTES, np.uint8)) for number, start in some.tolist()]
-        reader.read_ranges(wanted, reader.spans(*ranges, 1), RetryBudget())
+        reader.read(wanted, RetryBudget(), reader.spans(*ranges, 1))
         for number, start, place in wanted:
             assert place.tobytes() == files[number]._data[start : start + RANGE_NBYTES]
     reader.close()

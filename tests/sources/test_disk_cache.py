@@ -62,7 +62,7 @@ class Remote:
         numbers, offsets, sizes = np.array(ranges, np.int64).T
         places = [np.zeros(size, np.uint8) for size in sizes.tolist()]
         wanted = list(zip(numbers.tolist(), offsets.tolist(), places, strict=True))
-        reader.read_ranges(wanted, reader.spans(numbers, offsets, sizes, width), RetryBudget())
+        reader.read(wanted, RetryBudget(), reader.spans(numbers, offsets, sizes, width))
         for number, offset, place in wanted:
             assert place.tobytes() == self.files[number].data[offset : offset + len(place)]
         self.settle(reader)
@@ -411,7 +411,7 @@ def test_reader_that_waits_for_another_leaves_when_its_unit_is_given_up(remote):
     words = memoryview(bytearray(8)).cast("q")
     words[0] = 5
     with pytest.raises(UnwantedError):
-        reader.read([(Block(0, 200_000, 240_000), 0, np.zeros(40_000, np.uint8))], RetryBudget(words, 1))
+        reader.read_blocks([(Block(0, 200_000, 240_000), 0, np.zeros(40_000, np.uint8))], RetryBudget(words, 1))
 
 
 def test_error_of_a_server_reaches_the_reader_and_the_block_is_free(remote):

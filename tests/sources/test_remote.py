@@ -397,9 +397,9 @@ def test_batch_of_a_server_is_shared_where_its_functions_take_long(server, row_s
 
 
 def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
-    def read_late(self, wanted, asker):
+    def read_late(self, wanted, asker, spans=None):
         asker.waited_s += 3600.0  # as if it had
-        return original(self, wanted, asker)
+        return original(self, wanted, asker, spans)
 
     original = _fetch.Fetcher.read
     monkeypatch.setattr(_fetch.Fetcher, "read", read_late)

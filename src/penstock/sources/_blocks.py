@@ -262,15 +262,21 @@ class BlockReader:
                 self._pending.setdefault(block.number, {})[block] = position
         return True
 
-    def read_ranges(self, wanted: Sequence[tuple[int, int, Bytes]], spans: Spans, asker: RetryBudget) -> None:
-        """Reads ranges into memory: of a file, from an offset on. Their blocks lie in `spans`. Raises as `read`."""
+    def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget, spans: Spans | None) -> None:
+        """Reads ranges into memory: of a file, from an offset on. Their blocks lie in `spans`.
+
+        Raises:
+            SourceError: A file is too short, has changed, or the connection fails.
+            UnwantedError: The result is no longer wanted.
+        """
+        assert spans is not None
         pieces = []
         for at, (number, offset, place) in enumerate(wanted):
             stop = offset + len(place)
             for block in spans.blocks(number, at, offset, stop):
                 first, last = max(offset, block.start), min(stop, block.stop)
                 pieces.append((block, first - block.start, place[first - offset : last - offset]))
-        self.read(pieces, asker)
+        self.read_blocks(pieces, asker)
 
     def read_into(self, number: int, offset: int, place: memoryview, asker: RetryBudget) -> int:
         """Reads bytes for a library that chooses them itself; see `ByteSource`."""
@@ -279,16 +285,11 @@ class BlockReader:
             return 0
         start = offset // STREAM_NBYTES * STREAM_NBYTES
         spans = Spans(np.array([start]), np.array([STREAM_NBYTES]), self._file_nbytes[[number]])
-        self.read_ranges([(number, offset, np.frombuffer(place, np.uint8)[:size])], spans, asker)
+        self.read([(number, offset, np.frombuffer(place, np.uint8)[:size])], asker, spans)
         return size
 
-    def read(self, pieces: Sequence[tuple[Block, int, Bytes]], asker: RetryBudget) -> None:
-        """Reads parts of blocks into memory: of a block, from an offset in it on.
-
-        Raises:
-            SourceError: A file is too short, has changed, or the connection fails.
-            UnwantedError: The result is no longer wanted.
-        """
+    def read_blocks(self, pieces: Sequence[tuple[Block, int, Bytes]], asker: RetryBudget) -> None:
+        """Reads parts of blocks into memory: of a block, from an offset in it on. Raises as `read`."""
         wanted: dict[Block, list[tuple[int, Bytes]]] = {}
         for block, offset, place in pieces:
             wanted.setdefault(block, []).append((offset, place))

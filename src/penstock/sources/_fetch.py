@@ -10,8 +10,10 @@ Memory. Announced requests take `ahead_nbytes` from their start until they are r
 `KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a request, never a wrong byte.
 
 Order. What readers wait for comes first, in the order of their batches, then what is announced. The requests and bytes
-under way begin small, so that the first batch shares neither the connection nor a CPU with all that follows. As in TCP
-they grow with each answer, which doubles them in the time of a request. A busy answer (503, 429) lowers them.
+under way begin small, so that the first batch shares neither the connection nor a CPU with all that follows. Each
+answer allows one more request, and a busy one (503, 429) takes a tenth of them. The bytes ahead of their reads follow
+the rate of the last answers times the time of a request, `WINDOW` times: more is cold in the CPU's caches when it is
+read.
 
 A request that took three times the median while a reader waits for it is made a second time, `HEDGED_SHARE` of the
 requests at most; the first answer counts.
@@ -56,7 +58,10 @@ FIRST_CONNECTIONS: Final = 32
 AHEAD_NBYTES: Final = 128 << 20
 """The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
 FIRST_NBYTES: Final = 8 << 20
-"""The bytes under way at the beginning."""
+"""The bytes under way or kept at the beginning, and at least."""
+WINDOW: Final = 3.0
+_RECENT_COUNT: Final = 256
+"""Answers from which the rate is known: of small ones, more than are under way."""
 PART_NBYTES: Final = 8 << 20
 """Larger ranges are several requests."""
 GAP_NBYTES: Final = 2 << 20
@@ -168,8 +173,9 @@ class Fetcher:
         self._running = self._thread_count = 0
         self._limit = float(FIRST_CONNECTIONS)
         self._window_nbytes, self._under_way_nbytes = float(FIRST_NBYTES), 0
-        """The bytes that may be under way, and those that are."""
-        self._durations_s: deque[float] = deque(maxlen=64)
+        """The bytes that may be under way or kept, and those that are under way."""
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=_RECENT_COUNT)
+        """When the last requests began, their seconds, and the bytes of their answers."""
         self._whole_nbytes = 256 << 10
         self._words = memoryview(bytearray(8)).cast("q")
         self._is_closed = False
@@ -178,7 +184,7 @@ class Fetcher:
         self._told = (0, 0, 0.0)
         """The requests, bytes and seconds that budgets of readers have."""
 
-    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float) -> None:
+    def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, limit_s: float, width: int = 1) -> None:
         """Requests ranges that will be read soon, in their order. Joins neighbours. Never waits.
 
         Args:
@@ -186,6 +192,7 @@ class Fetcher:
             offsets: The first byte of each.
             sizes: The bytes of each.
             limit_s: See `RetryBudget`.
+            width: The ranges of an element, which do not matter here.
         """
         if not reads_ahead or not len(numbers):
             return
@@ -217,15 +224,15 @@ class Fetcher:
                 old.left = 0
                 self._drop(old)
 
-    def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget) -> None:
-        """Reads ranges: of the file with a number, from an offset on, into memory.
+    def read(self, wanted: Sequence[tuple[int, int, Bytes]], asker: RetryBudget, spans: Any = None) -> None:
+        """Reads ranges: of the file with a number, from an offset on, into memory. `spans` do not matter here.
 
         Raises:
             SourceError: A file is too short, has changed, or the connection fails.
             UnwantedError: The result is no longer wanted.
         """
-        spans = [(number, offset, offset + len(place)) for number, offset, place in wanted]
-        for (_, offset, place), parts in zip(wanted, self.parts(spans, asker), strict=True):
+        places = [(number, offset, offset + len(place)) for number, offset, place in wanted]
+        for (_, offset, place), parts in zip(wanted, self.parts(places, asker), strict=True):
             copy_parts(parts, offset, place)
 
     def whole(self, numbers: Sequence[int], asker: RetryBudget) -> Iterator[memoryview]:
@@ -360,7 +367,8 @@ class Fetcher:
             request = self._ahead[0]
             if not request.is_started:
                 size = self._size(request)
-                if self._held_nbytes and self._held_nbytes + size > self._ahead_nbytes:
+                most = min(self._ahead_nbytes, self._window_nbytes)
+                if self._held_nbytes and self._held_nbytes + size > most:
                     return None
                 self._held_nbytes += size
                 request.held_nbytes = size
@@ -369,14 +377,15 @@ class Fetcher:
             self._ahead.popleft()
         return None
 
-    def _resize(self, nbytes: int) -> None:
-        """Adapts what may be under way to an answer of `nbytes`, or to a busy one: 0."""
-        if nbytes:
-            self._limit = min(CONNECTIONS, self._limit + 1)
-            self._window_nbytes = min(AHEAD_NBYTES, self._window_nbytes + nbytes)
-        else:
-            self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
-            self._window_nbytes = max(PART_NBYTES, 0.9 * self._window_nbytes)
+    def _grow(self, began_s: float, taken_s: float, nbytes: int) -> None:
+        """Adapts what may be under way to an answer."""
+        self._limit = min(CONNECTIONS, self._limit + 1)
+        self._recent.append((began_s, taken_s, nbytes))
+        if self.request_count % 8 == 0 or len(self._recent) < FIRST_CONNECTIONS:
+            total = sum(recent[2] for recent in self._recent)
+            rate = total / (began_s + taken_s - self._recent[0][0])
+            wanted = WINDOW * rate * min(recent[1] for recent in self._recent)
+            self._window_nbytes = min(AHEAD_NBYTES, max(FIRST_NBYTES, wanted))
 
     # Without it.
 
@@ -421,9 +430,8 @@ class Fetcher:
                 self.request_count += 1
                 self.fetched_nbytes += len(data)
                 self.request_s += taken_s
-                self._resize(len(data))
-                if request.repeat_count == 0:
-                    self._durations_s.append(taken_s)
+                if not asker.repeat_count:
+                    self._grow(began_s, taken_s, len(data))
                 if stop is None:
                     self._whole_nbytes += (len(data) - self._whole_nbytes) // 16
             if error is not None:
@@ -442,7 +450,7 @@ class Fetcher:
                 self.request_count += 1
                 if getattr(error, "status", None) in _BUSY:
                     self.busy_count += 1
-                    self._resize(0)
+                    self._limit = max(LEAST_CONNECTIONS, 0.9 * self._limit)
             raise
 
     def _await(self, reader: _Reader, asker: RetryBudget) -> None:
@@ -454,10 +462,10 @@ class Fetcher:
 
     def _hedge(self, reader: _Reader, place: Position) -> None:
         """Makes slow requests a second time."""
-        if len(self._durations_s) < 16:
+        if len(self._recent) < 16:
             return
         with self._lock:
-            usual_s = statistics.quantiles(self._durations_s, n=20)
+            usual_s = statistics.quantiles((recent[1] for recent in self._recent), n=20)
             latest_s = time.monotonic() - max(3 * usual_s[9], usual_s[18])
             for request in itertools.chain.from_iterable(reader.requests):
                 is_slow = request.tries == 1 and not request.is_done and request.began_s < latest_s

@@ -358,8 +358,9 @@ class OpenFiles:
         self._own = threading.local()
         self._is_remote = any(not file.is_local for file in files)
         self._blocks = block_reader(files, self._remote_file, ahead_nbytes)
-        has_fetcher = self._is_remote and self._blocks is None
-        self._fetcher = Fetcher(self._remote_file, ahead_nbytes) if has_fetcher else None
+        self._far: BlockReader | Fetcher | None = self._blocks
+        if self._is_remote and self._blocks is None:
+            self._far = Fetcher(self._remote_file, ahead_nbytes)
 
     def chunks(self, numbers: Integers, offsets: Integers, sizes: Integers, width: int = 1) -> Iterator[Chunk]:
         """Reads ranges in the order of the files. Neighbouring ranges are one read.
@@ -421,11 +422,9 @@ class OpenFiles:
         return memory
 
     def _read(self, wanted: list[tuple[int, int, Bytes]], spans: Spans | None) -> None:
-        far = [at for at, each in enumerate(wanted) if not self.files[each[0]].is_local]
-        if self._blocks is not None and spans is not None:
-            self._blocks.read_ranges([wanted[at] for at in far], spans.of(far), retry_budget())
-        elif self._fetcher is not None:
-            self._fetcher.read([wanted[at] for at in far], retry_budget())
+        if self._far is not None:
+            far = [at for at, each in enumerate(wanted) if not self.files[each[0]].is_local]
+            self._far.read([wanted[at] for at in far], retry_budget(), None if spans is None else spans.of(far))
         for number, offset, place in wanted:
             if not self.files[number].is_local:
                 continue
@@ -461,13 +460,9 @@ class OpenFiles:
 
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, width: int = 1) -> None:
         """Announces ranges to the kernel, unless they are in memory, or requests them. Never fails."""
-        if self._is_remote:
+        if self._far is not None:
             far = np.array([not file.is_local for file in self.files])[numbers]
-            wanted = numbers[far], offsets[far], sizes[far], retry_budget().limit_s
-            if self._blocks is not None:
-                self._blocks.announce(*wanted, width)
-            elif self._fetcher is not None:
-                self._fetcher.announce(*wanted)
+            self._far.announce(numbers[far], offsets[far], sizes[far], retry_budget().limit_s, width)
             return
         if not len(offsets):
             return
@@ -490,9 +485,8 @@ class OpenFiles:
 
     def close(self) -> None:
         """Closes each file as soon as no read of it is under way."""
-        for each in (self._fetcher, self._blocks):
-            if each is not None:
-                each.close()
+        if self._far is not None:
+            self._far.close()
         with self._lock:
             self._opened.clear()
 

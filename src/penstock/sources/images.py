@@ -225,7 +225,7 @@ class OpenImageSource:
                 numbers, offsets, sizes, _ = self._ranges(some)
                 places = [np.empty(size, np.uint8) for size in sizes.tolist()]
                 wanted = list(zip(some.tolist(), offsets.tolist(), places, strict=True))
-                self._blocks.read_ranges(wanted, self._blocks.spans(numbers, offsets, sizes, 1), retry_budget())
+                self._blocks.read(wanted, retry_budget(), self._blocks.spans(numbers, offsets, sizes, 1))
                 yield from places
                 continue
             for data in self._fetcher.whole(some.tolist(), retry_budget()):
