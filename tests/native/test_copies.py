@@ -10,7 +10,7 @@ from hypothesis import given
 
 from penstock.native import can_convert, conversion
 from penstock.native._dtypes import KINDS, dtypes_of
-from tests.native.engines import ENGINES, open_engine
+from tests.native.engines import ENGINES, MODULES, open_engine
 
 DTYPES = [np.dtype(order + kind) for kind in KINDS for order in ("<", ">")]
 
@@ -117,27 +117,56 @@ def test_random_plans_from_files_equal_memory(plan, thread_count, mapped, tmp_pa
             np.testing.assert_array_equal(one, other)
 
 
-@given(data=st.data(), thread_count=st.sampled_from([1, 2, 7]))
-def test_ragged_arrays_are_padded_and_cut(data, thread_count):
-    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
-    width = data.draw(st.integers(0, 8))
-    padding = data.draw(st.sampled_from([0, 3, None]))
-    out_dtype = data.draw(st.sampled_from([np.dtype("i2"), np.dtype("f4"), np.dtype(">i8")]))
-    arrays = [np.arange(n, dtype=np.int16) + 100 * i for i, n in enumerate(lengths)]
-    rows = rows_of(data.draw, len(arrays))
-    expected = np.full((len(rows), width), 55, out_dtype)
-    for place, row in enumerate(rows):
-        kept = arrays[row][:width]
-        expected[place, : len(kept)] = kept
-        if padding is not None:
-            expected[place, len(kept) :] = padding
-    for implementation in ENGINES:
-        with open_engine(implementation, thread_count) as engine:
-            source = engine.ragged(arrays, padding=None if padding is None else np.array(padding, out_dtype))
-            out = np.full((len(rows), width), 55, out_dtype)
-            engine.submit(1, [(source, rows, out, None, conversion(np.int16, out_dtype))])
-            assert engine.wait(1, 30.0)
+@given(data=st.data())
+def test_vectors_are_padded(data):
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=0, max_size=20))
+    width = max(lengths, default=0) + data.draw(st.integers(0, 3))
+    dtype = np.dtype(data.draw(st.sampled_from(["i1", "i2", "f4", "f8", "c16", "M8[s]"])))
+    filling = np.array(data.draw(st.integers(0, 9)), "i8").astype(dtype)
+    values = [(np.arange(n) + 10 * i).astype(dtype) for i, n in enumerate(lengths)]
+    expected = np.full((len(values), width), filling)
+    for row, value in zip(expected, values, strict=True):
+        row[: len(value)] = value
+    for implementation in MODULES.values():
+        out = np.empty_like(expected)
+        assert implementation.pad_rows(values, out, filling)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("implementation", MODULES.values(), ids=MODULES)
+def test_padding_leaves_other_values_to_numpy(implementation):
+    out = np.full((2, 3), 7, np.int32)
+    vector = np.arange(3, dtype=np.int32)
+    others = [
+        vector.astype(">i4"),
+        vector.astype(np.int64),
+        np.arange(6, dtype=np.int32)[::2],
+        vector[None],
+        [1, 2],
+        None,
+    ]
+    for other in others:
+        assert not implementation.pad_rows([vector, other], out, np.zeros((), np.int32))
+        assert (out == 7).all()
+
+
+@pytest.mark.parametrize("implementation", MODULES.values(), ids=MODULES)
+def test_padding_writes_within_its_rows(implementation):
+    out = np.full((2, 3), 7, np.int32)
+    vector, filling = np.arange(3, dtype=np.int32), np.zeros((), np.int32)
+    with pytest.raises(ValueError, match=r"value 1 has 4 numbers|broadcast"):
+        implementation.pad_rows([vector, np.arange(4, dtype=np.int32)], out, filling)
+    with pytest.raises(ValueError, match="do not fit the values"):
+        implementation.pad_rows([vector], out, filling)
+    with pytest.raises(ValueError, match="do not fit the values"):
+        implementation.pad_rows([vector, vector], out, np.zeros((), np.int64))
+    with pytest.raises(ValueError, match="do not fit the values"):
+        implementation.pad_rows([vector, vector], out[:, :2], filling)
+    with pytest.raises((TypeError, ValueError)):
+        implementation.pad_rows([np.empty(1, object)], np.empty((1, 1), object), np.empty((), object))
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="do not fit the values"):
+        implementation.pad_rows([vector, vector], out, filling)
 
 
 def special_numbers(dtype):

@@ -3,7 +3,7 @@
 `Engine` is the one in C++ if it was built. Otherwise, or with `PENSTOCK_NATIVE=0` in the environment, it is the one in
 NumPy (`_numpy.py`), with the same interface. `implementation()` says which.
 
-A *source* holds elements: an array in memory, rows of a file, or a list of arrays. A *job* is a list of *copies*, often
+A *source* holds elements: an array in memory, or rows of a file. A *job* is a list of *copies*, often
 one batch. A copy is a tuple `(source, rows, destination, destination_rows, conversion)`:
 
 - `rows`: the elements to copy, int64, shape `(n,)`.
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from penstock.native import _numpy
 from penstock.native._dtypes import can_convert as can_convert, conversion as conversion
@@ -73,6 +73,20 @@ def copy(copies: Iterable[tuple[Any, ...]]) -> None:
 def announce(source: Source, rows: NDArray[np.int64]) -> None:
     """Tells the kernel, on the calling thread, that these rows of a file will be read."""
     _implementation.announce_now(source, rows)
+
+
+def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
+    """Writes vectors to the starts of rows, and a number behind each.
+
+    Args:
+        values: Arrays, no longer than a row.
+        out: C-contiguous, shape `(len(values), width)`; no array of Python objects.
+        filling: The number, an array of the same dtype without axes.
+
+    Returns:
+        False if a value is something else than a C-contiguous vector of the dtype of `out`. Then nothing was written.
+    """
+    return _implementation.pad_rows(values, out, filling)
 
 
 def permute(
@@ -191,30 +205,6 @@ class Engine(_implementation.Engine):
             give_back_nbytes,
             path if name is None else name,
         )
-
-    @staticmethod
-    def ragged(
-        arrays: Iterable[ArrayLike], *, padding: ArrayLike | None = 0, name: object = "a list of arrays"
-    ) -> Source:
-        """Makes a source of arrays of different lengths. A copy writes each to the start of its row.
-
-        A longer array is cut off. A shorter one is followed by `padding`.
-
-        Args:
-            arrays: Of one dtype. Kept alive; those that are not C-contiguous are copied.
-            padding: A number; an array without axes if it has to have the destination's dtype. None to leave the rest
-                of a row as it is.
-            name: For errors.
-        """
-        kept = [np.ascontiguousarray(array) for array in arrays]
-        dtype = kept[0].dtype if kept else np.dtype(np.uint8)
-        if any(each.dtype != dtype for each in kept):
-            raise ValueError(f"the arrays have different dtypes: {sorted({str(each.dtype) for each in kept})}")
-        pattern = b""
-        if padding is not None:
-            number = np.asarray(padding)
-            pattern = (number if isinstance(padding, np.ndarray) else number.astype(dtype)).tobytes()
-        return _implementation.ragged_source(kept, dtype.itemsize, pattern, name)
 
 
 @atexit.register

@@ -64,7 +64,7 @@ def _network(values: Words, a: int, b: int, tweaks: Words, rounds: Words) -> Wor
 
 
 class Source:
-    """Elements that can be copied, see `Engine.memory`, `Engine.file` and `Engine.ragged`."""
+    """Elements that can be copied, see `Engine.memory` and `Engine.file`."""
 
     def __init__(self, name: object, count: int, row_nbytes: int, access: str, read: Callable[[int], Bytes]) -> None:
         self.name = name
@@ -73,9 +73,6 @@ class Source:
         self.access = access
         self.read: Final = read
         """The bytes of one element."""
-        self.padding: bytes | None = None
-        """Of ragged elements: behind those that are shorter than their rows. Empty to leave the row as it is."""
-        self.item_nbytes = 1
 
 
 def memory_source(array: Any, name: object) -> Source:
@@ -136,16 +133,18 @@ def file_source(
     return source
 
 
-def ragged_source(arrays: Sequence[Any], item_nbytes: int, padding: bytes, name: object) -> Source:
-    """See `Engine.ragged`."""
-    arrays = tuple(arrays)
-    for i, array in enumerate(arrays):
-        if array.dtype.hasobject or array.itemsize != item_nbytes or not array.flags.c_contiguous:
-            raise ValueError(f"element {i} is not a C-contiguous array of numbers of {item_nbytes} bytes")
-    source = Source(name, len(arrays), 0, "memory", lambda row: _bytes_of(arrays[row]))
-    source.padding = bytes(padding)
-    source.item_nbytes = item_nbytes
-    return source
+def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
+    """See `native.pad_rows`."""
+    fits = out.ndim == 2 and len(out) == len(values) and out.flags.carray and not out.dtype.hasobject
+    if not fits or filling.shape or filling.dtype.itemsize != out.itemsize:
+        raise ValueError("the rows or the number that fills them do not fit the values")
+    for value in values:
+        if getattr(value, "dtype", None) is not out.dtype or value.ndim != 1 or not value.flags.c_contiguous:
+            return False
+    for row, value in zip(out, values, strict=True):
+        row[: len(value)] = value
+        row[len(value) :] = filling
+    return True
 
 
 def _bytes_of(array: NDArray[Any]) -> Bytes:
@@ -290,11 +289,7 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
     rows, out_rows = rows.copy(), out_rows.copy()
     out_nbytes = out.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
     types = dtypes_of(code) if code else None
-    item_nbytes = types[1].itemsize if types else source.item_nbytes
-    if source.padding is not None:
-        if (types and types[0].itemsize != source.item_nbytes) or out_nbytes % item_nbytes:
-            raise ValueError(f"rows of {out_nbytes} bytes do not hold whole numbers of {source.name}")
-    elif source.row_nbytes * (types[1].itemsize if types else 1) != out_nbytes * (types[0].itemsize if types else 1):
+    if source.row_nbytes * (types[1].itemsize if types else 1) != out_nbytes * (types[0].itemsize if types else 1):
         raise ValueError(
             f"elements of {source.name} have {source.row_nbytes} bytes, which do not fit rows of {out_nbytes} bytes"
         )
@@ -308,11 +303,6 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
                     if types[0].kind == "c" and types[1].kind not in "bc":
                         numbers = numbers.real  # without the warning that the imaginary part is lost
                     data = numbers.astype(types[1]).view(np.uint8)
-            if source.padding is not None:
-                data = data[:out_nbytes]
-                rest = (out_nbytes - len(data)) // max(1, len(source.padding))
-                if source.padding:
-                    data = np.concatenate([data, np.frombuffer(source.padding * rest, np.uint8)])
             if len(data):
                 _row_bytes(out, place)[: len(data)] = data
         return int(rows.size * out_nbytes)

@@ -40,10 +40,7 @@ Span span_at(const Task &task, int64_t step, int64_t end) {
     }
     int64_t row = task.rows[step], place = task.out_rows ? task.out_rows[step] : step;
     Span span = {row, source.start(row), layout.nbytes, 1, task.out + place * task.out_stride};
-    if (source.is_ragged()) {
-        int64_t capacity = task.out_nbytes / task.conversion.out_nbytes * task.conversion.source_nbytes;
-        span.nbytes = std::min(source.lengths[row], capacity);
-    } else if (layout.is_contiguous() && layout.stride == layout.nbytes && task.out_stride == task.out_nbytes) {
+    if (layout.is_contiguous() && layout.stride == layout.nbytes && task.out_stride == task.out_nbytes) {
         int64_t most = std::min(end - step, std::max<int64_t>(1, MERGED_NBYTES / std::max<int64_t>(1, layout.nbytes)));
         int64_t n = 1;
         while (n < most && task.rows[step + n] == row + n && (!task.out_rows || task.out_rows[step + n] == place + n)) {
@@ -60,21 +57,6 @@ void move(const Conversion &conversion, const uint8_t *from, uint8_t *to, int64_
         std::memcpy(to, from, nbytes);
     } else {
         convert(conversion, from, to, nbytes / conversion.source_nbytes);
-    }
-}
-
-void pad(const Task &task, const Span &span) {
-    const std::vector<uint8_t> &padding = task.source->padding;
-    if (!task.source->is_ragged() || padding.empty()) {
-        return;
-    }
-    uint8_t *to = span.out + task.conversion.converted(span.nbytes), *end = span.out + task.out_nbytes;
-    if (std::all_of(padding.begin(), padding.end(), [&](uint8_t each) { return each == padding[0]; })) {
-        std::memset(to, padding[0], end - to);
-        return;
-    }
-    for (int64_t width = padding.size(); to + width <= end; to += width) {
-        std::memcpy(to, padding.data(), width);
     }
 }
 
@@ -187,7 +169,6 @@ void copy_spans(void *context) {
         }
         if (source.layout.is_contiguous()) {
             move(task.conversion, from, span.out, span.nbytes);
-            pad(task, span);
         } else {
             gather(task, from, span.out, copying.scratch);
         }
@@ -199,7 +180,7 @@ void copy_spans(void *context) {
 void fail_in_file(const Source &source, int64_t row, int64_t size, Failure *failure) {
     const Layout &layout = source.layout;
     int64_t low = source.start(row) + layout.low;
-    int64_t nbytes = source.is_ragged() ? source.lengths[row] : layout.high - layout.low;
+    int64_t nbytes = layout.high - layout.low;
     failure->row = row;
     failure->expected_nbytes = nbytes;
     failure->found_nbytes = std::clamp<int64_t>(size - low, 0, nbytes);
@@ -211,8 +192,7 @@ bool fail_first(const Task &task, int64_t begin, int64_t end, int64_t size, Fail
     const Source &source = *task.source;
     for (int64_t step = begin; step < end; step++) {
         int64_t row = task.rows[step / task.steps_per_row];
-        int64_t high = source.is_ragged() ? source.lengths[row] : source.layout.high;
-        if (source.start(row) + high > size) {
+        if (source.start(row) + source.layout.high > size) {
             fail_in_file(source, row, size, failure);
             return true;
         }
@@ -291,11 +271,7 @@ class Reading {
     bool span(const Span &span) {
         span_ = &span;
         if (source_.layout.is_contiguous()) {
-            if (!read(span.start, span.nbytes, span.out)) {
-                return false;
-            }
-            pad(task_, span);
-            return true;
+            return read(span.start, span.nbytes, span.out);
         }
         return strided(span.start, span.out);
     }
@@ -455,19 +431,14 @@ bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, 
 void announce(const Source &source, const int64_t *rows, int64_t count) {
 #ifdef POSIX_FADV_WILLNEED
     int fd = source.file->fd();
-    auto middle_of = [&](int64_t row) {
-        int64_t nbytes = source.is_ragged() ? source.lengths[row] : source.layout.nbytes;
-        return source.start(row) + nbytes / 2;
-    };
+    auto middle_of = [&](int64_t row) { return source.start(row) + source.layout.nbytes / 2; };
     if (count == 0 || (is_cached(fd, middle_of(rows[0])) && is_cached(fd, middle_of(rows[count / 2])))) {
         return; // announcing cached rows costs about what reading them does
     }
     std::vector<int64_t> sorted(rows, rows + count);
     std::sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
     auto low_of = [&](int64_t row) { return source.start(row) + source.layout.low; };
-    auto high_of = [&](int64_t row) {
-        return source.start(row) + (source.is_ragged() ? source.lengths[row] : source.layout.high);
-    };
+    auto high_of = [&](int64_t row) { return source.start(row) + source.layout.high; };
     for (int64_t i = 0; i < count;) {
         int64_t low = low_of(sorted[i]), high = high_of(sorted[i]);
         for (i++; i < count && low_of(sorted[i]) <= high + ANNOUNCE_GAP_NBYTES; i++) {

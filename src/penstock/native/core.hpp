@@ -106,12 +106,8 @@ struct Source {
     File *file = nullptr;
     int64_t offset = 0;           // of element 0 in the file
     int64_t give_back_nbytes = 0; // MAPPED: 0 keeps the pages
-    // Ragged: where each element starts (an address, or an offset in the file) and its bytes.
-    std::vector<int64_t> starts, lengths;
-    std::vector<uint8_t> padding; // repeated behind short elements
 
-    bool is_ragged() const { return !starts.empty(); }
-    int64_t start(int64_t row) const { return is_ragged() ? starts[row] : offset + row * layout.stride; }
+    int64_t start(int64_t row) const { return offset + row * layout.stride; }
 };
 
 // ---------------------------------------------------------------------------------------------- copies

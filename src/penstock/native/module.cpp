@@ -28,10 +28,14 @@ constexpr int64_t STEP_NBYTES = 1 << 20;
 
 PyTypeObject *g_source_type = nullptr;
 
+struct Decref {
+    void operator()(PyObject *object) const { Py_DECREF(object); }
+};
+using Owned = std::unique_ptr<PyObject, Decref>;
+
 struct PySource {
     PyObject_HEAD Source *source;
     Py_buffer view; // MEMORY: keeps the array
-    PyObject *keep; // ragged: the arrays
     PyObject *name;
 };
 
@@ -171,7 +175,6 @@ void source_dealloc(PyObject *object) {
         self->source->file->release();
     }
     delete self->source;
-    Py_XDECREF(self->keep);
     Py_XDECREF(self->name);
     PyTypeObject *type = Py_TYPE(object);
     reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
@@ -318,57 +321,6 @@ PyObject *file_source(PyObject *, PyObject *args) {
     return reinterpret_cast<PyObject *>(self);
 }
 
-// (arrays, item_nbytes, padding, name): contiguous arrays of one item size, in memory.
-PyObject *ragged_source(PyObject *, PyObject *args) {
-    PyObject *arrays, *name;
-    Py_buffer padding;
-    long long item_nbytes;
-    if (!PyArg_ParseTuple(args, "OLy*O", &arrays, &item_nbytes, &padding, &name)) {
-        return nullptr;
-    }
-    std::vector<uint8_t> pattern(static_cast<uint8_t *>(padding.buf),
-                                 static_cast<uint8_t *>(padding.buf) + padding.len);
-    PyBuffer_Release(&padding);
-    PySource *self = new_source(name);
-    if (self == nullptr) {
-        return nullptr;
-    }
-    self->keep = PySequence_Tuple(arrays);
-    if (self->keep == nullptr) {
-        Py_DECREF(self);
-        return nullptr;
-    }
-    Source &source = *self->source;
-    Py_ssize_t count = PyTuple_Size(self->keep);
-    source.layout.count = count;
-    source.layout.item_nbytes = item_nbytes;
-    source.padding = std::move(pattern);
-    source.starts.reserve(count + 1);
-    source.lengths.reserve(count);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *array = PyTuple_GetItem(self->keep, i);
-        Element element;
-        Py_buffer view;
-        if (!element_of(array, &element) || PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO) != 0) {
-            Py_DECREF(self);
-            return nullptr;
-        }
-        bool is_right = element != OBJECTS && view.itemsize == item_nbytes && PyBuffer_IsContiguous(&view, 'C');
-        source.starts.push_back(reinterpret_cast<intptr_t>(view.buf));
-        source.lengths.push_back(view.len);
-        // The tuple keeps the array, and with it the memory of an array that cannot be resized.
-        PyBuffer_Release(&view);
-        if (!is_right) {
-            PyErr_Format(PyExc_ValueError, "element %zd is not a C-contiguous array of numbers of %lld bytes", i,
-                         item_nbytes);
-            Py_DECREF(self);
-            return nullptr;
-        }
-    }
-    source.starts.push_back(0); // so that a source without elements is ragged, too
-    return reinterpret_cast<PyObject *>(self);
-}
-
 // ---------------------------------------------------------------------------------------------- submitting
 
 // What a job keeps of Python's.
@@ -474,17 +426,10 @@ bool take_copy(PyObject *copy, Job *job, Held *held) {
         }
     }
     const Layout &layout = source.layout;
-    if (source.is_ragged()
-            ? layout.item_nbytes != conversion.source_nbytes && !conversion.is_plain
-            : layout.nbytes % conversion.source_nbytes != 0 || layout.run_nbytes % conversion.source_nbytes != 0 ||
-                  conversion.converted(layout.nbytes) != task.out_nbytes) {
+    if (layout.nbytes % conversion.source_nbytes != 0 || layout.run_nbytes % conversion.source_nbytes != 0 ||
+        conversion.converted(layout.nbytes) != task.out_nbytes) {
         PyErr_Format(PyExc_ValueError, "elements of %S have %lld bytes, which do not fit rows of %lld bytes",
                      py_source->name, static_cast<long long>(layout.nbytes), static_cast<long long>(task.out_nbytes));
-        return false;
-    }
-    if (source.is_ragged() && task.out_nbytes % (conversion.is_plain ? layout.item_nbytes : conversion.out_nbytes)) {
-        PyErr_Format(PyExc_ValueError, "rows of %lld bytes do not hold whole numbers of %S",
-                     static_cast<long long>(task.out_nbytes), py_source->name);
         return false;
     }
     if (task.count == 0 || task.out_nbytes == 0) {
@@ -498,7 +443,7 @@ bool take_copy(PyObject *copy, Job *job, Held *held) {
             task.high = high > task.high ? high : task.high;
         }
     }
-    if (!source.is_ragged() && layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES) {
+    if (layout.is_contiguous() && layout.nbytes > 2 * STEP_NBYTES) {
         task.step_nbytes = STEP_NBYTES;
         task.steps_per_row = (layout.nbytes + STEP_NBYTES - 1) / STEP_NBYTES;
     }
@@ -597,6 +542,94 @@ PyObject *copy_now(PyObject *, PyObject *copies) {
     }
     release(job);
     return has_failed ? nullptr : Py_NewRef(Py_None);
+}
+
+// ---------------------------------------------------------------------------------------------- padding
+
+struct Views {
+    std::vector<Py_buffer> held;
+
+    ~Views() {
+        for (Py_buffer &view : held) {
+            PyBuffer_Release(&view);
+        }
+    }
+    // Adds a buffer, contiguous and with so many axes. Returns null without an exception if it is another one.
+    const Py_buffer *add(PyObject *object, int flags, int dim_count) {
+        held.emplace_back();
+        if (PyObject_GetBuffer(object, &held.back(), flags) != 0) {
+            PyErr_Clear();
+            held.pop_back();
+            return nullptr;
+        }
+        const Py_buffer &view = held.back();
+        return view.ndim == dim_count && PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
+    }
+};
+
+void repeat(const uint8_t *item, int64_t nbytes, uint8_t *to, const uint8_t *end) {
+    if (std::all_of(item, item + nbytes, [&](uint8_t each) { return each == item[0]; })) {
+        std::memset(to, item[0], end - to);
+        return;
+    }
+    for (; to < end; to += nbytes) {
+        std::memcpy(to, item, nbytes);
+    }
+}
+
+// (values, out, filling): see `pad_rows` in `__init__.py`.
+PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 3) {
+        PyErr_Format(PyExc_TypeError, "pad_rows() takes 3 arguments, not %zd", nargs);
+        return nullptr;
+    }
+    Element element;
+    if (!element_of(args[1], &element)) {
+        return nullptr;
+    }
+    Owned values(PySequence_Tuple(args[0])), dtype(PyObject_GetAttrString(args[1], "dtype"));
+    if (!values || !dtype) {
+        return nullptr;
+    }
+    Py_ssize_t count = PyTuple_Size(values.get());
+    Views views;
+    views.held.reserve(count + 2); // so that none moves
+    const Py_buffer *out = views.add(args[1], PyBUF_STRIDED, 2);
+    const Py_buffer *filling = out != nullptr ? views.add(args[2], PyBUF_STRIDED_RO, 0) : nullptr;
+    if (element == OBJECTS || filling == nullptr || out->shape[0] != count || filling->len != out->itemsize ||
+        filling->len == 0) {
+        PyErr_SetString(PyExc_ValueError, "the rows or the number that fills them do not fit the values");
+        return nullptr;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *value = PyTuple_GetItem(values.get(), i);
+        Owned found(PyObject_GetAttrString(value, "dtype"));
+        if (found.get() != dtype.get()) { // NumPy has one object for each of its own dtypes
+            PyErr_Clear();
+            Py_RETURN_FALSE;
+        }
+        const Py_buffer *view = views.add(value, PyBUF_STRIDED_RO, 1);
+        if (view == nullptr) {
+            Py_RETURN_FALSE;
+        }
+        if (view->shape[0] > out->shape[1]) {
+            PyErr_Format(PyExc_ValueError, "value %zd has %zd numbers, and its row %zd", i, view->shape[0],
+                         out->shape[1]);
+            return nullptr;
+        }
+    }
+    PyThreadState *released = out->len > SHORT_NBYTES ? PyEval_SaveThread() : nullptr;
+    auto *to = static_cast<uint8_t *>(out->buf);
+    int64_t row_nbytes = out->shape[1] * out->itemsize;
+    for (Py_ssize_t i = 0; i < count; i++, to += row_nbytes) {
+        const Py_buffer &view = views.held[i + 2];
+        std::memcpy(to, view.buf, view.len);
+        repeat(static_cast<const uint8_t *>(filling->buf), filling->len, to + view.len, to + row_nbytes);
+    }
+    if (released != nullptr) {
+        PyEval_RestoreThread(released);
+    }
+    Py_RETURN_TRUE;
 }
 
 PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
@@ -979,7 +1012,7 @@ PyMethodDef module_methods[] = {
     {"permute_now", permute_now, METH_VARARGS, nullptr},
     {"memory_source", memory_source, METH_VARARGS, nullptr},
     {"file_source", file_source, METH_VARARGS, nullptr},
-    {"ragged_source", ragged_source, METH_VARARGS, nullptr},
+    {"pad_rows", as_method(pad_rows), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -17,7 +17,7 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._index import mark_of
 from penstock.plan._node import Access, Demand, Elements, Length, OneInput
-from penstock.plan._pad import Padding
+from penstock.plan._pad import Padding, Stack
 from penstock.plan._reader import Gather, Reader
 
 
@@ -269,7 +269,11 @@ class TokenBatch(_OfLengths):
         for row, index in zip(out.row_numbers(), indices.tolist(), strict=True):
             members = np.arange(self._firsts[index], self._firsts[index + 1])
             columns = self._read(reader, epoch, members)
-            out.put(row, self.padding.stack(self.label, self.source.spec, columns, int(members[0])), are_new=True)
+            out.put(row, self._stacked(columns, int(members[0])), are_new=True)
+
+    @cached_property
+    def _stacked(self) -> Stack:
+        return self.padding.stacker(self.label, self.source.spec)
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The batches of a stream, each when the next sequence is too many."""
@@ -279,9 +283,9 @@ class TokenBatch(_OfLengths):
             length = _stacked_length(leaves)
             self._require_room(number, length)
             if held and (len(held) + 1) * max(longest, length) > self.limit:
-                yield self.padding.stack(self.label, self.source.spec, zip(*held, strict=True), first)
+                yield self._stacked(zip(*held, strict=True), first)
                 held, first, longest = [], number, 0
             held.append([copied(leaf) for leaf in leaves])
             longest = max(longest, length)
         if held:
-            yield self.padding.stack(self.label, self.source.spec, zip(*held, strict=True), first)
+            yield self._stacked(zip(*held, strict=True), first)

@@ -1,8 +1,9 @@
 """Batches of elements whose sizes differ: padded, and grouped by length."""
 
+import functools
 import operator
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -12,14 +13,17 @@ import numpy as np
 from penstock import native
 from penstock.base import _tree
 from penstock.base._errors import ElementError, SpecError
-from penstock.base._spec import ArraySpec, Spec
+from penstock.base._spec import ArraySpec, Shape, Spec
 from penstock.base._tree import Structure
-from penstock.memory._rows import Indices, Leaves, Rows, copied, have_dtype
+from penstock.memory._rows import Indices, Leaves, Rows, copied
 from penstock.plan._batch import Batching, stacked_text
 from penstock.plan._filter import Sequential, judged
 from penstock.plan._map import Map
 from penstock.plan._node import Elements, Memory, walk, working_memory
 from penstock.plan._reader import Gather, Reader
+
+Stack = Callable[[Iterable[Sequence[Any]], int], Leaves]
+"""Pads and stacks elements. Takes the values of each leaf in all elements, and the number of the first element."""
 
 
 @final
@@ -37,7 +41,7 @@ class Padding:
     value_structure: Structure
     """The structure of the values, which must equal that of elements, or be a leaf."""
 
-    def target(self, label: str, spec: Spec) -> list[tuple[int | None, ...]]:
+    def target(self, label: str, spec: Spec) -> list[Shape]:
         """The padded shape of each leaf of an element.
 
         Raises:
@@ -78,20 +82,21 @@ class Padding:
         """The value that fills a leaf."""
         return self.values[0 if self._is_one_value else number]
 
-    def stack(self, label: str, spec: Spec, columns: Iterable[Sequence[Any]], first: int) -> Leaves:
-        """Stacks elements, padded to one size.
+    def stacker(self, label: str, spec: Spec) -> Stack:
+        """Returns what pads and stacks elements.
+
+        It raises an ElementError if an element is larger than its padded shape, and a SpecError if text or bytes end
+        in a zero; see `text_array`.
 
         Args:
             label: The step, for messages.
             spec: The spec of elements.
-            columns: For each leaf, its values in all elements.
-            first: The number of the first element, for messages.
-
-        Raises:
-            ElementError: An element is larger than its padded shape.
-            SpecError: Text or bytes end in a zero; see `text_array`.
         """
-        shapes = self.target(label, spec)
+        return functools.partial(self._stack, label, spec, self.target(label, spec))
+
+    def _stack(
+        self, label: str, spec: Spec, shapes: Sequence[Shape], columns: Iterable[Sequence[Any]], first: int
+    ) -> Leaves:
         stacked = []
         for number, (leaf, shape, column) in enumerate(zip(spec.leaves, shapes, columns, strict=True)):
             if leaf.dtype.itemsize == 0:
@@ -100,7 +105,8 @@ class Padding:
             # Most calls below are made in C, for all elements at once.
             are_arrays = set(map(type, column)) == {np.ndarray}
             values = column if are_arrays else [np.asarray(value) for value in column]
-            found = [value.shape for value in values]
+            found: list[tuple[int, ...]]
+            found = list(zip(map(len, values), strict=True)) if len(shape) == 1 else [value.shape for value in values]
             largest = tuple(map(max, zip(*found, strict=True)))
             size = tuple(most if want is None else want for most, want in zip(largest, shape, strict=True))
             if any(have > want for have, want in zip(largest, size, strict=True)):
@@ -110,17 +116,11 @@ class Padding:
                     "with map(), or give a larger shape."
                 )
             place = np.empty((len(values), *size), leaf.dtype)
-            filling = None
-            if found.count(size) < len(found):
-                filling = np.zeros((), leaf.dtype)
-                if (fill := self.value(number)) is not None:
-                    filling[...] = fill
-            if len(size) == 1 and place.size and have_dtype(values, leaf.dtype):
-                native.copy(
-                    [(native.Engine.ragged(values, padding=filling), np.arange(len(values)), place, None, None)]
-                )
-            else:
-                if filling is not None:
+            filling = np.zeros((), leaf.dtype)
+            if (fill := self.value(number)) is not None and holds(leaf.dtype, fill):
+                filling[...] = fill
+            if len(size) != 1 or not native.pad_rows(values, place, filling):
+                if found.count(size) < len(found):
                     place[...] = filling
                 for row, value in enumerate(values):
                     corner: tuple[int | slice, ...] = (row, *map(slice, value.shape))
@@ -176,12 +176,15 @@ class PaddedBatch(Batching):
             members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
             box = source.borrowed(count)
             source.read(epoch, members, box)
-            stacked = self.padding.stack(self.label, source.spec, box.columns(count), index * self.size)
-            out.put(row, stacked, are_new=True)
+            out.put(row, self._stacked(box.columns(count), index * self.size), are_new=True)
 
     def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
         """Pads and stacks them."""
-        return self.padding.stack(self.label, self.source.spec, zip(*members, strict=True), first)
+        return self._stacked(zip(*members, strict=True), first)
+
+    @cached_property
+    def _stacked(self) -> Stack:
+        return self.padding.stacker(self.label, self.source.spec)
 
     @property
     def element_nbytes(self) -> int:
@@ -236,17 +239,18 @@ class BucketByLength(Sequential):
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """A batch when its bucket is full; at the end the rest, shortest first."""
         spec = self._element_spec
+        stack = self.padding.stacker(self.label, spec)
         buckets: list[list[Leaves]] = [[] for _ in self.sizes]
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             which = bisect_right(self.boundaries, int(leaves[-1]))
             bucket = buckets[which]
             bucket.append([copied(leaf) for leaf in leaves[:-1]])
             if len(bucket) == self.sizes[which]:
-                yield self.padding.stack(self.label, spec, zip(*bucket, strict=True), number + 1 - len(bucket))
+                yield stack(zip(*bucket, strict=True), number + 1 - len(bucket))
                 bucket.clear()
         if not self.drop_remainder:
             left = (bucket for bucket in buckets if bucket)
-            yield from (self.padding.stack(self.label, spec, zip(*bucket, strict=True), 0) for bucket in left)
+            yield from (stack(zip(*bucket, strict=True), 0) for bucket in left)
 
     @property
     def memory(self) -> Memory:
