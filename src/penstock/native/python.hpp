@@ -1,0 +1,63 @@
+// What the files of the Python module share: sources as objects, buffers, jobs.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core.hpp"
+
+#include <memory>
+
+namespace penstock {
+
+struct Decref {
+    void operator()(PyObject *object) const { Py_DECREF(object); }
+};
+using Owned = std::unique_ptr<PyObject, Decref>;
+
+struct PySource {
+    PyObject_HEAD Source *source;
+    Py_buffer view; // MEMORY: keeps the array
+    PyObject *name;
+};
+
+// Contiguous rows above twice this size are divided between threads.
+constexpr int64_t STEP_NBYTES = 1 << 20;
+
+// The functions below return false, null, or -1 with a Python exception.
+
+// ------------------------------------------------------------------------------------ sources.cpp
+
+enum Element { OTHER, INT64, OBJECTS };
+
+// What the elements of an array are: NumPy has formats only for some types, and makes them slowly.
+bool element_of(PyObject *array, Element *element);
+// Copies an array of int64 with one axis. Returns its length.
+int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> *rows);
+// The row that lies outside of [0, count), or -1.
+int64_t first_outside(const int64_t *rows, int64_t length, int64_t count, bool *found);
+bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what);
+
+// Makes the type `Source`, once.
+PyObject *new_source_type();
+// Null if the object is none.
+PySource *as_source(PyObject *object);
+// The source and the checked rows of a call.
+const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows,
+                               int64_t *count);
+PyObject *memory_source(PyObject *, PyObject *args);
+PyObject *file_source(PyObject *, PyObject *args);
+
+// ------------------------------------------------------------------------------------ calls.cpp
+
+// Checks copies, and makes a job of them.
+Job *job_of(PyObject *sequence, int64_t number);
+// Deletes a job, and drops what it holds of Python's.
+void release(Job *job);
+// Raises the error of a failed job.
+void raise_failure(const Job &job);
+PyObject *copy_now(PyObject *, PyObject *copies);
+PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
+PyObject *permute_now(PyObject *, PyObject *args);
+
+} // namespace penstock

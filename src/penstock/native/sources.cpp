@@ -1,0 +1,347 @@
+// Sources as Python objects, and the buffers that calls take.
+#include "python.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace penstock {
+namespace {
+
+PyTypeObject *g_source_type = nullptr;
+
+} // namespace
+
+// ---------------------------------------------------------------------------------------------- buffers
+
+bool element_of(PyObject *array, Element *element) {
+    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    if (dtype == nullptr) { // another buffer
+        PyErr_Clear();
+        *element = OTHER;
+        Py_buffer view;
+        if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
+            return false;
+        }
+        if (view.format != nullptr && std::strchr(view.format, 'O') != nullptr) {
+            *element = OBJECTS;
+        }
+        PyBuffer_Release(&view);
+        return true;
+    }
+#ifndef Py_GIL_DISABLED
+    // The types seen last. They are kept, so no other object gets their address.
+    static PyObject *known[8];
+    static Element elements[8];
+    static int next = 0;
+    for (int i = 0; i < 8; i++) {
+        if (known[i] == dtype) {
+            Py_DECREF(dtype);
+            *element = elements[i];
+            return true;
+        }
+    }
+#endif
+    PyObject *has_object = PyObject_GetAttrString(dtype, "hasobject");
+    PyObject *text = has_object != nullptr ? PyObject_GetAttrString(dtype, "str") : nullptr;
+    bool is_right = text != nullptr;
+    if (is_right) {
+        const uint16_t one = 1;
+        const char *native = *reinterpret_cast<const uint8_t *>(&one) == 1 ? "<i8" : ">i8";
+        *element = has_object == Py_True                                 ? OBJECTS
+                   : PyUnicode_CompareWithASCIIString(text, native) == 0 ? INT64
+                                                                         : OTHER;
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(has_object);
+#ifndef Py_GIL_DISABLED
+    if (is_right) {
+        Py_XDECREF(known[next]);
+        known[next] = dtype;
+        elements[next] = *element;
+        next = (next + 1) % 8;
+        return true;
+    }
+#endif
+    Py_DECREF(dtype);
+    return is_right;
+}
+
+int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> *rows) {
+    Element element;
+    if (!element_of(array, &element)) {
+        return -1;
+    }
+    if (element != INT64) {
+        PyErr_Format(PyExc_TypeError, "%s must be an array of int64, not %R", what, array);
+        return -1;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO) != 0) {
+        return -1;
+    }
+    int64_t count = -1;
+    if (view.ndim != 1) {
+        PyErr_Format(PyExc_ValueError, "%s must have one axis, not %d", what, view.ndim);
+    } else {
+        count = view.shape[0];
+        rows->reset(new (std::nothrow) int64_t[count > 0 ? count : 1]);
+        if (!*rows) {
+            PyErr_NoMemory();
+            count = -1;
+        } else if (view.strides[0] == 8 || count <= 1) {
+            std::memcpy(rows->get(), view.buf, count * 8);
+        } else {
+            for (int64_t i = 0; i < count; i++) {
+                std::memcpy(rows->get() + i, static_cast<const char *>(view.buf) + i * view.strides[0], 8);
+            }
+        }
+    }
+    PyBuffer_Release(&view);
+    return count;
+}
+
+int64_t first_outside(const int64_t *rows, int64_t length, int64_t count, bool *found) {
+    uint64_t greatest = 0; // a negative row is a great unsigned number
+    for (int64_t i = 0; i < length; i++) {
+        greatest = static_cast<uint64_t>(rows[i]) > greatest ? static_cast<uint64_t>(rows[i]) : greatest;
+    }
+    *found = length > 0 && greatest >= static_cast<uint64_t>(count);
+    for (int64_t i = 0; *found && i < length; i++) {
+        if (rows[i] < 0 || rows[i] >= count) {
+            return rows[i];
+        }
+    }
+    return -1;
+}
+
+bool fail_outside(PyObject *name, int64_t row, int64_t count, const char *what) {
+    PyErr_Format(PyExc_IndexError, "%s %lld is out of range: %S has %lld", what, static_cast<long long>(row), name,
+                 static_cast<long long>(count));
+    return false;
+}
+
+// ---------------------------------------------------------------------------------------------- sources
+
+namespace {
+
+PySource *new_source(PyObject *name) {
+    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(g_source_type, Py_tp_alloc));
+    auto *self = reinterpret_cast<PySource *>(allocate(g_source_type, 0));
+    if (self != nullptr) {
+        self->source = new Source();
+        self->name = Py_NewRef(name);
+    }
+    return self;
+}
+
+void source_dealloc(PyObject *object) {
+    auto *self = reinterpret_cast<PySource *>(object);
+    if (self->view.obj != nullptr) {
+        PyBuffer_Release(&self->view);
+    }
+    if (self->source != nullptr && self->source->file != nullptr) {
+        self->source->file->release();
+    }
+    delete self->source;
+    Py_XDECREF(self->name);
+    PyTypeObject *type = Py_TYPE(object);
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+PyObject *source_repr(PyObject *object) {
+    auto *self = reinterpret_cast<PySource *>(object);
+    const Source &source = *self->source;
+    const char *access = source.access == Access::MEMORY ? "memory" : source.access == Access::READ ? "read" : "mapped";
+    return PyUnicode_FromFormat("<Source %S: %s, %lld elements of %lld bytes>", self->name, access,
+                                static_cast<long long>(source.layout.count),
+                                static_cast<long long>(source.layout.nbytes));
+}
+
+PyObject *source_length(PyObject *self, void *) {
+    return PyLong_FromLongLong(reinterpret_cast<PySource *>(self)->source->layout.count);
+}
+PyObject *source_nbytes(PyObject *self, void *) {
+    return PyLong_FromLongLong(reinterpret_cast<PySource *>(self)->source->layout.nbytes);
+}
+PyObject *source_name(PyObject *self, void *) { return Py_NewRef(reinterpret_cast<PySource *>(self)->name); }
+PyObject *source_access(PyObject *self, void *) {
+    Access access = reinterpret_cast<PySource *>(self)->source->access;
+    return PyUnicode_FromString(access == Access::MEMORY ? "memory" : access == Access::READ ? "read" : "mapped");
+}
+
+} // namespace
+
+PyObject *memory_source(PyObject *, PyObject *args) {
+    PyObject *array, *name;
+    if (!PyArg_ParseTuple(args, "OO", &array, &name)) {
+        return nullptr;
+    }
+    Element element;
+    if (!element_of(array, &element)) {
+        return nullptr;
+    }
+    if (element == OBJECTS) {
+        PyErr_SetString(PyExc_TypeError, "an array of Python objects cannot be copied as bytes");
+        return nullptr;
+    }
+    PySource *self = new_source(name);
+    if (self == nullptr || PyObject_GetBuffer(array, &self->view, PyBUF_STRIDED_RO) != 0) {
+        Py_XDECREF(reinterpret_cast<PyObject *>(self));
+        return nullptr;
+    }
+    const Py_buffer &view = self->view;
+    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
+    bool is_right = view.ndim >= 1 && view.ndim <= MAX_DIMS;
+    for (int i = 1; is_right && i < view.ndim; i++) {
+        shape[i - 1] = view.shape[i];
+        strides[i - 1] = view.strides[i];
+    }
+    if (!is_right || !make_layout(view.shape[0], view.strides[0], view.itemsize, view.ndim - 1, shape, strides,
+                                  &self->source->layout)) {
+        PyErr_Format(PyExc_ValueError, "a source needs 1 to %d axes, not %d", MAX_DIMS, view.ndim);
+        Py_DECREF(self);
+        return nullptr;
+    }
+    self->source->base = static_cast<const uint8_t *>(view.buf);
+    return reinterpret_cast<PyObject *>(self);
+}
+
+namespace {
+
+bool take_integers(PyObject *tuple, int64_t *out, int *length) {
+    Py_ssize_t size = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+    if (size < 0 || size > MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "expected a tuple of at most %d integers", MAX_DIMS);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (out[i] == -1 && PyErr_Occurred()) {
+            return false;
+        }
+    }
+    *length = static_cast<int>(size);
+    return true;
+}
+
+// Opens the file of a source, and maps it if that is wanted and possible.
+bool open_file(PySource *self, PyObject *path, int fd, int64_t high, int is_mapped, int64_t give_back_nbytes) {
+    PyObject *bytes = nullptr;
+    if (path != Py_None && !PyUnicode_FSConverter(path, &bytes)) {
+        return false;
+    }
+    File *file;
+    Py_BEGIN_ALLOW_THREADS; // may wait for a server
+    file = File::open(bytes != nullptr ? PyBytes_AsString(bytes) : nullptr, fd);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(bytes);
+    if (file == nullptr) {
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+        return false;
+    }
+    Source &source = *self->source;
+    source.file = file;
+    source.access = Access::READ;
+    if (is_mapped && high > 0) {
+        source.base = file->map(high);
+        if (source.base != nullptr) { // otherwise it is read
+            source.access = Access::MAPPED;
+            source.give_back_nbytes = give_back_nbytes;
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+PyObject *file_source(PyObject *, PyObject *args) {
+    PyObject *path, *shape_tuple, *strides_tuple, *name;
+    int fd, is_mapped, ndim = 0, strides_length = 0;
+    long long offset, count, stride, item_nbytes, give_back_nbytes;
+    if (!PyArg_ParseTuple(args, "OiLLLLOOpLO", &path, &fd, &offset, &count, &stride, &item_nbytes, &shape_tuple,
+                          &strides_tuple, &is_mapped, &give_back_nbytes, &name)) {
+        return nullptr;
+    }
+    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
+    if (!take_integers(shape_tuple, shape, &ndim) || !take_integers(strides_tuple, strides, &strides_length)) {
+        return nullptr;
+    }
+    PySource *self = new_source(name);
+    if (self == nullptr) {
+        return nullptr;
+    }
+    Source &source = *self->source;
+    if (ndim != strides_length || count < 0 || item_nbytes <= 0 ||
+        !make_layout(count, stride, item_nbytes, ndim, shape, strides, &source.layout)) {
+        PyErr_SetString(PyExc_ValueError, "the sizes of a file's rows are negative, too large, or do not match");
+        Py_DECREF(self);
+        return nullptr;
+    }
+    source.offset = offset;
+    // The first and the last byte that any element has.
+    __int128 last = static_cast<__int128>(stride) * (count > 0 ? count - 1 : 0) + offset;
+    __int128 low = (last < offset ? last : offset) + source.layout.low;
+    __int128 high = (last > offset ? last : offset) + source.layout.high;
+    if (count > 0 && (low < 0 || high > INT64_MAX / 2)) {
+        PyErr_SetString(PyExc_ValueError, "elements would lie before the file's first byte, or too far behind it");
+        Py_DECREF(self);
+        return nullptr;
+    }
+    if (!open_file(self, path, fd, count > 0 ? static_cast<int64_t>(high) : 0, is_mapped, give_back_nbytes)) {
+        Py_DECREF(self);
+        return nullptr;
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+namespace {
+
+PyGetSetDef source_getset[] = {
+    {"count", source_length, nullptr, nullptr, nullptr}, {"row_nbytes", source_nbytes, nullptr, nullptr, nullptr},
+    {"name", source_name, nullptr, nullptr, nullptr},    {"access", source_access, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot source_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void *>(source_dealloc)},
+    {Py_tp_repr, reinterpret_cast<void *>(source_repr)},
+    {Py_tp_getset, source_getset},
+    {0, nullptr},
+};
+PyType_Spec source_spec = {"penstock.native._engine.Source", sizeof(PySource), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, source_slots};
+
+} // namespace
+
+PyObject *new_source_type() {
+    PyObject *type = PyType_FromSpec(&source_spec);
+    g_source_type = reinterpret_cast<PyTypeObject *>(type);
+    return type;
+}
+
+PySource *as_source(PyObject *object) {
+    return Py_TYPE(object) == g_source_type ? reinterpret_cast<PySource *>(object) : nullptr;
+}
+
+const Source *take_source_rows(PyObject *const *args, Py_ssize_t nargs, std::unique_ptr<int64_t[]> *rows,
+                               int64_t *count) {
+    PySource *py_source = nargs == 2 ? as_source(args[0]) : nullptr;
+    if (py_source == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "expected a source and rows");
+        return nullptr;
+    }
+    const Source *source = py_source->source;
+    *count = take_rows(args[1], "rows", rows);
+    if (*count < 0) {
+        return nullptr;
+    }
+    bool found;
+    int64_t outside = first_outside(rows->get(), *count, source->layout.count, &found);
+    if (found) {
+        fail_outside(py_source->name, outside, source->layout.count, "element");
+        return nullptr;
+    }
+    return source;
+}
+} // namespace penstock
