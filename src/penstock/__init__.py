@@ -9,25 +9,27 @@ A map of the package. Imports run downwards:
 
     cli  commands/  demos/  testing/   the command, and the contract suites
     adapters/       one framework a file, imported on first use
-    _dataset.py     the handle: a method for each verb
+    _dataset.py     the handle: a method for each verb; _check.py, _show.py, _caching.py, _labels.py: their longer parts
     _constructors.py  _records.py  _images.py  _timeseries.py     from_..., zip, ...
     _loader.py      a dataset being run
-    _repack.py      tar shards of any dataset
+    _repack.py  _replay.py     tar shards of any dataset; elements that failed in a run
     run/            scheduling, delivery, executors, the pool of worker processes
     lower/          from a plan to a program of units
     sources/        where elements come from, one format a file
     image/          decoding and distortions on OpenCV, imported on first use
-    memory/         slots, the ring, leases, shared memory
     report/         counters, reports, and pictures of plans and elements
     plan/           nodes, one kind a file; _node.py is the idea
+    memory/         slots, the ring, leases, shared memory
     base/           trees, specs, errors, random numbers, arguments
+    native/         the copy engine in C++, and the same in NumPy
 
 A new source is a `Source` (plan/_source.py: `element_spec`, `__len__`, and `read_into` or `open`) in a file in
 sources/, and a function in _constructors.py or _records.py. A new verb is a node in plan/, or an existing one, and a
-method in _dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside it, and an entry of
-the registry. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that makes what its framework
-iterates, in a file in adapters/, and a method in _dataset.py. `penstock.testing` has a suite of tests for each.
-CONTRIBUTING.md lists them, and what to read first.
+method in _dataset.py. A new executor is an `Executor` (run/executors/_executor.py) in a file beside it, and an entry in
+_registry.py there. A new adapter is an `EpochAdapter` (adapters/_epochs.py), or a function that makes what its
+framework iterates, in a file in adapters/, and a method in _dataset.py. The tests of a new class subclass
+`SourceTests`, `ExecutorTests` or `AdapterTests` of `penstock.testing`; a node gets a strategy in testing/strategies.py.
+CONTRIBUTING.md says more, and what to read first.
 """
 
 import sys as _sys

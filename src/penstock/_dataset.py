@@ -237,7 +237,7 @@ class Dataset(NoArray):
         return self._element(number)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Iterates over epoch 0, each element in memory of its own. The log says so where it is done as in training."""
+        """Iterates over epoch 0, each element in memory of its own. A second time, the log says so."""
         begins_again(self._node)
         if self._node.access == "stream":
             reader = reader_of(self._node)

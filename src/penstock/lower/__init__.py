@@ -1,4 +1,4 @@
-"""From the user's plan to units of work. No threads and no clock.
+"""From the user's plan to units of work. The code here starts no threads and reads no clock.
 
 The way of a plan into a loader:
 

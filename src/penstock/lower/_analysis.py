@@ -65,12 +65,12 @@ class Analysis:
 
     @property
     def wants_processes(self) -> bool:
-        """Whether a function may hold the GIL."""
+        """Whether a function of the user may hold the GIL; `may_hold_gil` also asks sources."""
         return any(not each.releases_gil for each in self.functions)
 
     @property
     def travels(self) -> bool:
-        """Whether no stream has to be read in this process."""
+        """Whether every generator can be read in a worker process."""
         return all(each.data.travels for each in self.generators)
 
     @property

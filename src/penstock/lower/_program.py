@@ -2,6 +2,7 @@
 
 A program is a plan that is ready to run. A unit is rows `[start, stop)` of one batch. Its result is a pure function of
 the program and the integers in the unit. So a unit can run in any worker, in any order, and again after a failure.
+Units of a stream that one worker reads in order are the exception: each continues where the one before it stopped.
 
 There are three: `ParallelProgram` for plans with random access and for steps above a stream, `FeedProgram` and
 `SerialProgram` for streams that one worker reads in order. `BatchProgram` is the base of those that fill batches.

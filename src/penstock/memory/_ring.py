@@ -13,7 +13,7 @@ Guarantees.
   operations of C code. A Ctrl-C that strikes there is kept in `interrupts`. If it strikes before the first line, Python
   drops it and the slot stays leased, which costs a copy now and then.
 - Nothing waits for the user to release a batch. If a lease would leave too few slots, the batch is copied out. Before
-  that, Python collects young objects in cycles: Keras on torch leaves every batch to a closure that calls itself.
+  that, the ring runs the collector on young objects: Keras on torch leaves every batch to a closure that calls itself.
 - A child that the user forks holds what this process holds at that moment. Where the memory is shared with workers,
   those leases last as long as the ring, because nothing reports the end of the child. Both processes see what either
   writes into such a batch.

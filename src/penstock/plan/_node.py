@@ -5,8 +5,8 @@ elements of its inputs an element needs (`demand`). A node knows nothing about a
 that asked. From that follow random access through every step, a checkpoint that is a position, and work that can be
 repeated.
 
-A plan never changes. Code that needs another plan, as everything in `lower/` does, builds new nodes. The two memos in
-here (`length` and `spec`, as other cached properties) hold values that the fields determine.
+A plan never changes. Code that needs another plan, as everything in `lower/` does, builds new nodes. Cached properties
+hold values that the fields determine.
 """
 
 from abc import ABC, abstractmethod
