@@ -4,7 +4,6 @@ The oracle is the inline loader: training must see the same batches, in the same
 records what its steps were given.
 """
 
-
 import numpy as np
 import pytest
 

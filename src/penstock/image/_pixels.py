@@ -59,7 +59,7 @@ def _blur(image: Array, deviation: float) -> Array:
     if deviation < _NO_BLUR:
         return image
     side = 2 * math.ceil(3 * deviation) + 1
-    return cv2.GaussianBlur(image, (side, side), deviation)
+    return cv2.GaussianBlur(image, (side, side), deviation)  # type: ignore[no-any-return]
 
 
 def smooth(amount: Amount) -> Distortion:
@@ -72,7 +72,7 @@ def smooth(amount: Amount) -> Distortion:
 
 
 def _smooth(image: Array, amount: float) -> Array:
-    return cv2.filter2D(image, -1, _STILL + amount * _TO_MEAN)
+    return cv2.filter2D(image, -1, _STILL + amount * _TO_MEAN)  # type: ignore[no-any-return]
 
 
 def sharpen(amount: Amount) -> Distortion:
@@ -98,7 +98,7 @@ def brightness(factor: Amount) -> Distortion:
 
 
 def _brightness(image: Array, factor: float) -> Array:
-    return cv2.addWeighted(image, factor, image, 0.0, 0.0)
+    return cv2.addWeighted(image, factor, image, 0.0, 0.0)  # type: ignore[no-any-return]
 
 
 def saturation(factor: Amount) -> Distortion:
@@ -147,7 +147,7 @@ def _grayscale(work: Work, draws: Draws, probability: float) -> None:
 def _recoloured(image: Array, matrix: Array) -> Array:
     if image.shape[2:] != (3,):
         raise ValueError(f"Colours are those of RGB, three channels, and an image has shape {image.shape}.")
-    return cv2.transform(image, matrix)
+    return cv2.transform(image, matrix)  # type: ignore[no-any-return]
 
 
 def contrast(factor: Amount) -> Distortion:
@@ -160,7 +160,7 @@ def contrast(factor: Amount) -> Distortion:
 
 
 def _contrast(image: Array, factor: float) -> Array:
-    return cv2.addWeighted(image, factor, image, 0.0, (1 - factor) * float(image.mean()))
+    return cv2.addWeighted(image, factor, image, 0.0, (1 - factor) * float(image.mean()))  # type: ignore[no-any-return]
 
 
 def noise(sigma: Amount) -> Distortion:

@@ -69,4 +69,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Lists the suites, too, so that `help` shows them."""
-    return [*{*globals(), *__all__}]
+    return [*{*globals(), *(name for names in _NEED_PYTEST.values() for name in names)}]
