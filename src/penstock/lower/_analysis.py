@@ -172,5 +172,5 @@ def lower(plan: Node, on_error: OnError, *, prunes: bool) -> Analysis:
     Raises:
         ArgumentError: The plan cannot go on after elements that fail.
     """
-    plan = with_parts(with_guards(plan, on_error))
+    plan = with_parts(plan if on_error == "raise" else with_guards(plan, on_error))
     return analyse(prune_cached(plan) if prunes else plan)

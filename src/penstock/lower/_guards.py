@@ -26,7 +26,7 @@ def with_guards(plan: Node, on_error: OnError) -> Node:
     Raises:
         ArgumentError: The plan cannot leave out or replace elements at a place where that would be needed.
     """
-    return plan if on_error == "raise" else _Guarding(on_error).guarded(plan, 0)
+    return _Guarding(on_error).guarded(plan, 0)
 
 
 @final

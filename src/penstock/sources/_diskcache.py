@@ -332,7 +332,7 @@ class CacheFolder:
             if len(parts) == 1 and len(parts[0][1]) == size:
                 is_whole = os.preadv(descriptor, [parts[0][1], trailer], 0) == size + _TRAILER_NBYTES
             else:
-                wanted = [*parts, (size, trailer)]
+                wanted = [*parts, (size, memoryview(trailer))]
                 is_whole = all(os.preadv(descriptor, [place], at) == len(place) for at, place in wanted)
             if is_whole and (trailer[8:] == self._boot or self._is_right(name, descriptor, trailer)):
                 return True
