@@ -260,7 +260,7 @@ def test_a_stream_that_waits_for_workers_is_not_the_limit() -> None:
         time.sleep(0.1)  # so long that a busy machine is no matter
         return x
 
-    with ps.range(8).map(slowly).filter(lambda _: True).batch(2).loader("threads", workers=1) as loader:
+    with ps.range(8).map(slowly).filter(lambda _: True).batch(2).loader("threads", workers=1, prefetch=1) as loader:
         assert sum(map(len, loader)) == 8
         said = loader.report()
     assert said.slowest is not None
