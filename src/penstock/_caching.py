@@ -95,8 +95,15 @@ def materialized(
     """
     if path is None:
         raise ArgumentTypeError("materialize() needs the path of a directory, got None. cache() keeps in memory.")
-    if key is None and not _is_known(node) and not (os.path.isdir(path) and os.listdir(path)):
-        key = f"made at {uuid.uuid4()}"  # nothing that is there could be taken for it, nor will it be found again
+    if key is None and not _is_known(node):
+        if os.path.isdir(path) and os.listdir(path):
+            raise ArgumentTypeError(
+                f"materialize() found files in {os.fspath(path)}, and cannot tell whether they are of this dataset: "
+                "one of its steps holds an object without a fingerprint. Give another folder, or delete this one. To "
+                "open later what a first call kept, give key='v1' in both calls, and another whenever the dataset "
+                "changes."
+            )
+        key = f"made at {uuid.uuid4()}"  # nothing will be taken for it later
     step = cached(node, path, None, key, "materialize")
     if isinstance(step, CompleteCache):
         return step

@@ -69,7 +69,7 @@ _log = logging.getLogger("penstock")
 @final
 @explained_methods(OPTIONS)
 class Dataset(NoArray):
-    """Elements that can be had by index, and the steps that make them. Immutable; making one reads nothing.
+    """Elements, and the steps that make them. Immutable; making one reads headers at most.
 
     An element is a tree (tuple, dict, named tuple, nested) of NumPy arrays. `ds[i]` and `for x in ds` run
     the steps here and now, in epoch 0, without workers: always right, and good for looking. `ds.loader()`

@@ -182,6 +182,17 @@ def test_worker_processes_count_where_there_are_some() -> None:
     assert "Use executor='threads', or fewer workers: each process takes 45 MiB, and their pool 48 MiB here." in said
 
 
+def test_a_refusal_of_worker_processes_names_a_batch_that_fits() -> None:
+    elements, limit = ps.range(1000).map(lambda x: np.zeros(1 << 16)), 180 << 20  # of half a MiB
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        elements.batch(32).loader("processes", workers=2, memory_limit=limit)
+    assert (
+        "Use a batch of 13, or a smaller prefetch (no prefetch fits); or use executor='threads', or fewer workers: each"
+        in str(caught.value)
+    )
+    elements.batch(13).loader("processes", workers=2, memory_limit=limit).close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="measured by /proc")
 def test_a_cache_in_memory_is_measured_although_it_is_nowhere_mapped() -> None:
     with frames(200).map(lambda x: x.copy()).cache().batch(20).loader("threads", workers=1) as loader:

@@ -123,6 +123,8 @@ class Budget:
                 f"Use executor='threads'{fewer}: each process takes {size_text(WORKER_NBYTES)}, and their pool "
                 f"{size_text(PARENT_NBYTES)} here"
             )
+            if batch.startswith("Use a batch of"):
+                cure = f"{batch}{prefetch}; or u{cure[1:]}"
         and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "
