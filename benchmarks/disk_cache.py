@@ -155,7 +155,7 @@ def main() -> None:
         os.environ.update({**store.environment, "XDG_CACHE_HOME": f"{folder}/index"})
         local = Path(folder, "local")
         local.mkdir()
-        fill(store, given.shards, [], Path(folder, "none"))
+        fill(store, given.shards, [], Path(folder), {})
         for number in range(given.shards):
             write_shard(local / f"{number:05}.tar")
         count = given.shards * IMAGES_A_SHARD
