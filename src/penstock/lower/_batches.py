@@ -241,15 +241,11 @@ class ParallelProgram(BatchProgram):
 
     @cached_property
     def announced_count(self) -> int:
-        """How many batches ahead of their reads the sources know: those that fill the memory of a source.
-
-        Of windows two, whose elements are neighbours.
-        """
+        """How many batches ahead of their reads the sources know. Of windows two, whose elements are neighbours."""
         if not self._facts.is_remote:
             return super().announced_count
-        wanted = [2 * (each.window or 0) for each in self._facts.steps if isinstance(each, Shuffle)]
-        wanted += [getattr(each.opens, "ahead_count", 0) for each in walk(self.node)]
-        count = -(-max(wanted, default=0) // self._facts.batch_size)
+        windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
+        count = -(-2 * max(windows, default=0) // self._facts.batch_size)
         return max(ANNOUNCED_BATCHES, min(count, MOST_ANNOUNCED))
 
     @cached_property

@@ -57,8 +57,6 @@ _REMOTE_THREADS: Final = 64
 _SCAN_NBYTES: Final = 2 << 10
 _SCAN_MOST_NBYTES: Final = 4 << 20
 _JUMP_NBYTES: Final = 32 << 10
-# Elements of a remote file that are announced ahead, at most. Python reads fewer in the time of a slow request.
-_MOST_AHEAD: Final = 8192
 # A process may have 1,024 files open by default, and other code needs some.
 _MAX_OPEN: Final = 128
 # The kernel cuts an announcement to the device's readahead, and drops the rest.
@@ -257,14 +255,6 @@ class FilesSource(Source):
     def ahead_nbytes(self) -> int:
         """The memory for requests that are made ahead. No field, because elements do not depend on it."""
         return min(AHEAD_NBYTES, sum(file.nbytes for file in self.files))
-
-    @property
-    def ahead_count(self) -> int:
-        """The elements whose reads are announced ahead."""
-        if not self.is_remote:
-            return 0
-        most = self.ahead_nbytes * len(self) // max(1, sum(file.nbytes for file in self.files))
-        return min(most, _MOST_AHEAD)
 
     def with_cache_limit(self, nbytes: int) -> "FilesSource":
         if nbytes >= self.kept_nbytes:
