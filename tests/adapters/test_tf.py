@@ -409,3 +409,10 @@ def test_memory_and_registered_functions_are_flat_over_250_epochs_half_of_them_b
     (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
     assert functions == functions_late
     assert float(late_mib) - float(early_mib) <= 4, run.stdout
+
+
+def test_an_index_is_refused_with_what_to_write():
+    batches = ps.range(9).batch(3).to_tf()
+    with pytest.raises(TypeError, match=r"so they have no \[1\]\. The dataset has one batch by its number"):
+        batches[1]
+    batches.close()

@@ -39,7 +39,7 @@ class LoaderAdapter:
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuses: an adapter gives batches one after the other."""
         raise ArgumentTypeError(
-            f"What to_keras(), to_torch() and to_jax() make gives batches one after the other, so they have no "
+            "What to_keras(), to_torch(), to_jax() and to_tf() make gives batches one after the other, so they have no "
             f"[{index!r}]. The dataset has one batch by its number, as NumPy arrays: ds[i]."
         )
 

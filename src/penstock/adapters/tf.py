@@ -18,6 +18,7 @@ Problems of the default settings, and their cures:
 """
 
 import atexit
+import functools
 import math
 import time
 import weakref
@@ -29,6 +30,7 @@ import tensorflow as tf
 
 from penstock._loader import Loader
 from penstock.adapters._dtypes import require_dtypes
+from penstock.adapters._epochs import LoaderAdapter
 from penstock.base._errors import LoaderError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
@@ -61,10 +63,17 @@ def to_dataset(loader: Loader) -> Any:
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_parallelization = False
     dataset = dataset.with_options(options)
+    dataset.__class__ = _without_items(type(dataset))  # type: ignore[arg-type]  # a class is hashable
     dataset.loader = loader
     for name in ("get_state", "set_state", "report", "close"):
         setattr(dataset, name, getattr(loader, name))
     return dataset
+
+
+@functools.cache
+def _without_items(kind: type) -> type:
+    """A class of tf.data whose `[i]` says what to write."""
+    return type(kind.__name__, (kind,), {"__getitem__": LoaderAdapter.__getitem__})
 
 
 def _counted(batches: Any, length: int | float | None) -> Any:
