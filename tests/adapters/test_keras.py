@@ -329,6 +329,17 @@ def test_measuring_on_an_adapter_for_training_is_one_line_in_the_log(verb, cure,
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
+def test_validation_on_an_adapter_for_training_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    model, train = compiled_model(), numbered()
+    model.fit(train.to_keras(), validation_data=train.to_keras(), epochs=2, verbose=0)  # a shuffle changes no mean
+    assert not [record for record in caplog.records if record.name == "penstock"]
+    distorted = numbered(8).random_map(lambda batch, rng: batch)
+    model.fit(train.to_keras(), validation_data=distorted.to_keras(), epochs=2, verbose=0)
+    (record,) = [record for record in caplog.records if record.name == "penstock"]  # TensorFlow logs, too
+    assert record.getMessage().startswith("Validation reads another epoch in each call, for this adapter was made for")
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend")
 def test_layers_with_a_seed_in_a_function_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     import keras
 

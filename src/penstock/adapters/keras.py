@@ -437,7 +437,10 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
         verb = frame.f_code.co_name
         if verb in ("evaluate", "predict") and not measures:
             measures = True
-            _caution_random(adapter.loader._written, verb)
+            _caution_random(adapter.loader._written, f"{verb}()")
+        plan = adapter.loader._written
+        if verb == "fit" and frame.f_locals.get("val_x") is adapter and plan.randomness.depth:
+            _caution_random(plan, "Validation")  # a shuffle alone does not change what is measured
         if verb == "fit" and frame.f_locals.get("x") is adapter:
             if measures or frame.f_locals.get("validation_data") is adapter:
                 raise ArgumentError(
@@ -447,14 +450,14 @@ def _require_own_data(frame: Any, adapter: KerasAdapter) -> None:
             return
 
 
-def _caution_random(plan: Node, verb: str) -> None:
+def _caution_random(plan: Node, reader: str) -> None:
     """Cautions about a measurement by epochs for training, each of which is another."""
     if steps := random_steps(plan):
         caution(
             plan,
-            "%s() reads another epoch in each call, for this adapter was made for training: %s does something else in "
+            "%s reads another epoch in each call, for this adapter was made for training: %s does something else in "
             "each. Write to_keras(training=False), which is epoch 0 in every call%s.",
-            verb,
+            reader,
             steps,
             "; for the order of the data, leave out shuffle()" if plan.randomness.reorders else "",
         )
