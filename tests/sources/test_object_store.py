@@ -506,8 +506,10 @@ def test_busy_answers_lower_the_requests_under_way(gated, monkeypatch):
     assert fetcher._limit == pytest.approx(_fetch.FIRST_CONNECTIONS * 0.9**4 + 1)
 
 
-def test_first_read_is_not_delayed_by_announced_requests(gated):
-    file, fetcher = gated
+def test_first_read_is_not_delayed_by_announced_requests(monkeypatch):
+    monkeypatch.setattr(_fetch, "FREE_GAP_NBYTES", 0)
+    file = Gated()
+    fetcher = _fetch.Fetcher(lambda number: file)
     file.gate.clear()
     fetcher.announce(*ranges(*((start, 2) for start in range(0, 800, 10))), 60.0)
     assert fetcher._running == _fetch.FIRST_CONNECTIONS
@@ -517,6 +519,13 @@ def test_first_read_is_not_delayed_by_announced_requests(gated):
     for start in range(0, 800, 10):  # each answer allows one more
         got(fetcher, start, 2)
     assert _fetch.FIRST_CONNECTIONS + 80 <= fetcher._limit <= _fetch.CONNECTIONS
+    fetcher.close()
+
+
+def test_a_limit_of_memory_leaves_fewer_connections():
+    assert _fetch.Fetcher(lambda number: Gated())._most_connections == _fetch.CONNECTIONS
+    assert _fetch.Fetcher(lambda number: Gated(), 24 << 20)._most_connections == 48
+    assert _fetch.Fetcher(lambda number: Gated(), 1 << 20)._most_connections == _fetch.FIRST_CONNECTIONS
 
 
 def test_requests_of_earlier_batches_come_first(gated, monkeypatch):

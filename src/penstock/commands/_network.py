@@ -51,7 +51,7 @@ class Network:
         )
         yield (
             f"{size_text(int(self.many_nbytes_s * self.latency_s))} have to be under way to fill this connection; a "
-            "loader asks for up to 128 MiB ahead."
+            "loader asks for up to 64 MiB ahead."
         )
         yield (
             f"The first batch takes about {3e3 * self.latency_s:.0f} ms and the time of its bytes, once indexes are "

@@ -6,8 +6,8 @@ before all that is announced. Measured against a server with 30 ms of latency (t
 call obstore make 3,300 requests of 100 kB a second with 0.9 s of CPU, asyncio in one thread 2,600 with 1.1 s, s3fs with
 128 connections 310 with 6 s. So a fetcher is a queue and up to `CONNECTIONS` threads, which start when they are needed.
 
-Memory. Announced requests take `ahead_nbytes` from their start until they are read. An announcement that was not read
-`KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a request, never a wrong byte.
+Memory. Announced requests hold at most `ahead_nbytes` from their start until they are read. An announcement that was
+not read `KEPT_ANNOUNCEMENTS` later, as after a seek, is dropped. It costs a request, never a wrong byte.
 
 Order. What readers wait for comes first, in the order of their batches, then what is announced. The requests and bytes
 under way begin small, so that the first batch shares neither the connection nor a CPU with all that follows. Each
@@ -55,8 +55,13 @@ CONNECTIONS: Final = 128
 LEAST_CONNECTIONS: Final = 4
 FIRST_CONNECTIONS: Final = 32
 """The requests under way at the beginning. With 128 the first batch waited for a CPU: it took 0.25 s on two cores."""
-AHEAD_NBYTES: Final = 128 << 20
-"""The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 100 ms."""
+AHEAD_NBYTES: Final = 64 << 20
+"""The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 50 ms."""
+MEMORY_COUNT: Final = 4
+"""The memory for each of these bytes. The client joins the pieces of an answer into a copy, each connection has buffers
+of some 0.5 MiB, and the allocator keeps what is freed. At 10 Gb/s and 100 ms the process grows by 200 to 242 MiB."""
+CONNECTION_NBYTES: Final = 512 << 10
+"""A limit of memory leaves a connection for each of these bytes that may be ahead, and `FIRST_CONNECTIONS` at least."""
 FIRST_NBYTES: Final = 8 << 20
 """The bytes under way or kept at the beginning, and at least."""
 WINDOW: Final = 3.0
@@ -143,7 +148,7 @@ class Fetcher:
 
     Args:
         open_file: Returns the file with a number. Any thread may call it.
-        ahead_nbytes: The most memory for announced requests.
+        ahead_nbytes: The most bytes of announced requests. They take `MEMORY_COUNT` times that.
         arrived: Gets the file, the first byte and the bytes of each answer, on the thread that made the request. Must
             not raise.
     """
@@ -156,6 +161,7 @@ class Fetcher:
     ) -> None:
         self._open_file = open_file
         self._ahead_nbytes = ahead_nbytes
+        self._most_connections = min(CONNECTIONS, max(FIRST_CONNECTIONS, ahead_nbytes // CONNECTION_NBYTES))
         self._arrived = arrived
         self._lock = threading.RLock()
         self._ready: SimpleQueue[_Request | None] = SimpleQueue()
@@ -379,7 +385,7 @@ class Fetcher:
 
     def _grow(self, began_s: float, taken_s: float, nbytes: int) -> None:
         """Adapts what may be under way to an answer."""
-        self._limit = min(CONNECTIONS, self._limit + 1)
+        self._limit = min(self._most_connections, self._limit + 1)
         self._recent.append((began_s, taken_s, nbytes))
         if self.request_count % 8 == 0 or len(self._recent) < FIRST_CONNECTIONS:
             total = sum(recent[2] for recent in self._recent)

@@ -29,7 +29,7 @@ from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
 from penstock.sources._blocks import ORDER_NBYTES, BlockReader, Spans
 from penstock.sources._diskcache import DiskCache
-from penstock.sources._fetch import AHEAD_NBYTES, Fetcher, is_joined
+from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_joined
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of
 from penstock.sources._store import StorageOptions, is_native
 from penstock.sources.npy import content_mark, is_in_memory, require_places
@@ -242,7 +242,7 @@ class FilesSource(Source):
 
     @property
     def kept_nbytes(self) -> int:
-        return self.ahead_nbytes + self._order_nbytes if self.is_remote else 0
+        return MEMORY_COUNT * self.ahead_nbytes + self._order_nbytes if self.is_remote else 0
 
     @property
     def _order_nbytes(self) -> int:
@@ -253,14 +253,14 @@ class FilesSource(Source):
 
     @cached_property
     def ahead_nbytes(self) -> int:
-        """The memory for requests that are made ahead. No field, because elements do not depend on it."""
+        """The bytes that are requested ahead. No field, because elements do not depend on it."""
         return min(AHEAD_NBYTES, sum(file.nbytes for file in self.files))
 
     def with_cache_limit(self, nbytes: int) -> "FilesSource":
         if nbytes >= self.kept_nbytes:
             return self
         made = copy.copy(self)
-        made.__dict__["ahead_nbytes"] = max(0, nbytes - self._order_nbytes)
+        made.__dict__["ahead_nbytes"] = max(0, nbytes - self._order_nbytes) // MEMORY_COUNT
         return made
 
     def __str__(self) -> str:

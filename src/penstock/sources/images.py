@@ -26,7 +26,7 @@ from penstock.plan._source import Read, Source
 from penstock.sources import _openfile
 from penstock.sources._blocks import ORDER_NBYTES, BlockReader
 from penstock.sources._diskcache import DiskCache
-from penstock.sources._fetch import AHEAD_NBYTES, WHOLE, Fetcher
+from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, WHOLE, Fetcher
 from penstock.sources._listing import FileList, Paths, Texts, packed
 from penstock.sources._openfile import File, LocalFile
 from penstock.sources._remote import RemoteFile
@@ -144,7 +144,7 @@ class ImageSource(Source):
     def kept_nbytes(self) -> int:
         objects = self.objects
         is_small = objects is not None and objects.cache is not None and objects.cache.nbytes < objects.sizes.sum()
-        return AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
+        return MEMORY_COUNT * AHEAD_NBYTES + ORDER_NBYTES * len(self) * is_small if self.is_remote else 0
 
     @property
     def element_spec(self) -> Tree:
