@@ -111,7 +111,7 @@ def test_no_more_is_taken_than_was_said(fresh_python: Run, folder: Path, name: s
         assert f"{size_text(result['overhead'])} of it is what {process_count} worker process" in result["refusal"], (
             result
         )
-        assert "Use executor='threads'" in result["refusal"], result
+        assert "se executor='threads'" in result["refusal"], result
     elif executor == "threads":  # inline, another item may be the largest
         assert plan.largest in result["refusal"], result
         assert plan.cure in result["refusal"], result

@@ -11,7 +11,8 @@ One download a block and host. `announce` and `read` claim a block before they r
 claimed. Each wait, and what ends it: a reader waits until such a block is there, or its claim is free, as after the
 death of the other process (the kernel frees it) or an error there. A process may also stand still, or two may wait for
 each other's queue; after `PATIENCE_S` the reader downloads the block for itself. It looks every `LOOK_S` whether its
-unit is still wanted. Claims of announcements that were never read are left `_KEPT` announcements later.
+unit is still wanted. `close` waits for blocks that are being written, at most `CLOSE_S`. Claims of announcements that
+were never read are left `_KEPT` announcements later.
 """
 
 import itertools
@@ -43,6 +44,8 @@ CELL_NBYTES: Final = 64 << 10
 OWN_NBYTES: Final = 32 << 10
 """Smaller ranges are read in cells."""
 PATIENCE_S: Final = 2.0
+CLOSE_S: Final = 5.0
+"""The time that `close` waits for blocks that are being written."""
 STREAM_NBYTES: Final = 1 << 20
 """The cells of files that a library reads by itself."""
 ORDER_NBYTES: Final = 64
@@ -160,6 +163,9 @@ class BlockReader:
         self._seen = np.zeros(min(_MOST_SEEN, int(self._bases[-1]) // OWN_NBYTES + 1), np.bool_)
         """Whether blocks were on the disk when they were last read; see `_mark`. Announcements pass over them."""
         self._lock = threading.Lock()
+        self._stored = threading.Condition(self._lock)
+        self._storing_count = 0
+        """Threads that write a block; `close` waits for them, or the end of the process would lose what they have."""
         self._names: dict[int, tuple[str, str] | None] = {}
         self._pending: dict[int, dict[Block, Position | None]] = {}
         """Claimed blocks of each file that were requested, with the batches that they are for."""
@@ -371,6 +377,7 @@ class BlockReader:
         if self._opened is None:
             return
         with self._lock:
+            self._stored.wait_for(lambda: not self._storing_count, CLOSE_S)
             pending = [block for blocks in self._pending.values() for block in blocks]
             held, self._held = self._held, set()
         for block in pending:
@@ -418,9 +425,20 @@ class BlockReader:
     def _store(self, block: Block, data: memoryview) -> None:
         """Writes a claimed block, if there is room or can be made, and gives the claim back."""
         folder, name = self._folder, self._name(block)
-        is_pending, position = self._take(block)
-        if not is_pending or name is None:
-            return
+        with self._lock:
+            self._storing_count += 1
+        try:
+            is_pending, position = self._take(block)
+            if is_pending and name is not None:
+                self._write(folder, name, block, position, data)
+        finally:
+            with self._lock:
+                self._storing_count -= 1
+                self._stored.notify_all()
+
+    def _write(
+        self, folder: CacheFolder, name: BlockName, block: Block, position: Position | None, data: memoryview
+    ) -> None:
         try:
             size = disk_nbytes(name)
             self._fetched_nbytes += size
