@@ -43,6 +43,11 @@ On 2026-11-23, three rounds: penstock 0.99 (0.91 to 1.13), gaps 1.24 (1.22 to 1.
 bare_pair 1.07 (0.95 to 1.47). 0.96 times the best of the others (0.84 to 0.96). Where the rest goes is known now:
 what is around a function runs in caches that were lost meanwhile (design/0007).
 
+On 2026-11-25, AMD EPYC, three rounds, characters/s: bare_ring 2,544 (2,457 to 2,651), torch 2,535 (2,169 to 2,697),
+penstock 2,308 (2,120 to 2,343), twice serial 2,326 (2,292 to 3,096). Of the bare ring 0.88 (0.83 to 0.94; wanted 0.95),
+of the best of the others 0.87 (0.84 to 1.06). Gaps, 99th percentile over median: penstock 1.42 (1.37 to 1.49),
+bare_ring 1.57 (1.49 to 2.07), torch 3.22 (2.91 to 3.29).
+
 Not shown: a consumer that computes meanwhile (see `overlap`; `starmap` as it stands does nothing meanwhile), and that
 Keras starts its workers anew each epoch.
 """

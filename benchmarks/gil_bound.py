@@ -48,6 +48,10 @@ At noon, five rounds: penstock 0.91 (0.74 to 1.07), bare_pair 1.01 (0.94 to 1.12
 times Keras (0.84 to 1.20). Of 11,000 us of CPU that a batch takes, the parent has 230 to 320, and workers 290 to 340
 beside the functions, which is three times what they take where functions are short: it is Python in cold caches.
 
+On 2026-11-25, AMD EPYC, three rounds, as parts of twice serial (596 elements/s): penstock 0.81 (0.64 to 0.90),
+bare_ring 0.88 (0.62 to 1.05), bare_pair 0.95 (0.90 to 1.04), keras 0.84 (0.83 to 0.86). Of the bare ring penstock has
+0.86 (0.73 to 1.30; wanted 0.97), and of Keras 0.98 (0.75 to 1.07).
+
 Not shown: the start of workers (see `worker_start`), and that Keras starts its own anew each epoch; a function that
 lets go of the GIL; batches of many bytes (see `transport`).
 """

@@ -66,6 +66,10 @@ bare_threads_16 beside a sequential read: 0.46 of it (0.40 to 0.57). So 0.9 of t
 sequential read is out of reach of reads in random order on this disk, whoever makes them: 64 threads gave no more
 than 16. Blocks of 16 to 128 MiB and one to eight threads that announce made no difference beyond noise.
 
+On 2026-11-25, AMD EPYC, warm, three rounds: penstock 45,200 (45,000 to 47,100), floor 75,300 (71,700 to 79,100),
+tf_data 17,400 (17,100 to 18,300), spdl 14,500 (13,300 to 14,800), torch_0_getitems 13,400 (12,400 to 14,000). That
+is 0.60 of the floor, whose one pair of buffers stays in its cache, and 2.6 times the best of the others (2.46 to 2.75).
+
 Private and shared memory over bare imports: penstock 24 MiB, floor 3.8, torch_0_getitems 8.2, spdl 28, tf_data 96 to
 171, grain_threads 11 to 18. Resident pages of the file: 1 MiB with penstock, 1,145 to 1,150 with all that map it.
 

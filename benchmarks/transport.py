@@ -35,6 +35,11 @@ On 2026-11-23, four rounds, pictures/s: penstock 49,800 (43,100 to 55,200), seri
 At noon, four rounds: penstock 58,700 (55,700 to 63,800), serial 52,800 (45,400 to 59,700), grain 9,000 (8,100 to
 9,300), torch 8,900 (8,100 to 9,400), spdl 1,650 (1,580 to 1,730): 6.5 times the best of the others (5.9 to 7.1).
 
+On 2026-11-25, AMD EPYC, three rounds, pictures/s: bare_ring 38,700 (37,700 to 41,700), penstock 29,000 (25,500 to
+30,900), serial 19,000 (16,700 to 21,000), grain 5,660 (5,190 to 5,850), torch 5,480 (5,310 to 6,050): 0.70 of the bare
+ring (0.66 to 0.82; wanted 0.95), and 5.1 times the best of the others (4.5 to 5.3; wanted 7). A worker makes a picture
+in 10 us, so 3 us around each function and the report's clocks count in full.
+
 Not shown: real work, which hides the transport as far as it takes longer; how evenly the batches come.
 """
 
