@@ -93,8 +93,8 @@ check-native: $(STAMP)-check
 	$(CONFIGURE) -B build/check -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE) --build build/check
 
-# Left out: the oracle, programs of their own (they load the ordinary build), and rows of megabytes.
-SANITIZED := not numpy and not divided and not other_faults and not forked and not forgotten and not environment
+# Left out: builds of the package, the oracle, programs of their own (they load the ordinary build), and rows of megabytes.
+SANITIZED := not builds and not numpy and not divided and not other_faults and not forked and not forgotten and not environment
 PRELOAD = $(shell $(CXX) -print-file-name=libasan.so):$(shell $(CXX) -print-file-name=libstdc++.so)
 sanitize: $(STAMP)-core $(STAMP)-check
 	$(CONFIGURE) -B build/address -DPENSTOCK_SANITIZE=address
