@@ -119,12 +119,11 @@ class Budget:
         cure = cures.get(largest, f"{batch}{prefetch}")
         if items[largest] == overhead:
             fewer = ", or fewer workers" if process_count > 1 else ""
+            fits = f"{batch}{prefetch}; or use" if batch.startswith("Use a batch of") else "Use"
             cure = (
-                f"Use executor='threads'{fewer}: each process takes {size_text(WORKER_NBYTES)}, and their pool "
+                f"{fits} executor='threads'{fewer}: each process takes {size_text(WORKER_NBYTES)}, and their pool "
                 f"{size_text(PARENT_NBYTES)} here"
             )
-            if batch.startswith("Use a batch of"):
-                cure = f"{batch}{prefetch}; or u{cure[1:]}"
         and_overhead = f" and {size_text(overhead)} for {processes}" if overhead else ""
         raise MemoryLimitError(
             f"Projected memory is {size_text(self.projected_nbytes)}{and_overhead}, above "

@@ -193,6 +193,7 @@ PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t narg
     }
     return result < 0 ? nullptr : PyBool_FromLong(result);
 }
+
 PyObject *engine_advise(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
     auto *self = reinterpret_cast<PyEngine *>(object);
     if (is_forked(self)) {
@@ -209,6 +210,7 @@ PyObject *engine_advise(PyObject *object, PyObject *const *args, Py_ssize_t narg
     }
     Py_RETURN_NONE;
 }
+
 // ---------------------------------------------------------------------------------------------- the engine's life
 
 bool close_engine(PyEngine *self, int64_t deadline) {
