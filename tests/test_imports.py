@@ -51,11 +51,10 @@ def test_help_shows_the_suites():
 
 
 @pytest.mark.limits
-def test_import_takes_under_a_quarter_of_a_second(fresh_python, tmp_path):
+def test_import_takes_at_most_three_times_as_long_as_that_of_numpy(fresh_python, tmp_path):
     # As where it is installed: compiled once. An environment that forbids that would measure the compiler.
     env = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     imported(fresh_python, env)  # compiles and reads from disk what the next ones find warm
     runs = [imported(fresh_python, env) for _ in range(9)]
-    took_s, numpy_s = (statistics.median(run[name] for run in runs) for name in ("took_s", "numpy_s"))
-    # NumPy's own import takes some 0.075 s where this is measured; a machine that is slow just now has longer.
-    assert took_s < 0.25 * max(1.0, numpy_s / 0.075)
+    # Each run is its own measure of how fast the machine is just then: 1.7 to 2.8 times, where this was written.
+    assert statistics.median(run["took_s"] / run["numpy_s"] - 1 for run in runs) < 3

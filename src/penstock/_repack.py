@@ -3,8 +3,6 @@
 import io
 import math
 import os
-import tarfile
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -59,6 +57,9 @@ def repack(
         >>> penstock.from_tar("pages/*.tar")[1]["txt"].tobytes()
         b'two'
     """
+    import tarfile
+    import tempfile
+
     if not isinstance(target, (str, os.PathLike)):
         raise ArgumentTypeError(f"repack() needs a folder or a URL, got {no_path(target)}")
     if not isinstance(ds, Dataset):

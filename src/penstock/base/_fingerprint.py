@@ -23,7 +23,6 @@ import copyreg
 import dis
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import mmap
 import os
@@ -409,6 +408,8 @@ def _version(module: str | None) -> str:
 
 @functools.lru_cache(256)
 def _version_of_package(top: str) -> str:
+    import importlib.metadata  # takes 10 ms
+
     if top in sys.stdlib_module_names:
         return f"{sys.version_info.major}.{sys.version_info.minor}"
     try:

@@ -11,7 +11,6 @@ import errno
 import mmap
 import os
 import sys
-import tempfile
 from typing import Final, final
 
 from penstock.base._descriptors import keep_standard_numbers
@@ -90,6 +89,8 @@ def _unnamed_file() -> tuple[int, bool]:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):  # the errors of system call filters
             raise
+    import tempfile  # takes 3 ms
+
     descriptor, path = tempfile.mkstemp(prefix="penstock")
     os.unlink(path)
     return descriptor, True

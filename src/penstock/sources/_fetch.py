@@ -29,7 +29,6 @@ holds up neither `close` nor the end of the process.
 
 import heapq
 import itertools
-import statistics
 import threading
 import time
 from bisect import bisect_right
@@ -471,8 +470,9 @@ class Fetcher:
         if len(self._recent) < 16:
             return
         with self._lock:
-            usual_s = statistics.quantiles((recent[1] for recent in self._recent), n=20)
-            latest_s = time.monotonic() - max(3 * usual_s[9], usual_s[18])
+            took_s = sorted(recent[1] for recent in self._recent)
+            median_s, late_s = took_s[len(took_s) // 2], took_s[-1 - len(took_s) // 20]
+            latest_s = time.monotonic() - max(3 * median_s, late_s)
             for request in itertools.chain.from_iterable(reader.requests):
                 is_slow = request.tries == 1 and not request.is_done and request.began_s < latest_s
                 if not is_slow or request.stop - request.start > HEDGED_NBYTES:

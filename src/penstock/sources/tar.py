@@ -7,7 +7,6 @@ dot is the name of a field. The places of the members are found once, from their
 
 import itertools
 import re
-import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,6 +182,8 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
     Raises:
         SourceError: The file is compressed, damaged or cut off, or has links or sparse members.
     """
+    import tarfile
+
     head = file.head(2)
     if head in _COMPRESSED:
         raise SourceError(

@@ -6,7 +6,6 @@ until the GIL is released or, after 5 ms, taken away. A function that holds it o
 calls of Pillow does, makes most wake-ups a little late. So the lateness that a quarter of them exceed decides.
 """
 
-import statistics
 import threading
 import time
 from typing import Final, final
@@ -47,7 +46,7 @@ class GilClock(threading.Thread):
             if was_busy and self.is_busy:
                 samples.append(late_s)
         if len(samples) == SAMPLE_COUNT:
-            self.lateness_s = statistics.quantiles(samples, n=4)[2]
+            self.lateness_s = sorted(samples)[3 * SAMPLE_COUNT // 4]
 
     @property
     def finds_it_free(self) -> bool:
