@@ -33,8 +33,9 @@ from penstock.plan._text import origins
 
 ANNOUNCED_BATCHES: Final = 16
 """The most batches that are announced to the kernel ahead of their reads."""
+REMOTE_BATCHES: Final = 32
 MOST_ANNOUNCED: Final = 1024
-"""The most batches whose reads a server is asked for ahead. The source bounds the memory."""
+"""The least and the most batches whose reads a server is asked for ahead. The source bounds the memory."""
 ANNOUNCED_NBYTES: Final = 64 << 20
 """The most page cache that announcements may ask for. One batch is always announced."""
 UNIT_NBYTES: Final = 4 << 20
@@ -246,7 +247,7 @@ class ParallelProgram(BatchProgram):
             return super().announced_count
         windows = (each.window or 0 for each in self._facts.steps if isinstance(each, Shuffle))
         count = -(-2 * max(windows, default=0) // self._facts.batch_size)
-        return max(ANNOUNCED_BATCHES, min(count, MOST_ANNOUNCED))
+        return max(REMOTE_BATCHES, min(count, MOST_ANNOUNCED))
 
     @cached_property
     def announces(self) -> bool:  # type: ignore[override]
