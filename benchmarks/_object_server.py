@@ -6,7 +6,8 @@ half of their body. `rate` bounds the bytes a second of all answers together. Cr
 
     with serving(Behaviour(latency_s=0.03)) as store:
         store.put("bucket/train-0.tar", data)
-        ps.from_tar("s3://bucket/train-0.tar", storage_options=store.options)
+        os.environ.update(store.environment)
+        ps.from_tar("s3://bucket/train-0.tar")
 """
 
 import asyncio

@@ -80,6 +80,13 @@ def test_more_workers_than_cpus_do_not_help_computing() -> None:
     assert said.limit.endswith("on 2 workers; more workers would not help, because all 2 CPUs are busy")
 
 
+def test_the_number_of_workers_that_is_as_fast_as_more_than_cpus_is_named() -> None:
+    many = replace(lane(400, 100, workers=8, step_ms=396), delay_s=3.0)  # eight workers on two CPUs wait for one
+    said = report(many, use_ms=1, wait_ms=49, workers=8, cpu_count=2)
+    assert said.limit.endswith("on 8 workers; more workers would not help, because all 2 CPUs are busy, and 2 would do")
+    assert said.what_if(workers=2).elements_per_s == pytest.approx(said.elements_per_s)
+
+
 def test_more_workers_than_cpus_help_waiting() -> None:
     said = report(lane(100, 10, step_ms=99), use_ms=10, wait_ms=40, cpu_count=2)
     assert said.what_if(workers=8).elements_per_s == pytest.approx(16 / ((0.09 + 0.01 * 4) / 8))

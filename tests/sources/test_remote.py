@@ -408,14 +408,26 @@ def test_what_a_server_took_is_not_what_a_row_takes(server, monkeypatch):
         assert loader._delivery.ring.header[-1] == 0
 
 
-def test_more_threads_than_cpus_wait_for_a_server(server, monkeypatch):
+class Distant(ps.Source):
+    """Waits for a server at each read."""
+
+    element_spec = ps.ArraySpec((), np.dtype(np.int64))
+    is_remote = True
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_more_threads_than_cpus_wait_for_a_server_that_is_not_asked_ahead(server, monkeypatch):
     monkeypatch.setattr(_choice, "usable_cpu_count", lambda: 2)
-    ds = records(server)
-    for workers, count in (("auto", 8), (3, 3)):
-        with ds.loader(workers=workers) as loader:
+    records_ = records(server)
+    waits = ps.from_source(Distant())
+    for ds, workers, count in ((records_, "auto", 2), (waits, "auto", 8), (waits, 3, 3), (ps.range(5), "auto", 2)):
+        with ds.loader("threads", workers=workers) as loader:
             assert loader.report().workers == count
-    with ps.range(5).loader() as loader:
-        assert loader.report().workers == 2
 
 
 def test_pictures_of_a_unit_are_fetched_at_once(server, monkeypatch):

@@ -41,6 +41,8 @@ class Analysis:
     is_cpu_bound: bool
     may_hold_gil: bool
     is_remote: bool
+    waits: bool
+    """Workers wait for a server, because nobody requests what they will read."""
     suits_one_thread: bool
     """Several threads would take the GIL from each other, and fill batches no sooner than one."""
     reads_spans: bool
@@ -139,6 +141,7 @@ def analyse(plan: Node) -> Analysis:
         is_cpu_bound=is_cpu_bound,
         may_hold_gil=any(each.may_hold_gil for each in traits),
         is_remote=is_remote,
+        waits=any(each.is_remote and not each.reads_ahead for each in traits),
         suits_one_thread=any(each.suits_one_thread for each in traits) and not is_cpu_bound and not is_remote,
         reads_spans=any(isinstance(each, Inlet) for each in steps),
         is_cached=any(isinstance(each, (Cache, CompleteCache)) for each in steps),

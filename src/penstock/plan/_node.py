@@ -61,6 +61,8 @@ class Traits(NamedTuple):
     """It runs code that may hold the GIL."""
     is_remote: bool = False
     """It waits for a server."""
+    reads_ahead: bool = False
+    """It has requested what will be read, so that it seldom waits."""
     suits_one_thread: bool = False
     """Several threads read no faster than one."""
     is_hidden: bool = False

@@ -68,6 +68,11 @@ class Source(Openable, ABC):
 
     A worker then makes a whole small batch, and `workers="auto"` starts more threads than there are CPUs."""
 
+    reads_ahead: bool = False
+    """Whether `advise` makes the requests of a server before they are read, so that a read seldom waits.
+
+    `workers="auto"` then starts as many threads as CPUs: more would take the GIL from each other."""
+
     may_hold_gil: bool = False
     """Whether reading may hold the GIL. The report then says what helps."""
 
@@ -189,7 +194,7 @@ class SourceAdapter(Source):
         self._inner = inner
         self._handle = handle
         self.element_spec: Tree = (inner if handle is None else handle).element_spec
-        for flag in ("is_cpu_bound", "is_remote", "may_hold_gil", "suits_one_thread"):
+        for flag in ("is_cpu_bound", "is_remote", "reads_ahead", "may_hold_gil", "suits_one_thread"):
             setattr(self, flag, bool(getattr(inner, flag, getattr(handle, flag, False))))
         if handle is not None:
             self.describe = handle.describe  # type: ignore[method-assign]

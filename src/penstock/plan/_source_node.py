@@ -46,6 +46,7 @@ class SourceNode(Start):
             is_cpu_bound=data.is_cpu_bound,
             may_hold_gil=data.may_hold_gil,
             is_remote=data.is_remote,
+            reads_ahead=data.reads_ahead,
             suits_one_thread=data.suits_one_thread,
         )
 

@@ -282,7 +282,9 @@ class Report:
     def _remedy(self) -> str:
         now, count = self.workers or 1, self._model.advised()
         if count == now:
-            return f"more workers would not help, because {self._why_not_more}"
+            enough = self._model.enough()
+            are_enough = f", and {enough} would do" if enough < now else ""
+            return f"more workers would not help, because {self._why_not_more}{are_enough}"
         # Inline the consumer works, and with workers it does not.
         name = f"{count - now} more worker{'' if count - now == 1 else 's'}" if self.workers else f"{count} workers"
         batch_s = self._model.batch_s(count)
@@ -292,7 +294,8 @@ class Report:
 
     def _remedy_for_python(self, lane: Lane, step: StepTime | None) -> str:
         """The remedy where the user's Python may hold the GIL. Empty where that does not take the time."""
-        is_short = lane.wall_s - (lane.delay_s or 0.0) < HANDING_OVER_S * lane.batches
+        # The delay is the kernel's count, and may be more than the lane measured.
+        is_short = max(lane.cpu_s, lane.wall_s - (lane.delay_s or 0.0)) < HANDING_OVER_S * lane.batches
         is_apart = not self.workers or lane.executor == "processes"
         if is_short and is_apart and any(each.may_hold_gil for each in lane.steps):
             faster = "executor='threads' may be faster, and " if self.workers else ""

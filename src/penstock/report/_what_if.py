@@ -58,6 +58,12 @@ class Model:
             return now
         return max(now, next(count for count, batch_s in times.items() if NEAR_BEST * batch_s <= best_s))
 
+    def enough(self) -> int:
+        """Returns the smallest number of workers near the present speed."""
+        now = self.workers or 1
+        most_s = self.batch_s(now) / NEAR_BEST
+        return next(count for count in range(1, now + 1) if self.batch_s(count) <= most_s)
+
     def _bound_s(self, workers: int) -> float:
         threads = max(workers, self.cpu_count)  # fewer would leave a CPU unused, which the consumer could use
         cpu_s = self.other_cpu_s + sum(lane.cpu_s / lane.batches for lane in self.lanes if lane.batches)

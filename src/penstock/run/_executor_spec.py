@@ -32,7 +32,8 @@ HAS_PROCESSES: Final = sys.platform == "linux"
 end workers whose parent was killed. That is neither built nor tried."""
 REMOTE_THREAD_COUNT: Final = 8
 """The least number of threads that wait for a server. Waiting takes no CPU, and more than the default number of
-batches are then under way."""
+batches are then under way. Where requests are made ahead, threads do not wait: on two CPUs 2 of them read shuffled
+images 1.2 times as fast as 8, and from the cache on disk twice as fast."""
 LEAVE_WAIT_S: Final = 5.0
 """The wait for workers that are busy with something else."""
 SHOWN_COUNT: Final = 4
@@ -285,7 +286,7 @@ def _on_threads(analysis: Analysis, options: LoaderOptions, note: str) -> Execut
     drawing = next((each for each in analysis.functions if each.memo.learned.uses_globals), None)
     if drawing is None:
         count = usable_cpu_count() if options.workers == "auto" else options.workers
-        if options.workers == "auto" and analysis.is_remote:
+        if options.workers == "auto" and analysis.waits:
             count = max(count, REMOTE_THREAD_COUNT)
         elif options.workers == "auto" and analysis.suits_one_thread:
             count = 1

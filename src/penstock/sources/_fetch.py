@@ -187,6 +187,8 @@ class Fetcher:
         """The bytes that may be under way or kept, and those that are under way."""
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=_RECENT_COUNT)
         """When the last requests began, their seconds, and the bytes of their answers."""
+        self._rate = 0.0
+        """Bytes a second."""
         self._whole_nbytes = 256 << 10
         self._words = memoryview(bytearray(8)).cast("q")
         self._is_closed = False
@@ -371,11 +373,9 @@ class Fetcher:
         return self._whole_nbytes if request.stop == WHOLE else request.stop - request.start
 
     def _next(self) -> _Request | None:
-        if self._running and self._under_way_nbytes >= self._window_nbytes:
-            return None
         if self._urgent:
             return heapq.heappop(self._urgent)[-1]
-        while self._ahead:
+        while self._ahead and (not self._running or self._under_way_nbytes < self._window_nbytes):
             request = self._ahead[0]
             if not request.is_started:
                 size = self._size(request)
@@ -396,7 +396,8 @@ class Fetcher:
         if self.request_count % 8 == 0 or len(self._recent) < FIRST_CONNECTIONS:
             total = sum(recent[2] for recent in self._recent)
             rate = total / (began_s + taken_s - self._recent[0][0])
-            wanted = WINDOW * rate * min(recent[1] for recent in self._recent)
+            self._rate = max(rate, 0.98 * self._rate)  # while a late answer holds up the others, they are not slow
+            wanted = WINDOW * self._rate * min(recent[1] for recent in self._recent)
             self._window_nbytes = min(AHEAD_NBYTES, max(FIRST_NBYTES, wanted))
 
     # Without it.

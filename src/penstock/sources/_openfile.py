@@ -219,6 +219,7 @@ class FilesSource(Source):
 
     files: tuple[File, ...]
     suits_one_thread = True
+    reads_ahead = True
 
     @property
     def bounds(self) -> Integers:

@@ -107,6 +107,7 @@ class ImageSource(Source):
     """The images of files, with labels if there are any. Reads a file when its element is requested."""
 
     is_cpu_bound = True
+    reads_ahead = True
 
     files: FileList
     decoding: Decoding

@@ -88,6 +88,7 @@ class _Groups(NamedTuple):
 class TableSource(Tabular, FilesSource):
     """The rows of Parquet or Arrow files, one file after the other. Reads footers when the length is first needed."""
 
+    reads_ahead = False
     kind: Kind
     files: tuple[File, ...]
     columns: tuple[str, ...]
