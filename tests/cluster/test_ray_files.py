@@ -1,8 +1,11 @@
 """Files on the nodes of a cluster, options that are refused, and streams. Agents stay from test to test."""
 
+import io
 import os
 import re
 import shutil
+import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +58,36 @@ def test_files_of_other_content_are_refused(tmp_path: Path, kind: str) -> None:
         os.replace(tmp_path / "copy", path)
         with pytest.raises(ps.SourceError, match=rf"{path} on this machine, .*, differs|{path} has changed"):
             next(iter(loader))
+
+
+def test_agents_of_a_machine_share_one_cache_of_remote_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "index"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import _object_server as server
+
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number in range(60):
+            member = tarfile.TarInfo(f"{number:03}.bin")
+            member.size = 50_000
+            tar.addfile(member, io.BytesIO(bytes([number]) * member.size))
+    with server.serving() as store:
+        store.put("bucket/train.tar", file.getvalue())
+        cache = ps.DiskCache(tmp_path / "blocks", 1 << 30)
+        keys = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
+        samples = ps.from_tar(
+            "s3://bucket/train.tar", fields=["bin"], storage_options={"endpoint": store.endpoint, **keys}, cache=cache
+        )
+        dataset = samples.map(lambda sample: int(sample["bin"][0])).batch(4)
+        assert len(dataset) == 15  # which reads the index
+        store.set(server.Behaviour(latency_s=0.01))
+        with dataset.loader("ray", workers=1) as loader:
+            for _ in range(2):
+                assert [number for batch in loader for number in batch.tolist()] == [*range(60)]
+        # Both nodes are this machine, so their agents have one folder. An index may be made once more.
+        assert 60 * 50_000 <= store.stats()["bytes"] < 1.2 * 60 * 50_000
+    sys.modules.pop("_object_server", None)
 
 
 def test_options_that_are_not_the_users_are_refused() -> None:
