@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         (
             r"Projected memory is 96 MiB, above memory_limit=20 MiB\. 96 MiB of it is the ring after "
             r"batch\(16\): 6 slots of "
-            r"16 MiB, \(16, 1024, 128\) float64\. Use a batch of 3, or a smaller prefetch \(no prefetch fits\)\."
+            r"16 MiB, \(16, 1024, 128\) float64\. Use a batch of 3\."
         ),
     ),
     "memory of prefetch": (

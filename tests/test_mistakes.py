@@ -285,7 +285,7 @@ MISTAKES = [
     ),
     (
         "ps.from_arrays(np.ones((100, 1000))).batch(100).loader(memory_limit=1000)",
-        "Use a smaller batch, or a smaller prefetch (no prefetch fits).",
+        "Use a smaller batch.",
     ),
     (
         "loader = ps.range(3).loader()\nloader.close()\nnext(iter(loader))",

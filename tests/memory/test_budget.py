@@ -119,7 +119,7 @@ def test_the_batch_that_is_said_to_fit_fits(share: float, prefetch: int) -> None
     limit = int(share * rows.batch(64).loader(prefetch=prefetch).projected_nbytes)
     with pytest.raises(ps.MemoryLimitError) as caught:
         rows.batch(64).loader(prefetch=prefetch, memory_limit=limit)
-    found = re.search(r"Use a batch of (\d+)( with prefetch=1)?, or", str(caught.value))
+    found = re.search(r"Use a batch of (\d+)( with prefetch=1)?[,;.]", str(caught.value))
     assert found is not None
     size, used = int(found[1]), 1 if found[2] else prefetch
     rows.batch(size).loader(prefetch=used, memory_limit=limit)
@@ -133,8 +133,9 @@ def test_the_prefetch_that_is_said_to_fit_fits() -> None:
     with pytest.raises(ps.MemoryLimitError, match=r"prefetch=3 fits"):
         dataset.loader(prefetch=10, memory_limit=limit)
     dataset.loader(prefetch=3, memory_limit=limit)
-    with pytest.raises(ps.MemoryLimitError, match="no prefetch fits"):
+    with pytest.raises(ps.MemoryLimitError) as caught:
         dataset.loader(prefetch=10, memory_limit=1000)
+    assert "prefetch=" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +187,7 @@ def test_a_refusal_of_worker_processes_names_a_batch_that_fits() -> None:
     elements, limit = ps.range(1000).map(lambda x: np.zeros(1 << 16)), 180 << 20  # of half a MiB
     with pytest.raises(ps.MemoryLimitError) as caught:
         elements.batch(32).loader("processes", workers=2, memory_limit=limit)
-    assert (
-        "Use a batch of 13, or a smaller prefetch (no prefetch fits); or use executor='threads', or fewer workers: each"
-        in str(caught.value)
-    )
+    assert "Use a batch of 13; or use executor='threads', or fewer workers: each" in str(caught.value)
     elements.batch(13).loader("processes", workers=2, memory_limit=limit).close()
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -297,3 +298,13 @@ def test_wrong_arguments_are_refused(tmp_path):
     ):
         list(ps.from_text(tmp_path / "c.txt"))
     assert list(ps.from_text(tmp_path / "c.txt", encoding="latin-1")) == ["ok", "ä"]
+
+
+@pytest.mark.parametrize("between", [";", "\t", "|"])
+def test_csv_with_another_delimiter_is_refused_with_the_line_to_write(tmp_path, between):
+    path = written(tmp_path / "a.csv", f"x{between}y", f"1{between}2")
+    with pytest.raises(ps.SourceError, match=re.escape(f"has one column, {f'x{between}y'!r}")) as caught:
+        ps.from_csv(path)
+    assert f"Write delimiter={between!r}" in str(caught.value)
+    assert ps.from_csv(path, delimiter=between)[0] == {"x": 1, "y": 2}
+    assert ps.from_csv(path, names=["text"])[0] == {"text": f"x{between}y"}

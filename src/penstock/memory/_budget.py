@@ -106,7 +106,7 @@ class Budget:
             each = self.slot_nbytes * (2 if self.store_nbytes else 1)
             room = limit - overhead - self.projected_nbytes + self.ring_nbytes + self.store_nbytes
             fitting, batch = room // each - 2, self._batch_that_fits(room, each)
-            prefetch = f", or a smaller prefetch ({f'prefetch={fitting}' if fitting >= 1 else 'no prefetch'} fits)"
+            prefetch = f", or a smaller prefetch (prefetch={fitting} fits)" if fitting >= 1 else ""
         cures = {
             blocks: "They are as large for any number of elements: raise the limit",
             "scratch memory of the workers": f"Use fewer workers{prefetch}",

@@ -147,6 +147,11 @@ class RowSource(Tabular, LineFiles):
             _, ends = self.rules.ends(data)
             end = int(ends[0]) if len(ends) else len(data)
             names, data = tuple(self.format.names_of(data[:end])), data[end:]
+            if others := [each for each in ";\t|" if len(names) == 1 and each in names[0]]:
+                raise SourceError(
+                    f"from_csv(): {file.url} has one column, {names[0]!r}, so its fields are not separated by "
+                    f"{self.format.delimiter!r}. Write delimiter={others[0]!r}, or names=[...] if this is a row."
+                )
         wanted = dict(self.dtypes)
         try:
             found = self.format.parse(data, names, None, None).schema if data.strip() else pa.schema([])
