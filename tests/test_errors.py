@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "windows groups": (
         lambda: ps.range(3).windows(1, groups=[0, 0]),
         ValueError,
-        r"windows\(groups=\.\.\.\) needs a label an element, shape \(3,\), got \(2,\)\.",
+        r"windows\(groups=\.\.\.\) needs a value for each element, shape \(3,\), got \(2,\)\.",
     ),
     "shard index": (lambda: ps.range(3).shard(2, 2), ValueError, r"shard\(2, 2\): the index must be below the count\."),
     "shard count": (lambda: ps.range(3).shard(0, 0), ValueError, r"shard\(count=0\): it must be at least 1\."),

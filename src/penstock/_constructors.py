@@ -198,13 +198,14 @@ def from_generator(
 
     Args:
         fn: A generator function, or a function that returns an iterable (a file of lines, a database cursor); or an
-            iterable that can be iterated again. With `shards`, `fn(shard_index, shard_count, *args)`.
+            iterable that can be iterated again. With 2 `shards` or more, `fn(shard_index, shard_count, *args)`.
         args: Its arguments.
         element_spec: The spec of the elements, a tree of `ArraySpec`, with None for axes that differ. Without it the
             generator runs to its first element when the spec is first needed. An empty shard takes the spec of another.
         length: The number of elements of an epoch; `math.inf` for an endless one. Without it the length is unknown.
-        shards: The number of generators that run at once, each in a worker process of its own. If there are more of
-            them than CPUs, `executor="auto"` takes threads.
+        shards: The number of generators that run at once, each in a worker process of its own, whose start takes
+            about a second. If there are more of them than CPUs, `executor="auto"` takes threads. Generators that wait
+            (for a disk, a server) are best run so: `loader(executor="threads")`.
 
     Raises:
         ArgumentTypeError: `fn` is an iterator, which cannot start again, or cannot be iterated.

@@ -876,7 +876,8 @@ class Dataset(NoArray):
         """Stacks consecutive elements whose shapes differ, padded to one size.
 
         Functions, generators and objects before it need no `element_spec`: where none is declared, every axis may
-        differ. To keep batches in slots, declare the axes that do not, or give `padded_shapes`.
+        differ. (What is before `cache` or `materialize` needs one.) To keep batches in slots, declare the axes that do
+        not, or give `padded_shapes`.
 
         Random access: kept. Order: kept. Memory: a batch whose shape is known (`padded_shapes` without None) lies in a
         slot, as with `batch`. One that is padded to its own largest element has no size known ahead: it is an array of

@@ -30,7 +30,7 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
     is_leaf = isinstance(values, str) or as_int(values) is not None
     labels = _read(node, call, values) if is_leaf else np.asarray(values)
     if labels.shape != (node.length,):
-        raise ArgumentError(f"{call} needs a label an element, shape ({node.length},), got {labels.shape}.")
+        raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {labels.shape}.")
     missing = np.flatnonzero(labels != labels)
     if len(missing):
         raise ArgumentError(

@@ -301,6 +301,7 @@ UNDECLARED = {
     "steps above": lambda: (
         ps.from_generator(rows_from_generator).map(lambda e: e).filter(lambda e: True).cast(None).shuffle(window=1)
     ),
+    "columns": lambda: ps.range(7).map(rows_of).rename({"x": "z"}).rename({"z": "x"}).select("x", "text", "y"),
     "zip": lambda: ps.zip({"a": ps.from_source(Rows()), "b": ps.range(7)}).map(lambda e: e["a"])[:7],
 }
 
@@ -318,6 +319,13 @@ def test_elements_of_any_size_need_no_declaration_before_a_step_that_pads(kind: 
     with bucketed.loader(executor) as loader:
         assert sum(len(batch["y"]) for batch in loader) == 7
     assert ragged.element_spec["x"].shape == (1, 2)
+
+
+def test_drawn_elements_of_any_size_need_no_declaration_before_a_step_that_pads() -> None:
+    drawn = ps.from_source(Rows()).sample(range(1, 8), replacement=False)
+    assert sorted(size for batch in drawn.padded_batch(3) for size in batch["y"].tolist()) == [
+        rows_of(number)["y"] for number in range(7)
+    ]
 
 
 def test_axes_that_are_declared_stay_before_a_step_that_pads() -> None:

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "split by too few classes": (
         lambda: ps.range(9).split(0.5, 0.5, stratify=[0, 1]),
         ValueError,
-        r"split\(stratify=\.\.\.\) needs a label an element, shape \(9,\), got \(2,\)\.",
+        r"split\(stratify=\.\.\.\) needs a value for each element, shape \(9,\), got \(2,\)\.",
     ),
     "split of windows by classes": (
         lambda: ps.range(9).windows(2).split(0.5, 0.5, stratify=np.zeros(8)),
@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "split groups": (
         lambda: ps.range(9).split(0.5, 0.5, groups=[1, 2]),
         ValueError,
-        r"split\(groups=\.\.\.\) needs a label an element, shape \(9,\), got \(2,\)\.",
+        r"split\(groups=\.\.\.\) needs a value for each element, shape \(9,\), got \(2,\)\.",
     ),
     "split groups through windows": (
         lambda: ps.range(5).windows(2).split(0.5, 0.5, groups=[0, 0, 1, 1]),

@@ -140,7 +140,7 @@ def test_nothing_gives_no_rows():
         (
             lambda: sequences().pack(4, lengths=[1]),
             ps.ArgumentError,
-            r"pack\(lengths=\.\.\.\) needs a label an element",
+            r"pack\(lengths=\.\.\.\) needs a value for each element",
         ),
         (lambda: sequences().pack(4, lengths=[-1] * 42), ps.ArgumentError, "integers from 0 on"),
         (

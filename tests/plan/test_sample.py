@@ -59,7 +59,7 @@ def test_a_state_of_other_weights_is_refused():
 @pytest.mark.parametrize(
     ("weights", "options", "text"),
     [
-        ([1, 2], {}, r"sample\(weights=\.\.\.\) needs a label an element, shape \(7,\), got \(2,\)"),
+        ([1, 2], {}, r"sample\(weights=\.\.\.\) needs a value for each element, shape \(7,\), got \(2,\)"),
         ([1, 2, 3, 4, 5, 6, -1], {}, "none below 0"),
         ([0] * 7, {}, "not all 0"),
         ([1, 2, 3, 4, 5, 6, np.inf], {}, "weights are finite"),

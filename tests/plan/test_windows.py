@@ -89,5 +89,5 @@ def test_elements_without_data_can_be_stacked():
 
 
 def test_labels_for_another_number_of_elements_are_refused():
-    with pytest.raises(ps.ArgumentError, match=r"a label an element, shape \(5,\), got \(4,\)"):
+    with pytest.raises(ps.ArgumentError, match=r"a value for each element, shape \(5,\), got \(4,\)"):
         ps.range(5).windows(2, groups=[0, 0, 1, 1])

@@ -179,7 +179,10 @@ def test_a_stream_is_as_fast_as_the_one_place_where_it_is_read() -> None:
     feed = replace(lane(40, 40, is_serial=True), label="from_generator(lines)")
     said = report(lane(60, 60, step_ms=59), feed, use_ms=5, wait_ms=35)
     assert said.what_if(workers=9).elements_per_s == pytest.approx(16 / 0.04)
-    assert said.limit == "from_generator(lines), read in one place, is the limit, 2.5 ms an element"
+    assert said.limit == (
+        "from_generator(lines), read in one place, is the limit, 2.5 ms an element; "
+        "a map() after it runs on all workers"
+    )
 
 
 def test_a_consumer_that_hardly_waits_is_the_limit() -> None:

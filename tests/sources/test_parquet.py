@@ -1,5 +1,7 @@
+import ast
 import datetime as dt
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -310,8 +312,12 @@ def test_null_is_an_error_that_names_row_and_column(tmp_path, name):
         ds = dataset(saved(tmp_path / name, pa.table({"y": np.arange(5), "x": column}), 3))
         assert ds[2]["y"] == 2
         text = rf"{name} {group} 1 row 1 has no value in column 'x': it is null, .* columns=\[\.\.\.\]"
-        with pytest.raises(ps.SourceError, match=text):
+        with pytest.raises(ps.SourceError, match=text) as caught:
             ds[3]
+        advised = re.search(r"fill_null=(\{.*?\})", str(caught.value))
+        assert advised is not None
+        filled = dataset(tmp_path / name, fill_null=ast.literal_eval(advised[1]))
+        assert [element["y"] for element in filled] == [*range(5)]
 
 
 @pytest.mark.parametrize(

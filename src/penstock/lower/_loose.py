@@ -11,14 +11,16 @@ from dataclasses import replace
 from penstock.lower._rewrite import over
 from penstock.plan._cast import Cast
 from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
+from penstock.plan._fields import Fields
 from penstock.plan._filter import Filter
 from penstock.plan._index import Repeat, Select, Shuffle, Slice
 from penstock.plan._map import Map, OfFunction
 from penstock.plan._node import Node
+from penstock.plan._sample import Sample
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate
 
-_SAME_ELEMENTS = (Cast, Concatenate, Filter, Interleave, Mix, Repeat, Select, Shuffle, Slice, Zip)
+_SAME_ELEMENTS = (Cast, Concatenate, Fields, Filter, Interleave, Mix, Repeat, Sample, Select, Shuffle, Slice, Zip)
 
 
 def loosened(node: Node) -> Node:

@@ -265,7 +265,8 @@ class Report:
         lane, step = self.slowest
         elements, unit = self._given(lane)
         if lane.is_serial:
-            return f"{lane.label}, read in one place, is the limit, {ms(lane.wall_s / elements)} {an(unit)}"
+            each = f"{ms(lane.wall_s / elements)} {an(unit)}"
+            return f"{lane.label}, read in one place, is the limit, {each}; a map() after it runs on all workers"
         if step is None:
             what = f"putting elements into batches is the limit, {ms(lane.rest_s / elements)} {an(unit)}"
         else:

@@ -38,6 +38,8 @@ class NullError(Exception):
 
     column: str = ""
     """The name of the column, once it is known."""
+    filler: Any = 0
+    """A value that the column can hold."""
 
     def __init__(self, row: int, *, is_inner: bool = False) -> None:
         super().__init__(row)
@@ -48,8 +50,8 @@ class NullError(Exception):
         """The error, as users read it, of an element that lies at a place."""
         return SourceError(
             f"{where} has no value in column {self.column!r}: it is null, and arrays have no such thing. Say what "
-            f"stands in for it: fill_null={{{self.column!r}: 0}}, and null_masks=[{self.column!r}] to know where; or "
-            "leave the column out with columns=[...]."
+            f"stands in for it: fill_null={{{self.column!r}: {self.filler!r}}}, and null_masks=[{self.column!r}] to "
+            "know where; or leave the column out with columns=[...]."
         )
 
 
@@ -245,7 +247,7 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
             return Column(numbers(values, spec.shape))
         return Ragged(spec, _piece(_plain(values), spec))
     except NullError as error:
-        error.column = name
+        error.column, error.filler = name, 0 if spec.dtype.itemsize else ""
         error.row += first
         raise
 
