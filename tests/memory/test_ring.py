@@ -227,8 +227,9 @@ def test_an_interrupt_while_a_slot_comes_back_leaves_it_free_and_in_nobodys_hand
 
         def strike(frame: Any, event: str, _: Any) -> None:
             nonlocal left, struck
-            # Where a finalizer begins, Python drops what strikes.
-            if event == "c_return" and frame.f_code.co_name == "_return_slot":
+            # Where a finalizer in Python begins, Python drops what strikes. The native one begins with no such place.
+            name = frame.f_code.co_name
+            if (event, name) in (("c_return", "return_slot"), ("call", "__call__")):
                 left -= 1
                 if left < 0:
                     struck = True
@@ -246,7 +247,7 @@ def test_an_interrupt_while_a_slot_comes_back_leaves_it_free_and_in_nobodys_hand
         if not struck:
             break
         place += 1
-    assert place >= 2
+    assert place >= 1
 
 
 def test_leases_that_a_forked_child_may_hold_last_as_long_as_the_ring(wakes: Wakes) -> None:

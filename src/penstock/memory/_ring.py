@@ -8,10 +8,9 @@ Guarantees.
 - A batch that the user holds never changes. Its slot comes back when the last view of it is gone, also views that other
   libraries hold. NumPy makes the *owner* of the memory the base of a view of a view. So a lease begins with an array of
   its own (`np.frombuffer`), which the views keep alive. A weak reference to that array reports its end.
-- That weak reference calls `_return_slot` on any thread, at any bytecode, perhaps while this thread holds a lock. So
-  `_return_slot` takes no lock. It appends to a deque, pops from a dict, and calls `on_free`. The first two are single
-  operations of C code. A Ctrl-C that strikes there is kept in `interrupts`. If it strikes before the first line, Python
-  drops it and the slot stays leased, which costs a copy now and then.
+- That weak reference calls `native.return_slot` on any thread, at any bytecode, perhaps while this thread holds a lock.
+  So it takes no lock. It appends to a deque, deletes from a dict, and calls `on_free`. The first two are operations of
+  C code. A Ctrl-C that strikes in the third is kept in `interrupts`; Python would drop it, and training would go on.
 - Nothing waits for the user to release a batch. If a lease would leave too few slots, the batch is copied out. Before
   that, the ring runs the collector on young objects: Keras on torch leaves every batch to a closure that calls itself.
 - A child that the user forks holds what this process holds at that moment. Where the memory is shared with workers,
@@ -33,6 +32,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock.base._errors import LoaderError
 from penstock.base._retries import NOTHING_WANTED
 from penstock.base._spec import Spec
@@ -157,7 +157,7 @@ class Ring(RingView):
             self._lease_count += 1
             # The callback holds the queues and not the ring: a batch that outlives its loader keeps the mapping only.
             queues = leases, self.free, self._on_free, self.interrupts
-            back = functools.partial(_return_slot, *queues, slot, self._lease_count)
+            back = functools.partial(native.return_slot, *queues, slot, self._lease_count)
             leases[self._lease_count] = slot, weakref.ref(root, back)
         else:
             self.copied_count += 1
@@ -218,27 +218,6 @@ class Ring(RingView):
     def leased_count(self) -> int:
         """How many slots the user holds."""
         return len(self._leases)
-
-
-def _return_slot(
-    leases: dict[int, tuple[int, Any]],
-    free: deque[int],
-    on_free: Callable[[], None] | None,
-    interrupts: list[BaseException],
-    slot: int,
-    lease: int,
-    _: object,
-) -> None:
-    try:
-        free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
-        leases.pop(lease, None)
-        if on_free is not None:
-            on_free()
-    except BaseException as error:  # Ctrl-C strikes when a call returns, and the slot is free
-        leases.pop(lease, None)  # else the slot would seem leased twice after its next hand-out
-        interrupts.append(error.with_traceback(None))
-        if on_free is not None:
-            on_free()
 
 
 _shared_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()

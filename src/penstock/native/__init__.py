@@ -40,6 +40,12 @@ else:
         _implementation = _numpy
 
 Source = _implementation.Source
+return_slot: Final = _implementation.return_slot
+"""Ends a lease, as the callback of a weak reference: `return_slot(leases, free, on_free, interrupts, slot, lease, _)`.
+
+It appends `slot` to `free`, removes `lease` from `leases`, and calls `on_free` unless that is None. What Ctrl-C raises
+within `on_free` is appended to `interrupts`, since Python drops it. Native, so that no Ctrl-C strikes before.
+"""
 
 _logger: Final = logging.getLogger("penstock")
 _engines: Final[weakref.WeakSet["Engine"]] = weakref.WeakSet()

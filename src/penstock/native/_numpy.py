@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -145,6 +146,28 @@ def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) ->
         row[: len(value)] = value
         row[len(value) :] = filling
     return True
+
+
+def return_slot(
+    leases: dict[int, Any],
+    free: deque[int],
+    on_free: Callable[[], None] | None,
+    interrupts: list[BaseException],
+    slot: int,
+    lease: int,
+    _: object,
+) -> None:
+    """See `native.return_slot`. A Ctrl-C that strikes before the first line is lost, and the slot stays leased."""
+    try:
+        free.append(slot)  # before the lease ends, so that `reclaim` sees the slot in one of the two
+        leases.pop(lease, None)
+        if on_free is not None:
+            on_free()
+    except BaseException as error:  # Ctrl-C strikes when a call returns, and the slot is free
+        leases.pop(lease, None)  # else the slot would seem leased twice after its next hand-out
+        interrupts.append(error.with_traceback(None))
+        if on_free is not None:
+            on_free()
 
 
 def _bytes_of(array: NDArray[Any]) -> Bytes:

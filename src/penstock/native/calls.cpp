@@ -375,4 +375,32 @@ PyObject *permute_now(PyObject *, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+// (leases, free, on_free, interrupts, slot, lease, reference): see `return_slot` in `__init__.py`.
+PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 7) {
+        PyErr_Format(PyExc_TypeError, "return_slot() takes 7 arguments, not %zd", nargs);
+        return nullptr;
+    }
+    PyObject *leases = args[0], *free = args[1], *on_free = args[2], *interrupts = args[3], *slot = args[4];
+    Owned reference(Py_NewRef(args[6])); // which the lease may hold alone
+    // Before the lease ends, so that `reclaim` sees the slot in one of the two.
+    Owned appended(PyObject_CallMethod(free, "append", "O", slot));
+    if (!appended || PyObject_DelItem(leases, args[5]) != 0) {
+        return nullptr;
+    }
+    if (on_free == Py_None) {
+        Py_RETURN_NONE;
+    }
+    Owned called(PyObject_CallNoArgs(on_free));
+    if (!called) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        PyErr_NormalizeException(&type, &error, &traceback);
+        Owned of_type(type), interrupt(error), of_traceback(traceback);
+        Owned kept(PyObject_CallMethod(interrupts, "append", "O", interrupt.get()));
+        called.reset(kept ? PyObject_CallNoArgs(on_free) : nullptr);
+    }
+    return called.release();
+}
+
 } // namespace penstock

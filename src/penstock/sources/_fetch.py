@@ -56,9 +56,9 @@ FIRST_CONNECTIONS: Final = 32
 """The requests under way at the beginning. With 128 the first batch waited for a CPU: it took 0.25 s on two cores."""
 AHEAD_NBYTES: Final = 64 << 20
 """The most bytes that are under way or kept ahead of their reads: 10 Gb/s for 50 ms."""
-MEMORY_COUNT: Final = 4
+MEMORY_COUNT: Final = 5
 """The memory for each of these bytes. The client joins the pieces of an answer into a copy, each connection has buffers
-of some 0.5 MiB, and the allocator keeps what is freed. At 10 Gb/s and 100 ms the process grows by 200 to 242 MiB."""
+of some 0.5 MiB, and the allocator keeps what is freed. At 10 Gb/s and 100 ms the process grows by 289 to 333 MiB."""
 CONNECTION_NBYTES: Final = 512 << 10
 """A limit of memory leaves a connection for each of these bytes that may be ahead, and `FIRST_CONNECTIONS` at least."""
 FIRST_NBYTES: Final = 8 << 20
