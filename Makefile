@@ -145,7 +145,7 @@ $(STAMP)-venv:
 	echo 'penstock needs Python 3.11 or newer; none on PATH of $(PYTHONS) is one.' >&2; \
 	exit 1
 
-$(STAMP)-core: $(STAMP)-venv pyproject.toml
+$(STAMP)-core: $(STAMP)-venv pyproject.toml CMakeLists.txt $(wildcard src/penstock/native/*.?pp)
 	$(INSTALLING)
 	$(PIP_INSTALL) -e '.[hdf5,image,parquet,remote,tfrecord,zarr]' --group test
 	touch $@

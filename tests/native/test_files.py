@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.native import CopyError, conversion
-from tests.native.engines import ENGINES, open_engine
+from tests.native.engines import ENGINES, MODULES, open_engine
 
 NBYTES = 1 << 18
 MOMENTS = {"native": 200, "numpy": 5}  # the oracle shares no memory with the file
@@ -195,7 +195,8 @@ def test_sources_in_one_file_share_its_descriptor_and_mapping(tmp_path):
     def state():
         with open("/proc/self/maps") as maps:
             mappings = sum(str(path) in line for line in maps)
-        return len(os.listdir("/proc/self/fd")), mappings
+        names = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        return sum(os.path.realpath(name) == str(path) for name in names), mappings
 
     before = state()
     with open_engine("native", 1) as engine, open(path, "rb") as file:
@@ -291,3 +292,24 @@ def test_other_faults_go_to_the_handler_that_was_there(before, after, message, t
 
 def test_pytest_has_its_fault_handler():
     assert faulthandler.is_enabled()
+
+
+@pytest.mark.parametrize("implementation", MODULES)
+def test_parts_of_a_file_are_read_up_to_the_first_that_cannot_be(implementation, tmp_path):
+    read = MODULES[implementation].read_parts
+    content = np.random.default_rng(0).integers(0, 255, 5000, np.uint8)
+    content.tofile(tmp_path / "file")
+    offsets, sizes = np.array([4000, 0, 10, 4990]), np.array([500, 1000, 0, 10])
+    starts, memory = np.array([1000, 0, 1000, 1500]), np.zeros(1600, np.uint8)
+    with open(tmp_path / "file", "rb", buffering=0) as file:
+        assert read(file.fileno(), offsets, memory, starts, sizes)[0] == 4
+        assert memory[:1510].tolist() == [*content[:1000], *content[4000:4500], *content[4990:]]
+        assert not memory[1510:].any()
+        assert read(file.fileno(), offsets[::2], memory, starts[::2], sizes[::2])[0] == 2
+        os.truncate(tmp_path / "file", 4100)
+        assert read(file.fileno(), offsets[1:], memory, starts[1:], sizes[1:]) == (2, 0, 0)
+        assert read(file.fileno(), offsets, memory, starts, sizes) == (0, 100, 0)
+    with open(tmp_path / "file", "ab") as file:  # not to be read
+        assert read(file.fileno(), offsets, memory, starts, sizes) == (0, 0, errno.EBADF)
+    with pytest.raises(ValueError, match="parts lie outside"):
+        read(0, offsets, memory[:1000], starts, sizes)

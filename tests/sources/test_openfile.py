@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
+from penstock import native
 from penstock.base._retries import retry_budget
 from penstock.sources import _fetch, _openfile, _remote
 
@@ -55,12 +56,13 @@ def test_ranges_are_what_the_files_hold(files, lists, random, chunk_nbytes, gap_
 def test_neighbours_come_in_one_read(files, monkeypatch):
     reads = []
     opened = _openfile.OpenFiles(files)
-    original = _openfile.LocalFile.read_into
-    monkeypatch.setattr(
-        _openfile.LocalFile,
-        "read_into",
-        lambda self, at, place: reads.append((at, len(place))) or original(self, at, place),
-    )
+    original = native.read_parts
+
+    def read_parts(descriptor, offsets, memory, starts, sizes):
+        reads.extend(zip(offsets.tolist(), sizes.tolist(), strict=True))
+        return original(descriptor, offsets, memory, starts, sizes)
+
+    monkeypatch.setattr(native, "read_parts", read_parts)
     order = np.random.default_rng(0).permutation(50)
     list(opened.chunks(np.full(50, 2), order * 100, np.full(50, 90)))
     assert reads == [(0, 4990)]

@@ -303,15 +303,17 @@ def text_array(texts: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
     Raises:
         SpecError: One ends in a zero, which such an array does not keep.
     """
-    end, name, content = (b"\0", "bytes", "x") if kind == "S" else ("\0", "text", "x.encode()")
-    for number, text in enumerate(texts.flat):
-        if text.endswith(end):
-            raise SpecError(
-                f"Number {number} of a batch of {name} ends in a zero, and arrays of NumPy drop zeros at the end. "
-                "Use what needs it before batch(); or make numbers of it for padded_batch(): "
-                f"map(lambda x: np.frombuffer({content}, np.uint8))."
-            )
-    return np.array(texts.tolist(), kind)
+    items = texts.ravel().tolist()
+    found = np.array(items, kind)
+    dropped = np.flatnonzero(np.strings.str_len(found) != np.fromiter(map(len, items), np.int64, len(items)))
+    if len(dropped):
+        name, content = ("bytes", "x") if kind == "S" else ("text", "x.encode()")
+        raise SpecError(
+            f"Number {dropped[0]} of a batch of {name} ends in a zero, and arrays of NumPy drop zeros at the end. "
+            "Use what needs it before batch(); or make numbers of it for padded_batch(): "
+            f"map(lambda x: np.frombuffer({content}, np.uint8))."
+        )
+    return found.reshape(texts.shape)
 
 
 def compose(outer: Indices | slice, inner: Indices | slice) -> Indices | slice:

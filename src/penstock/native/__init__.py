@@ -81,6 +81,30 @@ def announce(source: Source, rows: NDArray[np.int64]) -> None:
     _implementation.announce_now(source, rows)
 
 
+def read_parts(
+    descriptor: int,
+    offsets: NDArray[np.int64],
+    memory: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Reads parts of a file into memory, without the GIL for all of them.
+
+    Args:
+        descriptor: The open file.
+        offsets: The first byte of each part in the file, shape `(n,)`.
+        memory: Where they go, of one axis.
+        starts: The first byte of each part in the memory.
+        sizes: The bytes of each part.
+
+    Returns:
+        The number of parts that were read. If that is not all: the bytes of the next one, and the error number of the
+        system, or 0 where the file ends.
+    """
+    done, got, error = _implementation.read_parts(descriptor, offsets, memory, starts, sizes)
+    return done, got, error
+
+
 def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
     """Writes vectors to the starts of rows, and a number behind each.
 

@@ -148,6 +148,23 @@ def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) ->
     return True
 
 
+def read_parts(descriptor: int, offsets: Rows, memory: Bytes, starts: Rows, sizes: Rows) -> tuple[int, int, int]:
+    """See `native.read_parts`."""
+    if ((starts < 0) | (sizes < 0) | (starts + sizes > len(memory))).any():
+        raise ValueError("the parts lie outside of the memory")
+    for done, (offset, start, size) in enumerate(zip(offsets.tolist(), starts.tolist(), sizes.tolist(), strict=True)):
+        place, got = memory.data[start : start + size], 0
+        while got < size:
+            try:
+                step = os.preadv(descriptor, [place[got:]], offset + got)
+            except OSError as error:
+                return done, got, error.errno or errno.EIO
+            if not step:
+                return done, got, 0
+            got += step
+    return len(offsets), 0, 0
+
+
 def return_slot(
     leases: dict[int, Any],
     free: deque[int],

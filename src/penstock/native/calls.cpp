@@ -1,10 +1,13 @@
-// Calls that need no engine: copies of the calling thread, announcements, padding, permutations. And jobs, for engines.
+// Calls that need no engine: copies of the calling thread, announcements, padding, permutations,
+// parts of files. And jobs, for engines.
 #include "python.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <unistd.h>
 
 namespace penstock {
 namespace {
@@ -373,6 +376,51 @@ PyObject *permute_now(PyObject *, PyObject *args) {
     permute(values.data(), values.count(), key, tweaks.data(), is_one);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
+}
+
+// (descriptor, offsets, memory, starts, sizes): see `read_parts` in `__init__.py`.
+PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 5) {
+        PyErr_Format(PyExc_TypeError, "read_parts() takes 5 arguments, not %zd", nargs);
+        return nullptr;
+    }
+    int descriptor = static_cast<int>(PyLong_AsLong(args[0]));
+    std::unique_ptr<int64_t[]> offsets, starts, sizes;
+    int64_t count = PyErr_Occurred() ? -1 : take_rows(args[1], "offsets", &offsets);
+    int64_t start_count = count < 0 ? -1 : take_rows(args[3], "starts", &starts);
+    int64_t size_count = start_count < 0 ? -1 : take_rows(args[4], "sizes", &sizes);
+    if (size_count < 0) {
+        return nullptr;
+    }
+    Views views;
+    const Py_buffer *memory = views.add(args[2], PyBUF_STRIDED, 1);
+    bool fits = memory != nullptr && start_count == count && size_count == count;
+    for (int64_t i = 0; fits && i < count; i++) {
+        fits = starts[i] >= 0 && sizes[i] >= 0 && starts[i] <= memory->len && sizes[i] <= memory->len - starts[i];
+    }
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "the parts lie outside of the memory");
+        return nullptr;
+    }
+    int64_t done = 0, got = 0;
+    int error = 0;
+    PyThreadState *released = PyEval_SaveThread();
+    for (; done < count; done++) {
+        auto *to = static_cast<uint8_t *>(memory->buf) + starts[done];
+        for (got = 0; got < sizes[done];) {
+            ssize_t step = pread(descriptor, to + got, sizes[done] - got, offsets[done] + got);
+            if (step <= 0 && !(step < 0 && errno == EINTR)) {
+                error = step < 0 ? errno : 0;
+                break;
+            }
+            got += step > 0 ? step : 0;
+        }
+        if (got < sizes[done]) {
+            break;
+        }
+    }
+    PyEval_RestoreThread(released);
+    return Py_BuildValue("(LLi)", static_cast<long long>(done), static_cast<long long>(got), error);
 }
 
 // (leases, free, on_free, interrupts, slot, lease, reference): see `return_slot` in `__init__.py`.

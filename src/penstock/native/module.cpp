@@ -321,6 +321,7 @@ PyMethodDef module_methods[] = {
     {"memory_source", memory_source, METH_VARARGS, nullptr},
     {"file_source", file_source, METH_VARARGS, nullptr},
     {"pad_rows", as_method(pad_rows), METH_FASTCALL, nullptr},
+    {"read_parts", as_method(read_parts), METH_FASTCALL, nullptr},
     {"return_slot", as_method(return_slot), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

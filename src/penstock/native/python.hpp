@@ -59,6 +59,7 @@ PyObject *copy_now(PyObject *, PyObject *copies);
 PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *permute_now(PyObject *, PyObject *args);
+PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 PyObject *return_slot(PyObject *, PyObject *const *args, Py_ssize_t nargs);
 
 } // namespace penstock

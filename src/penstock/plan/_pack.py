@@ -43,7 +43,7 @@ class _OfLengths(OneInput):
         """
         assert self.lengths is not None
         source = reader.inputs[0]
-        box = source.scratch(len(members))
+        box = source.borrowed(len(members))
         source.read(epoch, members, box)
         columns = list(box.columns(len(members)))
         wanted = self.lengths[members]
@@ -155,54 +155,52 @@ class Pack(_OfLengths):
         return np.unique(np.repeat(firsts, counts) + within), firsts, lasts
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
-        """Reads the sequences of all rows once, and lays those of each row end to end."""
+        """Reads the sequences of all rows once, and lays them end to end; each row is a part of that."""
         assert self.lengths is not None
-        members, firsts, lasts = self._members(indices)
-        columns = self._read(reader, epoch, members)
-        # A row's sequences follow each other in `columns` too, from the place of its first one.
-        places = np.searchsorted(members, firsts)
+        members, firsts, _ = self._members(indices)
+        laid = [np.concatenate(column) for column in self._read(reader, epoch, members)]
+        sizes = self.lengths[members]
+        laid.append(np.repeat(np.cumsum(sizes > 0, dtype=np.int32), sizes))  # the number of each token's sequence
         skips = self._cuts[indices] - (self._ends[firsts] - self.lengths[firsts])
-        facts = (each.tolist() for each in (places, lasts - firsts + 1, skips))
-        for row, place, count, skip in zip(out.row_numbers(), *facts, strict=True):
-            out.put(row, self._row([column[place : place + count] for column in columns], skip))
+        starts = (np.cumsum(sizes) - sizes)[np.searchsorted(members, firsts)] + skips
+        counts = self._cuts[indices + 1] - self._cuts[indices]
+        segments = out.arrays[-1]
+        for row, start, count in zip(out.row_numbers(), starts.tolist(), counts.tolist(), strict=True):
+            for places, tokens in zip(out.arrays, laid, strict=True):
+                places[row, :count] = tokens[start : start + count]
+                places[row, count:] = self.padding_value
+            segments[row, :count] -= segments[row, 0] - 1
+            segments[row, count:] = 0
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
-        held: list[Leaves] = []
-        count = 0
+        row, filled, segment = self._empty(), 0, 0
         for number, leaves in enumerate(reader.inputs[0].sequence(epoch)):
             sizes = {len(leaf) for leaf in leaves}
             if len(sizes) > 1:
                 raise ElementError(f"{self.label}: the sequences of element {number} have {sorted(sizes)} tokens.")
-            size = sizes.pop()
+            size, start = sizes.pop(), 0
             if not self.splits and size > self.size:
                 raise self._too_long(number, size)
-            if not self.splits and count + size > self.size:
-                yield self._row(list(zip(*held, strict=True)))
-                held, count = [], 0
-            left = [copied(leaf) for leaf in leaves]
-            while self.splits and count + len(left[0]) >= self.size:
-                cut = self.size - count
-                yield self._row(list(zip(*held, [leaf[:cut] for leaf in left], strict=True)))
-                held, count, left = [], 0, [leaf[cut:] for leaf in left]
-            if len(left[0]):
-                held.append(left)
-                count += len(left[0])
-        if count and not (self.drop_remainder and self.splits and count < self.size):
-            yield self._row(list(zip(*held, strict=True)))
+            if not self.splits and filled + size > self.size:
+                yield row
+                row, filled, segment = self._empty(), 0, 0
+            while start < size:
+                count, segment = min(size - start, self.size - filled), segment + 1
+                for places, leaf in zip(row, leaves, strict=False):
+                    places[filled : filled + count] = leaf[start : start + count]
+                row[-1][filled : filled + count] = segment
+                start, filled = start + count, filled + count
+                if filled == self.size:
+                    yield row
+                    row, filled, segment = self._empty(), 0, 0
+        if filled and not (self.drop_remainder and self.splits):
+            yield row
 
-    def _row(self, columns: Sequence[Sequence[Any]], skip: int = 0) -> Leaves:
-        """A row of sequences, given for each leaf, without the first tokens of the first one."""
-        row: Leaves = []
-        for leaf, column in zip(self.spec.leaves, columns, strict=False):
-            parts = [column[0][skip : skip + self.size], *column[1:]]
-            tokens = np.concatenate(parts)[: self.size]
-            row.append(np.full(self.size, self.padding_value, leaf.dtype))
-            row[-1][: len(tokens)] = tokens
-        counts = np.diff(np.minimum(np.cumsum(list(map(len, parts))), self.size), prepend=0)
-        segments = np.zeros(self.size, np.int32)
-        segments[: len(tokens)] = np.repeat(np.cumsum(counts > 0, dtype=np.int32), counts)
-        return [*row, segments]
+    def _empty(self) -> Leaves:
+        """A row without sequences."""
+        leaves = self.spec.leaves[:-1]
+        return [*(np.full(self.size, self.padding_value, leaf.dtype) for leaf in leaves), np.zeros(self.size, np.int32)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -208,6 +208,12 @@ class Ragged:
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
         """Writes the values `indices` to rows of a leaf's array."""
         dtype, is_list = self._spec.dtype, bool(self._spec.shape)
+        if len(self._pieces) == 1 and dtype.kind == "U" and not is_list and len(indices):  # in half the time
+            bounds, values = np.asarray(self._pieces[0].bounds), self._pieces[0].values
+            at, data = indices - self._firsts[0], memoryview(values)
+            limits = zip(bounds[at].tolist(), bounds[at + 1].tolist(), strict=True)
+            out[rows] = np.array([str(data[start:stop], "utf-8") for start, stop in limits], object)
+            return
         for row, index in zip(rows.tolist(), indices.tolist(), strict=True):
             number = bisect_right(self._firsts, index) - 1
             (bounds, values), place = self._pieces[number], index - self._firsts[number]

@@ -10,6 +10,7 @@ descriptor is closed when the last reader drops it, so no read reaches another f
 import copy
 import glob
 import io
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
+from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
@@ -373,19 +375,16 @@ class OpenFiles:
             spans = spans.of(order)
         for first, last, heads, starts, total in self._cut(numbers, offsets, sizes):
             data = self._memory(total)
-            ends = [*heads[1:], last]
-            wanted = []
-            for head, end in zip(heads, ends, strict=True):
-                at = int(starts[head - first])
-                nbytes = int(starts[end - 1 - first] + sizes[end - 1]) - at
-                wanted.append((int(numbers[head]), int(offsets[head]), data[at : at + nbytes]))
-            self._read(wanted, None if spans is None else spans.of(heads))
+            ends = np.append(heads[1:], last) - 1
+            at = starts[heads - first]
+            nbytes = starts[ends - first] + sizes[ends] - at
+            self._read(numbers[heads], offsets[heads], data, at, nbytes, None if spans is None else spans.of(heads))
             members = np.arange(first, last) if order is None else order[first:last]
             yield Chunk(members, data[:total], starts)
 
     def _cut(
         self, numbers: Integers, offsets: Integers, sizes: Integers
-    ) -> Iterator[tuple[int, int, list[int], Integers, int]]:
+    ) -> Iterator[tuple[int, int, Integers, Integers, int]]:
         """Cuts sorted ranges into chunks. Yields bounds, the first range of each read, starts, and the total bytes."""
         count, limit = len(offsets), _CHUNK_NBYTES if not self._is_remote else _REMOTE_CHUNK_NBYTES
         steps = offsets[1:] - offsets[:-1]
@@ -401,7 +400,7 @@ class OpenFiles:
         while first < count:
             last = min(count, max(first + 1, int(np.searchsorted(places, places[first] + limit))))
             starts = places[first:last] - places[first]
-            heads = [first, *(np.flatnonzero(~joined[first : last - 1]) + first + 1).tolist()]
+            heads = np.append(first, np.flatnonzero(~joined[first : last - 1]) + first + 1)
             yield first, last, heads, starts, int(starts[-1] + sizes[last - 1])
             first = last
 
@@ -412,27 +411,36 @@ class OpenFiles:
             self._own.memory = memory if nbytes <= _KEPT_NBYTES else None
         return memory
 
-    def _read(self, wanted: list[tuple[int, int, Bytes]], spans: Spans | None) -> None:
+    def _read(
+        self, numbers: Integers, offsets: Integers, data: Bytes, starts: Integers, sizes: Integers, spans: Spans | None
+    ) -> None:
         if self._far is not None:
-            far = [at for at, each in enumerate(wanted) if not self.files[each[0]].is_local]
-            self._far.read([wanted[at] for at in far], retry_budget(), None if spans is None else spans.of(far))
-        for number, offset, place in wanted:
+            far = np.flatnonzero([not self.files[number].is_local for number in numbers.tolist()])
+            facts = (each[far].tolist() for each in (numbers, offsets, starts, starts + sizes))
+            wanted = [(number, offset, data[start:stop]) for number, offset, start, stop in zip(*facts, strict=True)]
+            self._far.read(wanted, retry_budget(), None if spans is None else spans.of(far))
+        bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for first, last in itertools.pairwise(bounds):
+            number = int(numbers[first])
             if not self.files[number].is_local:
                 continue
             file = self._file(number)
-            try:
-                got = file.read_into(offset, place.data)
-            except OSError as error:
+            assert isinstance(file, LocalFile)
+            parts = slice(first, last)
+            count, got, error = native.read_parts(file.descriptor, offsets[parts], data, starts[parts], sizes[parts])
+            if count == last - first:
+                continue
+            at = int(offsets[first + count])
+            if error:
                 raise SourceError(
-                    f"{file.path} cannot be read at byte {offset:,}: {reason_of(error)}. The disk or the connection to "
+                    f"{file.path} cannot be read at byte {at:,}: {os.strerror(error)}. The disk or the connection to "
                     "it fails; see the system's log."
-                ) from error
-            if got < len(place):
-                raise SourceError(
-                    f"{file.path} ends at byte {offset + got:,} now, in the middle of what is wanted; it had "
-                    f"{self.files[number].nbytes:,} bytes when the dataset was made. Restore it, or make the dataset "
-                    "again."
                 )
+            raise SourceError(
+                f"{file.path} ends at byte {at + got:,} now, in the middle of what is wanted; it had "
+                f"{self.files[number].nbytes:,} bytes when the dataset was made. Restore it, or make the dataset "
+                "again."
+            )
 
     def _file(self, number: int) -> ByteSource:
         if (file := self._opened.get(number)) is None:
