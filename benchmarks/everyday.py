@@ -72,6 +72,21 @@ On 2026-11-25, AMD EPYC, with vectors that are padded in one native call, three 
 (135,400 to 165,900), sentences_torch 156,000 (143,700 to 157,400), which is 0.99 of it (0.86 to 1.06; wanted 1.2). In
 three rounds in turn with the tree before, 1.08, 1.16 and 1.33 times that.
 
+On 2026-11-25, AMD EPYC in an unsteady time, three rounds, samples/s:
+
+    jsonl_penstock     86,300 (84,900 to 95,800)   csv_penstock           87,300 (81,700 to 106,200)
+    jsonl_hf          112,500 (79,100 to 122,000)  csv_hf                124,400 (88,200 to 137,000)
+    jsonl_hf_torch     72,300 (59,500 to 78,700)   csv_hf_torch           78,500 (63,400 to 80,500)
+    jsonl_hf_torch_2   43,000 (39,500 to 48,900)   csv_hf_torch_2         42,800 (38,200 to 47,900)
+    nulls_penstock    148,100 (111,100 to 201,200) pack_penstock          18,800 (16,300 to 19,100)
+    nulls_without     146,000 (119,000 to 195,700) pack_penstock_stream    3,000 (2,600 to 3,000)
+                                                   pack_loop              37,000 (28,600 to 41,400)
+
+JSON Lines are 0.79 of the best of the others (0.77 to 1.07; wanted 2) and 1.2 of the DataLoader, CSV 0.85 (0.60 to 0.99;
+wanted 2), nulls 0.93 of without (0.76 to 1.38; wanted 0.9), packed rows 0.46 of the loop (0.44 to 0.66; wanted 5). The
+others parsed the file once, into an Arrow file that they map; we parse the lines of each batch: of 1.9 ms for 256 of
+them, parsing takes 0.4 ms and reading 0.35. `pack_loop` copies with NumPy and has no reader, check or hand-over.
+
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
 """
