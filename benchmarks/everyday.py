@@ -82,10 +82,10 @@ On 2026-11-25, AMD EPYC in an unsteady time, three rounds, samples/s:
     nulls_without     146,000 (119,000 to 195,700) pack_penstock_stream    3,000 (2,600 to 3,000)
                                                    pack_loop              37,000 (28,600 to 41,400)
 
-JSON Lines are 0.79 of the best of the others (0.77 to 1.07; wanted 2) and 1.2 of the DataLoader, CSV 0.85 (0.60 to 0.99;
-wanted 2), nulls 0.93 of without (0.76 to 1.38; wanted 0.9), packed rows 0.46 of the loop (0.44 to 0.66; wanted 5). The
-others parsed the file once, into an Arrow file that they map; we parse the lines of each batch: of 1.9 ms for 256 of
-them, parsing takes 0.4 ms and reading 0.35. `pack_loop` copies with NumPy and has no reader, check or hand-over.
+JSON Lines are 0.79 of the best of the others (0.77 to 1.07; wanted 2) and 1.2 of the DataLoader, CSV 0.85 (0.60 to
+0.99; wanted 2), nulls 0.93 of without (0.76 to 1.38; wanted 0.9), packed rows 0.46 of the loop (0.44 to 0.66; wanted
+5). The others parsed the file once, into an Arrow file that they map; we parse the lines of each batch: of 1.9 ms for
+256 of them, parsing takes 0.4 ms and reading 0.35. `pack_loop` copies with NumPy and has no reader, check or hand-over.
 
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
