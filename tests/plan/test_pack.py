@@ -166,3 +166,11 @@ def test_nothing_gives_no_rows():
 def test_what_cannot_be_packed_is_refused(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+@pytest.mark.parametrize("lengths", [[3, 2], None])
+def test_a_padding_value_is_for_tokens_alone(lengths):
+    sequences = ps.from_source([np.ones(3), np.ones(2)], element_spec=ps.ArraySpec((None,), "float64"))
+    (first, second), (tokens, segments) = sequences.pack(4, lengths=lengths, padding_value=np.nan)
+    assert (first.tolist(), second.tolist(), segments.tolist()) == ([1] * 4, [1, 1, 1, 2], [1, 0, 0, 0])
+    np.testing.assert_array_equal(tokens, [1, np.nan, np.nan, np.nan])

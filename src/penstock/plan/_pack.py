@@ -145,32 +145,30 @@ class Pack(_OfLengths):
         """The sequences that have tokens in the rows."""
         return [Demand(0, epoch, self._members(indices)[0])]
 
-    def _members(self, indices: Indices) -> tuple[Indices, Indices, Indices]:
-        """The sequences in some rows, each once; and the first and the last one of each row."""
+    def _members(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The sequences in some rows, each once; and the first one of each row."""
         starts, stops = self._cuts[indices], self._cuts[indices + 1]
         firsts = np.searchsorted(self._ends, starts, "right")
-        lasts = np.searchsorted(self._ends, stops - 1, "right")
-        counts = lasts - firsts + 1
+        counts = np.searchsorted(self._ends, stops - 1, "right") - firsts + 1
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.unique(np.repeat(firsts, counts) + within), firsts, lasts
+        return np.unique(np.repeat(firsts, counts) + within), firsts
 
     def fill(self, reader: Reader, epoch: int, indices: Indices, out: Rows, gather: Gather) -> None:
         """Reads the sequences of all rows once, and lays them end to end; each row is a part of that."""
         assert self.lengths is not None
-        members, firsts, _ = self._members(indices)
+        members, firsts = self._members(indices)
         laid = [np.concatenate(column) for column in self._read(reader, epoch, members)]
         sizes = self.lengths[members]
         laid.append(np.repeat(np.cumsum(sizes > 0, dtype=np.int32), sizes))  # the number of each token's sequence
         skips = self._cuts[indices] - (self._ends[firsts] - self.lengths[firsts])
         starts = (np.cumsum(sizes) - sizes)[np.searchsorted(members, firsts)] + skips
         counts = self._cuts[indices + 1] - self._cuts[indices]
-        segments = out.arrays[-1]
+        segments, fillings = out.arrays[-1], [*[self.padding_value] * (len(laid) - 1), 0]
         for row, start, count in zip(out.row_numbers(), starts.tolist(), counts.tolist(), strict=True):
-            for places, tokens in zip(out.arrays, laid, strict=True):
+            for places, tokens, filling in zip(out.arrays, laid, fillings, strict=True):
                 places[row, :count] = tokens[start : start + count]
-                places[row, count:] = self.padding_value
+                places[row, count:] = filling
             segments[row, :count] -= segments[row, 0] - 1
-            segments[row, count:] = 0
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
         """The rows of a stream, each when it is full."""
