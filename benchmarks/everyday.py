@@ -549,12 +549,8 @@ def pack_loop() -> Batches:
                 filled, start = filled + count, start + count
                 if filled == _PACKED:
                     yield row, segments
-                    row, segments, filled, number = (
-                        np.zeros_like(row),
-                        np.zeros_like(row),
-                        0,
-                        int(start < len(sentence)),
-                    )
+                    row, segments, filled = np.zeros_like(row), np.zeros_like(row), 0
+                    number = int(start < len(sentence))
 
     def epoch() -> Batches:
         of_epoch = rows()

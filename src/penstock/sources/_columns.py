@@ -8,7 +8,6 @@ A null is an error, unless there is a value that stands in for it (`fill`). A li
 
 import math
 import mmap
-from bisect import bisect_right
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, final
 
@@ -208,23 +207,20 @@ class Ragged:
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
         """Writes the values `indices` to rows of a leaf's array."""
         dtype, is_list = self._spec.dtype, bool(self._spec.shape)
-        if len(self._pieces) == 1 and dtype.kind == "U" and not is_list and len(indices):  # in half the time
-            bounds, values = np.asarray(self._pieces[0].bounds), self._pieces[0].values
-            at, data = indices - self._firsts[0], memoryview(values)
-            limits = zip(bounds[at].tolist(), bounds[at + 1].tolist(), strict=True)
-            out[rows] = np.array([str(data[start:stop], "utf-8") for start, stop in limits], object)
-            return
-        for row, index in zip(rows.tolist(), indices.tolist(), strict=True):
-            number = bisect_right(self._firsts, index) - 1
-            (bounds, values), place = self._pieces[number], index - self._firsts[number]
-            start, stop = bounds[place], bounds[place + 1]
-            if dtype.itemsize:
-                out[row] = values[start:stop].copy()
-            elif is_list:
-                texts = [str(values.values[a:b], "utf-8") for a, b in pairwise(values.bounds[start : stop + 1])]
-                out[row] = text_array(np.array(texts, object), "U")
-            else:
-                out[row] = str(values[start:stop], "utf-8") if dtype.kind == "U" else bytes(values[start:stop])
+        numbers = np.searchsorted(self._firsts, indices, "right") - 1
+        for number in np.unique(numbers).tolist():
+            mine = numbers == number
+            places = indices[mine] - self._firsts[number]
+            bounds, values = np.asarray(self._pieces[number].bounds), self._pieces[number].values
+            limits = bounds[places].tolist(), bounds[places + 1].tolist()
+            for row, start, stop in zip(rows[mine].tolist(), *limits, strict=True):
+                if dtype.itemsize:
+                    out[row] = values[start:stop].copy()
+                elif is_list:
+                    texts = [str(values.values[a:b], "utf-8") for a, b in pairwise(values.bounds[start : stop + 1])]
+                    out[row] = text_array(np.array(texts, object), "U")
+                else:
+                    out[row] = str(values[start:stop], "utf-8") if dtype.kind == "U" else bytes(values[start:stop])
 
 
 def is_copied(kind: Any) -> bool:

@@ -349,7 +349,9 @@ class OpenFiles:
         self._opened: dict[int, ByteSource] = {}
         self._lock = threading.Lock()
         self._own = threading.local()
-        self._is_remote = any(not file.is_local for file in files)
+        self._is_far = np.array([not file.is_local for file in files], np.bool_)
+        """Of each file, whether it is remote."""
+        self._is_remote = bool(self._is_far.any())
         self._blocks = block_reader(files, self._remote_file, ahead_nbytes)
         self._far: BlockReader | Fetcher | None = self._blocks
         if self._is_remote and self._blocks is None:
@@ -415,17 +417,16 @@ class OpenFiles:
         self, numbers: Integers, offsets: Integers, data: Bytes, starts: Integers, sizes: Integers, spans: Spans | None
     ) -> None:
         if self._far is not None:
-            far = np.flatnonzero([not self.files[number].is_local for number in numbers.tolist()])
+            far = np.flatnonzero(self._is_far[numbers])
             facts = (each[far].tolist() for each in (numbers, offsets, starts, starts + sizes))
             wanted = [(number, offset, data[start:stop]) for number, offset, start, stop in zip(*facts, strict=True)]
             self._far.read(wanted, retry_budget(), None if spans is None else spans.of(far))
         bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
         for first, last in itertools.pairwise(bounds):
             number = int(numbers[first])
-            if not self.files[number].is_local:
+            if self._is_far[number]:
                 continue
-            file = self._file(number)
-            assert isinstance(file, LocalFile)
+            file = self._local_file(number)
             parts = slice(first, last)
             count, got, error = native.read_parts(file.descriptor, offsets[parts], data, starts[parts], sizes[parts])
             if count == last - first:
@@ -460,13 +461,13 @@ class OpenFiles:
     def announce(self, numbers: Integers, offsets: Integers, sizes: Integers, width: int = 1) -> None:
         """Announces ranges to the kernel, unless they are in memory, or requests them. Never fails."""
         if self._far is not None:
-            far = np.array([not file.is_local for file in self.files])[numbers]
+            far = self._is_far[numbers]
             self._far.announce(numbers[far], offsets[far], sizes[far], retry_budget().limit_s, width)
             return
         if not len(offsets):
             return
         with suppress(OSError, SourceError):
-            if all(is_in_memory(self._descriptor(int(numbers[k])), int(offsets[k])) for k in (0, -1)):
+            if all(is_in_memory(self._local_file(int(numbers[k])).descriptor, int(offsets[k])) for k in (0, -1)):
                 return
             numbers, offsets, sizes, _ = sorted_ranges(numbers, offsets, sizes)
             apart = (numbers[1:] != numbers[:-1]) | (offsets[1:] > offsets[:-1] + sizes[:-1] + _GAP_NBYTES)
@@ -475,12 +476,12 @@ class OpenFiles:
             for number, offset, end in zip(
                 numbers[firsts].tolist(), offsets[firsts].tolist(), ends.tolist(), strict=True
             ):
-                announce(self._descriptor(number), offset, end)
+                announce(self._local_file(number).descriptor, offset, end)
 
-    def _descriptor(self, number: int) -> int:
+    def _local_file(self, number: int) -> "LocalFile":
         file = self._file(number)
         assert isinstance(file, LocalFile)
-        return file.descriptor
+        return file
 
     def close(self) -> None:
         """Closes each file as soon as no read of it is under way."""
