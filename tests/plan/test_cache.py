@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import penstock as ps
+from penstock.memory._rows import Rows
 from penstock.sources import _cachefiles
+from penstock.sources._cacheopen import OpenCacheFiles
 from penstock.sources.arrays import ArraySource, RangeSource
 from penstock.testing import CountingSource, assert_resumes_exactly, assert_same
 from penstock.testing.strategies import Plan, plans
@@ -509,6 +512,30 @@ def test_materialize_keeps_bytes_and_text_whole(executor: Any, tmp_path: Path) -
     kept = ps.range(30).map(lambda x: {"bytes": b"\0" * int(x), "text": "a\0"}).materialize(tmp_path, executor=executor)
     assert [element["bytes"] for element in kept] == [b"\0" * x for x in range(30)]
     assert {element["text"] for element in kept} == {"a\0"}
+
+
+def test_a_process_that_opens_a_cache_keeps_what_another_writes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ps.range(2).map(lambda x: f"text {x}").cache(tmp_path)
+    kept[0]
+    files = kept._node.opens.files()
+    writer, rows = OpenCacheFiles(files), Rows.allocate(files.spec, 1)
+    rows.put(0, ["text 1"])
+    writing = threading.Thread(target=writer.write, args=(np.arange(1, 2), rows))
+    size_of = OpenCacheFiles.rest_nbytes
+
+    def size_and_then_a_writer(cache: OpenCacheFiles) -> int:
+        size = size_of(cache)
+        monkeypatch.undo()
+        writing.start()
+        writing.join()
+        return size
+
+    monkeypatch.setattr(OpenCacheFiles, "rest_nbytes", size_and_then_a_writer)
+    opened = OpenCacheFiles(files)
+    assert not writing.is_alive()
+    assert opened.held_count() == 2
 
 
 def test_materialize_a_stream_and_go_on(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, final
 
 import numpy as np
@@ -124,14 +124,29 @@ class OpenCacheFiles(OpenCache):
         self._look_count = 0
         if files.length:
             try:
-                rest_nbytes, marks = self.rest_nbytes(), self._marks(np.arange(self._row_limit))
-                self._state[: self._row_limit] = _states(files, marks, rest_nbytes)
-                # This process has written nothing yet. Once it writes, the file grows, and others would trust marks of
-                # bytes that were cut off.
-                cut_off = _is_cut_off(marks, rest_nbytes).nonzero()[0]
-                self._mark(cut_off, np.zeros_like(marks[cut_off]))
+                self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
+                if self._has_rest and self.opened["rest.bin"].can_write:
+                    self._unmark_cut_off()
             except OSError as error:
                 raise self._unreadable(error) from error
+
+    def _unmark_cut_off(self) -> None:
+        """Removes marks of bytes that were cut off, before this process writes: once the file grows, they look good."""
+        with self._appending() as (_, size):  # else marks of bytes that another process has just appended are removed
+            marks = self._marks(np.arange(self._row_limit))
+            cut_off = _is_cut_off(marks, size).nonzero()[0]
+            self._mark(cut_off, np.zeros_like(marks[cut_off]))
+
+    @contextmanager
+    def _appending(self) -> Iterator[tuple["_Descriptor", int]]:
+        """Gives `rest.bin` and its size, which nobody else changes meanwhile."""
+        file = self.opened["rest.bin"]
+        with self._lock:  # `flock` excludes other processes, and ends with them
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX)
+            try:
+                yield file, os.fstat(file.descriptor).st_size
+            finally:
+                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
 
     def held_count(self) -> int:
         """Returns the number of held elements, by all marks."""
@@ -312,16 +327,11 @@ class OpenCacheFiles(OpenCache):
 
     def _append(self, data: bytes) -> np.uint64:
         """Appends leaves without rows; returns their offset."""
-        file, limit = self.opened["rest.bin"], self.files.rest_limit if self.files.length else None
-        with self._lock:  # `flock` excludes other processes, and ends with them
-            fcntl.flock(file.descriptor, fcntl.LOCK_EX)
-            try:
-                offset = os.fstat(file.descriptor).st_size
-                if limit is not None and offset + len(data) > limit:
-                    raise OSError(errno.ENOSPC, "limit= is reached")
-                file.write(data, offset)
-            finally:
-                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
+        limit = self.files.rest_limit if self.files.length else None
+        with self._appending() as (file, offset):
+            if limit is not None and offset + len(data) > limit:
+                raise OSError(errno.ENOSPC, "limit= is reached")
+            file.write(data, offset)
         return np.uint64(offset)
 
     def pieces(self, rows: Rows) -> list[npt.NDArray[np.uint8] | None]:
@@ -381,18 +391,18 @@ class _Descriptor(LocalFile):
 
     def __init__(self, path: str) -> None:
         keep_standard_numbers()
-        self._can_write = True
+        self.can_write = True
         try:
             super().__init__(path, os.O_RDWR)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            self._can_write = False  # held elements can be read, and no more are kept
+            self.can_write = False  # held elements can be read, and no more are kept
             super().__init__(path)
 
     def write(self, data: Any, offset: int, *, is_end: bool = False) -> None:
         """Writes bytes at an offset, and cuts the file off there if it `is_end`."""
-        if not self._can_write:  # the kernel would call it a bad descriptor, or an invalid argument
+        if not self.can_write:  # the kernel would call it a bad descriptor, or an invalid argument
             raise PermissionError(errno.EACCES, "its files cannot be written")
         rest = memoryview(data).cast("B")
         while len(rest):
