@@ -29,7 +29,8 @@ first and maps that, and is asked for the rows of a batch; `table_hf_stream` its
 
 `jsonl_hf` and `csv_hf` are a `datasets.Dataset` of the file, asked for the rows of a batch; `*_hf_torch` is a
 DataLoader over it, which asks for batches too (`__getitems__`). `pack_loop` fills each row by a Python loop over
-sentences that copies parts of them with NumPy; `pack_penstock_stream` is not told the lengths.
+sentences that copies parts of them with NumPy, `pack_lists` by one over lists of numbers, as tokenizers return them;
+`pack_penstock_stream` is not told the lengths.
 
 `cuts_penstock_inline` makes batches where they are asked for, as `torch` does.
 
@@ -560,6 +561,28 @@ def pack_loop() -> Batches:
     return _forever(epoch)
 
 
+def pack_lists() -> Batches:
+    sentences = [sentence.tolist() for sentence in _sentences()]
+
+    def rows() -> Iterator[tuple[list[int], list[int]]]:
+        words: list[int] = []
+        numbers: list[int] = []
+        for number, sentence in enumerate(sentences, 1):
+            words += sentence
+            numbers += [number] * len(sentence)
+            while len(words) >= _PACKED:
+                first = numbers[0] - 1
+                yield words[:_PACKED], [number - first for number in numbers[:_PACKED]]
+                del words[:_PACKED], numbers[:_PACKED]
+
+    def epoch() -> Batches:
+        of_epoch = rows()
+        while batch := list(itertools.islice(of_epoch, 16)):
+            yield [np.array(leaf, np.int32) for leaf in zip(*batch, strict=True)]
+
+    return _forever(epoch)
+
+
 _JOBS: dict[str, dict[str, Contender]] = {
     "hdf5": {
         "penstock": hdf5_penstock,
@@ -611,6 +634,7 @@ _JOBS: dict[str, dict[str, Contender]] = {
         "penstock": pack_penstock(with_lengths=True),
         "penstock_stream": pack_penstock(with_lengths=False),
         "loop": pack_loop,
+        "lists": pack_lists,
     },
 }
 

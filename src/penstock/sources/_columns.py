@@ -164,6 +164,17 @@ class _Piece(NamedTuple):
     def nbytes(self) -> int:
         return int(self.bounds.nbytes + self.values.nbytes)
 
+    def texts(self, rows: Integers, kind: str) -> list[Any]:
+        """Some rows as text (kind `U`) or bytes of Python."""
+        is_large = self.bounds.itemsize == 8
+        if kind == "U":
+            form = pa.large_string() if is_large else pa.string()
+        else:
+            form = pa.large_binary() if is_large else pa.binary()
+        buffers = [None, pa.py_buffer(self.bounds), pa.py_buffer(self.values)]
+        texts: list[Any] = pa.Array.from_buffers(form, len(self.bounds) - 1, buffers).take(pa.array(rows)).to_pylist()
+        return texts
+
     def copied(self) -> "_Piece":
         first, last = self.bounds[0], self.bounds[-1]
         if isinstance(self.values, _Piece):
@@ -211,16 +222,17 @@ class Ragged:
         for number in np.unique(numbers).tolist():
             mine = numbers == number
             places = indices[mine] - self._firsts[number]
+            if not dtype.itemsize and not is_list:
+                out[rows[mine]] = self._pieces[number].texts(places, dtype.kind)
+                continue
             bounds, values = np.asarray(self._pieces[number].bounds), self._pieces[number].values
             limits = bounds[places].tolist(), bounds[places + 1].tolist()
             for row, start, stop in zip(rows[mine].tolist(), *limits, strict=True):
                 if dtype.itemsize:
                     out[row] = values[start:stop].copy()
-                elif is_list:
+                else:
                     texts = [str(values.values[a:b], "utf-8") for a, b in pairwise(values.bounds[start : stop + 1])]
                     out[row] = text_array(np.array(texts, object), "U")
-                else:
-                    out[row] = str(values[start:stop], "utf-8") if dtype.kind == "U" else bytes(values[start:stop])
 
 
 def is_copied(kind: Any) -> bool:
