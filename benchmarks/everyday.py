@@ -85,8 +85,22 @@ On 2026-11-25, AMD EPYC in an unsteady time, three rounds, samples/s:
 
 JSON Lines are 0.79 of the best of the others (0.77 to 1.07; wanted 2) and 1.2 of the DataLoader, CSV 0.85 (0.60 to
 0.99; wanted 2), nulls 0.93 of without (0.76 to 1.38; wanted 0.9), packed rows 0.46 of the loop (0.44 to 0.66; wanted
-5). The others parsed the file once, into an Arrow file that they map; we parse the lines of each batch: of 1.9 ms for
-256 of them, parsing takes 0.4 ms and reading 0.35. `pack_loop` copies with NumPy and has no reader, check or hand-over.
+5).
+
+Some hours later, after text became Python's by one call of pyarrow a column (a gather of 256 rows of JSON Lines takes
+1.2 ms in place of 1.5, of CSV 1.2 in place of 2.3), three rounds:
+
+    jsonl_penstock     71,900 (69,600 to 80,800)   csv_penstock           79,600 (79,200 to 82,000)
+    jsonl_hf           84,500 (81,400 to 93,300)   csv_hf                100,500 (93,600 to 123,000)
+    jsonl_hf_torch     91,100 (77,400 to 91,500)   csv_hf_torch           86,500 (69,000 to 95,500)
+    pack_penstock      18,600 (17,400 to 20,400)   pack_loop              33,100 (27,100 to 36,700)
+    pack_penstock_stream 2,700 (2,000 to 2,800)    pack_lists              4,000 (3,500 to 4,100)
+
+JSON Lines are 0.77 of the best of the others (0.76 to 0.88), CSV 0.82 (0.65 to 0.85), packed rows 0.56 of the loop
+(0.56 to 0.64) and 4.7 times that over lists; as a stream 0.67 of that over lists. The others parsed the file once, into
+an Arrow file that they map; we read and parse the lines of each batch, each half a millisecond, and one thread after
+the other holds the GIL for the rest: `inline` is as fast as two threads. `pack_loop` copies with NumPy and has no
+reader, check or hand-over. A stream reads one sentence at a time, which costs some 25 us each.
 
 Not shown: the same with a decoder or a model beside it, which costs every contender the same; files that are not in
 the page cache; remote files.
