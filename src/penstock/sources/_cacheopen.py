@@ -124,15 +124,16 @@ class OpenCacheFiles(OpenCache):
         self._look_count = 0
         if files.length:
             try:
-                self._state[: self._row_limit] = self._learn(np.arange(self._row_limit))
-                if self._has_rest and self.opened["rest.bin"].can_write:
+                rest_nbytes, marks = self.rest_nbytes(), self._marks(np.arange(self._row_limit))
+                self._state[: self._row_limit] = _states(files, marks, rest_nbytes)
+                if _is_cut_off(marks, rest_nbytes).any() and self.opened["rest.bin"].can_write:
                     self._unmark_cut_off()
             except OSError as error:
                 raise self._unreadable(error) from error
 
     def _unmark_cut_off(self) -> None:
         """Removes marks of bytes that were cut off, before this process writes: once the file grows, they look good."""
-        with self._appending() as (_, size):  # else marks of bytes that another process has just appended are removed
+        with self._appending() as (_, size):  # bytes that another process has just appended are not cut off
             marks = self._marks(np.arange(self._row_limit))
             cut_off = _is_cut_off(marks, size).nonzero()[0]
             self._mark(cut_off, np.zeros_like(marks[cut_off]))
