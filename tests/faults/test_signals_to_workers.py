@@ -99,6 +99,18 @@ def test_random_kills_in_an_epoch_change_nothing(oracle: list[Any]) -> None:
     assert "was killed by signal 9 (SIGKILL)" in told
 
 
+@pytest.fixture
+def heeds_signals() -> Iterator[None]:
+    """Workers inherit what is ignored here. A shell makes commands in the background ignore some."""
+    ignored = [kind for kind in (signal.SIGQUIT, signal.SIGHUP) if signal.getsignal(kind) is signal.SIG_IGN]
+    for kind in ignored:
+        signal.signal(kind, signal.SIG_DFL)
+    yield
+    for kind in ignored:
+        signal.signal(kind, signal.SIG_IGN)
+
+
+@pytest.mark.usefixtures("heeds_signals")
 def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any]) -> None:
     traced = Traced()
     moments = {
@@ -108,8 +120,6 @@ def test_a_worker_that_is_killed_by_any_signal_is_replaced(oracle: list[Any]) ->
         125: signal.SIGQUIT,
         165: signal.SIGHUP,
     }
-    # A shell may have told this process, and so the workers, to ignore some, as for a command in the background.
-    moments = {batch: kind for batch, kind in moments.items() if signal.getsignal(kind) is not signal.SIG_IGN}
 
     killed: list[int] = []
 
