@@ -2,7 +2,7 @@
 #
 #   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
 #                ARGS=--quick: a film of 120 MB, one epoch
-#   make test    every test: the fast set first, on a machine without frameworks     (about 16 minutes)
+#   make test    every test: the fast set first, on a machine without frameworks     (about 25 minutes)
 #   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
 #   make docs    the site of the documentation, in site/
@@ -10,7 +10,7 @@
 #   make sanitize   the tests of the copy engine under AddressSanitizer, UBSan and ThreadSanitizer (Linux, GCC)
 #   make clean   removes the results
 #
-# While you work: `make test-fast` (a minute), `make format`.
+# While you work: `make test-fast` (two minutes), `make format`.
 # Requirements are installed into .venv once, and again when pyproject.toml changes.
 
 SHELL := bash
