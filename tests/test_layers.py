@@ -195,7 +195,7 @@ def package_imports() -> list[Import]:
 
 
 def module_graph(imports: list[Import], *, with_types: bool = False) -> dict[str, set[str]]:
-    """The modules that each module imports when it is imported itself; or also for type checkers."""
+    """The modules that each module imports, in functions too; with types, also for type checkers alone."""
     name_of = {
         each.file: f"penstock.{each.file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
         for each in imports
@@ -205,7 +205,7 @@ def module_graph(imports: list[Import], *, with_types: bool = False) -> dict[str
     for each in imports:
         # `from a.b import c` runs `a.b.c` where that is a module, and otherwise `a.b`.
         target = each.target if each.target in names else each.target.rpartition(".")[0]
-        if target in names - {name_of[each.file]} and not each.in_function and (with_types or not each.for_types):
+        if target in names - {name_of[each.file]} and (with_types or not each.for_types):
             graph[name_of[each.file]].add(target)
     return graph
 

@@ -22,7 +22,7 @@ from penstock.memory._ring import Ring, RingView
 from penstock.memory._slot import RingLayout
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.executors._executor import Client, Executor, start_thread
-from penstock.run.executors._registry import ExecutorRequest
+from penstock.run.executors._request import ExecutorRequest
 from penstock.run.pool._payload import pack, unpack
 from penstock.run.pool._remote_error import dump_error, load_error
 

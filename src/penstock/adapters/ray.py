@@ -13,9 +13,9 @@ import ray.data
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._errors import UnknownLengthError
+from penstock.lower._rewrite import reader_of
 from penstock.plan._node import Node
 from penstock.plan._text import length_words
 from penstock.run.pool._payload import pack, unpack
@@ -76,9 +76,9 @@ def _blocks(plan: Any, start: int, stop: int, block_rows: int) -> Iterator[Any]:
     """Reads elements in a task, and yields them as blocks of columns."""
     data, arrays = ray.get(plan)
     node = unpack(data, [np.array(array) for array in arrays])  # their own, for functions may write to them
-    dataset, names = Dataset(node), column_names(node)
+    reader, names = reader_of(node), column_names(node)
     for first in range(start, stop, block_rows):
-        rows = [_tree.flatten(dataset[index])[0] for index in range(first, min(stop, first + block_rows))]
+        rows = [_tree.flatten(reader.element(0, index))[0] for index in range(first, min(stop, first + block_rows))]
         columns = (_column(values) for values in zip(*rows, strict=True))
         yield BlockAccessor.batch_to_block(dict(zip(names, columns, strict=True)))
 

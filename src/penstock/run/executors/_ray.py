@@ -20,7 +20,7 @@ from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._ray_agent import Opening
 from penstock.run.executors._ray_fleet import SILENCE_S, join_fleet, workers_on, works_here
 from penstock.run.executors._ray_shares import Task, numbers
-from penstock.run.executors._registry import ExecutorRequest
+from penstock.run.executors._request import ExecutorRequest
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._pool import pool_deadline_s
 

@@ -3,35 +3,16 @@
 Each name stands here once. The check of options, the choice of an executor and messages read it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, Protocol, final
+from typing import Final, final
 
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._inline import InlineExecutor
 from penstock.run.executors._processes import ProcessesExecutor
+from penstock.run.executors._request import ExecutorRequest
 from penstock.run.executors._threads import ThreadsExecutor
-from penstock.run.pool._payload import PlanPayload
-from penstock.run.pool._pool import PoolClient
-
-
-class ExecutorRequest(Protocol):
-    """The values from which an executor is made."""
-
-    worker_count: int
-    """0 where each node of a cluster decides."""
-    ray_options: Mapping[str, Any]
-    timeout_s: float
-    """How long a worker may stand still."""
-    events: list[str]
-    """Receives a line for each event that the report shows."""
-
-    def join_pool(self) -> PoolClient:
-        """Returns the right to the worker processes of this process."""
-
-    def take_payload(self) -> PlanPayload:
-        """Returns the pickled program."""
 
 
 @final

@@ -1,0 +1,25 @@
+"""What an executor is made from: the registry and the executors both name it, and it names neither."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from penstock.run.pool._payload import PlanPayload
+from penstock.run.pool._pool import PoolClient
+
+
+class ExecutorRequest(Protocol):
+    """The values from which an executor is made."""
+
+    worker_count: int
+    """0 where each node of a cluster decides."""
+    ray_options: Mapping[str, Any]
+    timeout_s: float
+    """How long a worker may stand still."""
+    events: list[str]
+    """Receives a line for each event that the report shows."""
+
+    def join_pool(self) -> PoolClient:
+        """Returns the right to the worker processes of this process."""
+
+    def take_payload(self) -> PlanPayload:
+        """Returns the pickled program."""
