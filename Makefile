@@ -8,6 +8,7 @@
 #   make docs    the site of the documentation, in site/
 #   make dist    the sdist, and a wheel for this platform, in dist/
 #   make sanitize   the tests of the copy engine under AddressSanitizer, UBSan and ThreadSanitizer (Linux, GCC)
+#   make fuzz    damages small files of every format, and reads them             (SECONDS=3600; ARGS="--formats npy")
 #   make clean   removes the results
 #
 # While you work: `make test-fast` (two minutes), `make format`.
@@ -19,7 +20,7 @@ SHELL := bash
 # With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
-.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits check check-native sanitize dist format
+.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits check check-native sanitize fuzz dist format
 .PHONY: bench clean docs
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
@@ -101,9 +102,16 @@ sanitize: $(STAMP)-core $(STAMP)-check
 	$(CMAKE) --build build/address
 	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=detect_leaks=0 \
 		$(PY) -m pytest -p tests.native.sanitized tests/native --numprocesses=0 -k "$(SANITIZED)" $(ARGS)
+	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=detect_leaks=0 \
+		$(PY) -m tests.fuzz --seconds 60
 	$(CONFIGURE) -B build/thread -DPENSTOCK_SANITIZE=thread
 	$(CMAKE) --build build/thread
 	setarch -R build/thread/races
+
+# Prints what ran of each format. Inputs that fail are kept in build/fuzz, with the commands that repeat them.
+SECONDS := 300
+fuzz: $(STAMP)-core
+	$(PY) -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 docs: $(STAMP)-docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
