@@ -17,7 +17,6 @@ import simplejpeg
 
 from penstock import ArraySpec
 from penstock.image import Decoding, ImageError, Resizing, decode
-from penstock.image._formats import first_frame
 
 
 def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -198,6 +197,8 @@ def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
         data[:-2],  # no end mark
         data + b"something else, as cameras append",
         data[:-2] + bytes(214) + data[-2:],
+        data[:-2] + bytes(10_000) + data[-2:],
+        data[:-2] + b"\xff" * 100 + data[-2:],
     ):
         assert np.array_equal(pixels(flawed), pixels(data))
     odd = data[:revision] + b"\0\0" + data[revision + 2 :]
@@ -205,6 +206,42 @@ def test_flaws_that_harm_no_pixel_are_passed_over() -> None:
     for cut in (odd[:-100], odd[: len(odd) // 2] + odd[-2:]):  # also with an end mark, where OpenCV makes the rest grey
         with pytest.raises(ImageError, match="truncated"):
             pixels(cut)
+
+
+def jpeg_with(junk: bytes, before: bytes, data: bytes) -> bytes:
+    at = data.rindex(before)
+    return data[:at] + junk + data[at:]
+
+
+@pytest.mark.parametrize("mode", ["grayscale", "rgb", "rgba"])
+@pytest.mark.parametrize("junk", [b"\0", b"junk!", b"ab\xff\0cd", bytes(10_000), 3_000 * b"\xff"])
+def test_bytes_between_the_segments_of_a_jpegs_header_change_no_pixel(junk: bytes, mode: str) -> None:
+    for before in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"):
+        assert np.array_equal(pixels(jpeg_with(junk, before, FILES["jpeg"]), mode), pixels(FILES["jpeg"], mode))
+
+
+def test_bytes_between_the_segments_of_a_jpeg_hide_neither_its_inks_nor_its_end() -> None:
+    inks = np.full((16, 16, 4), (255, 128, 0, 192), np.uint8)
+    data = simplejpeg.encode_jpeg(inks, quality=100, colorspace="CMYK", colorsubsampling="444")
+    assert np.array_equal(pixels(jpeg_with(b"junk", b"\xff\xc0", data)), pixels(data))
+    with pytest.raises(ImageError, match="truncated"):
+        pixels(jpeg_with(b"junk", b"\xff\xc0", FILES["jpeg"])[:-100])
+    with pytest.raises(ImageError, match="within its header"):
+        pixels(FILES["jpeg"][:30] + b"junk")
+
+
+def test_bytes_between_the_scans_of_a_jpeg_change_no_pixel() -> None:
+    data = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    assert data.count(b"\xff\xda") > 3
+    assert np.array_equal(pixels(jpeg_with(bytes(20), b"\xff\xc4", data)), pixels(data))
+    with pytest.raises(ImageError, match=r"damaged or truncated JPEG \(Corrupt JPEG data: 14 extraneous bytes"):
+        pixels(jpeg_with(bytes(20), b"\xff\xc4", data)[:-2])
+
+
+def test_a_part_of_a_jpeg_that_goes_on_before_its_restart_mark_is_damage() -> None:
+    data = encoded(".jpg", PHOTO, cv2.IMWRITE_JPEG_RST_INTERVAL, 2)
+    with pytest.raises(ImageError, match="extraneous bytes before marker 0xd1"):
+        pixels(jpeg_with(bytes(20), b"\xff\xd1", data))
 
 
 def test_jpegs_whose_header_simplejpeg_does_not_read_are_decoded_by_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,10 +434,8 @@ def test_an_animated_png_is_its_image_which_need_not_be_in_the_animation() -> No
     assert pixels(data).tolist() == [[[7, 7, 7], [9, 9, 9]]]
 
 
-def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas() -> None:
+def test_a_transparent_gif_is_black_there() -> None:
     gif = bytearray(FILES["gif"])
-    gif[6:10] = struct.pack("<HH", 90, 60)  # a canvas larger than the frame
-    assert np.array_equal(pixels(bytes(gif)), pixels(FILES["gif"]))
     start = gif.index(b"\x2c\0\0\0\0")
     if gif[start - 8 : start - 6] != b"\x21\xf9":
         gif[start:start] = b"\x21\xf9\4\0\0\0\0\0"
@@ -417,22 +452,76 @@ def test_a_transparent_gif_is_black_there_and_its_frame_goes_without_the_canvas(
     assert found == opaque.shape[0] * opaque.shape[1]  # each pixel is of one colour
 
 
+def small_gif(canvas: tuple[int, int], *frames: tuple[int, int, int, int], background: int = 3) -> bytes:
+    """A GIF of four colours, (10, 20, 30) and so on, whose frames (left, top, width, height) count through them."""
+    parts = [b"GIF89a", struct.pack("<HHBBB", *canvas, 0x81, background, 0), bytes(range(10, 130, 10))]
+    for left, top, width, height in frames:
+        codes = [code for k in range(width * height) for code in (4, k % 4)] + [5]  # each colour after a clear code
+        packed = sum(code << 3 * k for k, code in enumerate(codes)).to_bytes((3 * len(codes) + 7) // 8, "little")
+        parts += [
+            b"\x2c",
+            struct.pack("<HHHHB", left, top, width, height, 0),
+            b"\2",
+            bytes([len(packed)]),
+            packed,
+            b"\0",
+        ]
+    return b"".join([*parts, b";"])
+
+
+def test_a_gif_whose_first_frame_is_smaller_than_its_canvas_gives_the_canvas() -> None:
+    data = small_gif((5, 4), (1, 2, 2, 1), (0, 0, 5, 4))
+    expected = np.zeros((4, 5, 4), np.uint8)
+    expected[2, 1:3] = (10, 20, 30, 255), (40, 50, 60, 255)
+    assert np.array_equal(pixels(data, "rgba"), expected)  # transparent around it
+    assert np.array_equal(pixels(data), expected[..., :3])
+    assert pixels(data, "grayscale")[..., 0].tolist() == [[0] * 5, [0] * 5, [0, 18, 48, 0, 0], [0] * 5]
+    assert Decoding((8, 10), interpolation="nearest")(data)[5, 3].tolist() == [10, 20, 30]
+
+
+def test_a_canvas_that_is_too_small_for_the_first_frame_of_a_gif_is_enlarged() -> None:
+    assert pixels(small_gif((2, 1), (1, 1, 2, 2)))[..., 0].tolist() == [[0, 0, 0], [0, 10, 40], [0, 70, 100]]
+    assert pixels(small_gif((0, 0), (0, 0, 2, 1)))[..., 0].tolist() == [[10, 40]]
+
+
 def test_a_gif_whose_background_is_no_colour_of_its_palette_is_read() -> None:
-    palette, packed = bytes(range(0, 120, 10)), b"\x02\x02\x44\x0a\0"  # 4 colours; indices 0 and 1 by LZW
-    gif = (
-        b"GIF89a" + struct.pack("<HHBBB", 2, 1, 0x81, 200, 0) + palette + b"\x2c" + struct.pack("<HHHHB", 0, 0, 2, 1, 0)
-    )
-    assert pixels(gif + packed + b";").tolist() == [[[0, 10, 20], [30, 40, 50]]]
+    assert pixels(small_gif((2, 1), (0, 0, 2, 1), background=200)).tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
-def test_a_canvas_around_a_gif_is_never_made() -> None:
-    gif = bytearray(FILES["gif"])
-    start = gif.index(b"\x2c\0\0\0\0")
-    gif[6:10] = struct.pack("<HH", 16_000, 16_000)
-    gif[start + 1 : start + 5] = struct.pack("<HH", 15_000, 9_000)
-    frame = first_frame(memoryview(gif))
-    assert struct.unpack_from("<HH", frame.data, 6) == (64, 48)
-    assert np.array_equal(pixels(bytes(gif)), pixels(FILES["gif"]))
+def test_a_gif_whose_frame_lies_far_out_on_its_canvas_is_refused() -> None:
+    data = small_gif((5, 4), (60_000, 60_000, 2, 1))
+    with pytest.raises(
+        ImageError, match=r"this GIF of \d+ bytes says 60001 x 60002 pixels, above the limit of 268,435"
+    ):
+        pixels(data)
+
+
+def test_a_lossless_webp_of_28_bytes_is_read() -> None:
+    codes = sum(bit << k for k, bit in enumerate([0, 0, 0, *(1, 0, 0, 1) * 2, 1, 0, 0, 0, *(1, 0, 0, 1), 1, 0, 0, 0]))
+    content = b"\x2f" + (2 | 1 << 14).to_bytes(4, "little") + codes.to_bytes(3, "little")
+    data = b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0" + content
+    assert len(data) == 28
+    assert pixels(data, "rgba").tolist() == [[[1, 1, 0, 255]] * 3] * 2
+    with pytest.raises(ImageError, match="truncated"):
+        pixels(data[:20])
+
+
+def test_of_an_animated_webp_the_first_frame_is_read_on_its_canvas() -> None:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return kind + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
+
+    def frame(left: int, top: int, image: np.ndarray) -> bytes:
+        numbers = (left // 2, top // 2, image.shape[1] - 1, image.shape[0] - 1, 100)
+        place = b"".join(number.to_bytes(3, "little") for number in numbers)
+        return chunk(b"ANMF", place + b"\0" + encoded(".webp", image, cv2.IMWRITE_WEBP_QUALITY, 101)[12:])
+
+    size = b"".join((n - 1).to_bytes(3, "little") for n in (12, 10))
+    small, large = photo(4, 6), np.full((10, 12, 3), 200, np.uint8)
+    head = chunk(b"VP8X", b"\2\0\0\0" + size) + chunk(b"ANIM", b"\7\x08\x09\xff\0\0")
+    body = b"WEBP" + head + frame(2, 4, small) + frame(0, 0, large)
+    expected = np.zeros((10, 12, 3), np.uint8)
+    expected[4:8, 2:8] = small
+    assert np.array_equal(pixels(b"RIFF" + struct.pack("<I", len(body)) + body), expected)
 
 
 def test_a_bmp_of_32_bits_has_alpha_and_one_of_a_palette_has_its_colours() -> None:

@@ -183,14 +183,19 @@ def test_the_inks_of_a_jpeg_are_tensorflows_whoever_wrote_them() -> None:
         assert np.array_equal(Decoding(dtype=np.uint8)(file), theirs)
 
 
-def test_a_gif_smaller_than_its_canvas_and_transparent_is_tensorflows() -> None:
+def test_a_gif_whose_first_frame_is_smaller_than_its_canvas_is_tensorflows() -> None:
+    """TensorFlow has the canvas from the largest frame: without a second one it gives the first alone."""
     tf = pytest.importorskip("tensorflow")
     gif = bytearray(FILES["gif"])
+    start = gif.index(b"\x2c\0\0\0\0")
+    large = encoded(".gif", photo(65, 90))
+    second = large[large.index(b"\x2c\0\0\0\0") :]
     gif[6:10] = struct.pack("<HH", 90, 65)
-    assert np.array_equal(
-        Decoding(dtype=np.uint8)(bytes(gif)),
-        tf.io.decode_image(bytes(gif), channels=3, expand_animations=False).numpy(),
-    )
+    gif[start + 1 : start + 5] = struct.pack("<HH", 20, 10)
+    data = bytes(gif[:-1]) + second
+    ours = Decoding(dtype=np.uint8)(data)
+    assert ours.shape == (65, 90, 3)
+    assert np.array_equal(ours, tf.io.decode_image(data, channels=3, expand_animations=False).numpy())
 
 
 def test_the_alpha_of_a_bmp_is_tensorflows() -> None:

@@ -24,6 +24,7 @@ from penstock.image._formats import (
     jpeg_frame,
     png_chunks,
     truncated,
+    without_junk,
 )
 from penstock.image._opencv import cv2, simplejpeg
 from penstock.image._scratch import scratch
@@ -34,8 +35,12 @@ Size = tuple[int, int]
 _TURBO_COLORS: Final = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 
 _MOST_EXTRANEOUS: Final = 4096
-"""Bytes between the last pixel and the end mark that are ignored, as in all readers. Dozens of files of Cats vs. Dogs
-have some. More of them mean that the decoder failed."""
+"""Bytes between pixels and the next mark that are ignored, as in all readers. Dozens of files of Cats vs. Dogs have
+some. More of them mean that the decoder failed, unless all are the same."""
+_EXTRANEOUS: Final = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+
+_LEAST_WEBP_NBYTES: Final = 32
+"""OpenCV refuses smaller files. Those of one colour have 28 bytes, and bytes after the image are ignored."""
 
 
 def decoded(data: memoryview, channels: int, least: Callable[[int, int], Size] | None = None) -> Pixels:
@@ -130,7 +135,7 @@ def _turbo(data: memoryview | bytes, out: Pixels, colors: str, *, strict: bool =
                 return _turbo(bytes(data) + b"\xff\xd9", out, colors)
             except ImageError:
                 raise truncated(view) from None
-        if strict and 0 < _extraneous_nbytes(reason) <= _MOST_EXTRANEOUS:
+        if strict and _is_padded(view, reason):
             return _turbo(data, out, colors, strict=False)
         if "remature end" in reason:
             raise truncated(view) from None
@@ -141,9 +146,18 @@ def _turbo(data: memoryview | bytes, out: Pixels, colors: str, *, strict: bool =
         raise ImageError(f"a damaged or truncated JPEG ({reason}). Fetch the file again.") from None
 
 
-def _extraneous_nbytes(reason: str) -> int:
-    found = re.search(r"(\d+) extraneous bytes before marker 0xd9", reason)
-    return int(found[1]) if found else 0
+def _is_padded(data: memoryview, reason: str) -> bool:
+    """Whether the only flaw are bytes between the pixels and the next mark, in a file that has its end mark.
+
+    Not before a restart mark: a part of the pixels that is damaged ends like that.
+    """
+    found = _EXTRANEOUS.search(reason)
+    if found is None or 0xD0 <= int(found[2], 16) <= 0xD7:
+        return False
+    raw, nbytes = bytes(data), int(found[1])
+    end = raw.rfind(b"\xff\xd9")
+    is_filled = len(set(raw[max(0, end - nbytes) : end])) == 1
+    return end > raw.rfind(b"\xff\xda") and (nbytes <= _MOST_EXTRANEOUS or is_filled)
 
 
 def _without_inks(inks: Pixels, channels: int, *, inverted: bool) -> Pixels:
@@ -161,14 +175,17 @@ def _from_rgb(rgb: Pixels, channels: int) -> Pixels:
 
 
 def _odd_jpeg(data: memoryview, channels: int, least: Callable[[int, int], Size] | None) -> Pixels:
-    """Decodes a JPEG whose header simplejpeg refuses: an odd revision of JFIF, or odd chroma, by OpenCV."""
-    if bytes(data[6:11]) == b"JFIF\0" and data[11] != 1:  # without a meaning for pixels
-        return _jpeg(memoryview(bytes(data[:11]) + b"\1" + bytes(data[12:])), channels, least)
+    """Decodes a JPEG whose header simplejpeg refuses: junk in it, an odd revision of JFIF, odd chroma."""
+    clean = without_junk(data)
+    if clean[6:11] == b"JFIF\0" and clean[11] != 1:  # without a meaning for pixels
+        clean = clean[:11] + b"\1" + clean[12:]
+    if clean != data:
+        return _jpeg(memoryview(clean), channels, least)
     frame = jpeg_frame(data)
     check_size(frame.height, frame.width, "JPEG", len(data))
-    if b"\xff\xd9" not in bytes(data[frame.start :]):
+    if b"\xff\xd9" not in bytes(data[frame.pixels_start :]):
         raise truncated(data)
-    return _opencv(data, Header("JPEG", frame.height, frame.width), channels)
+    return _opencv(data, Header("JPEG", frame.height, frame.width), channels)  # odd chroma
 
 
 def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
@@ -176,6 +193,8 @@ def _opencv(data: memoryview, header: Header, channels: int) -> Pixels:
         return _gif(data, channels)
     if header.format == "PNG":
         data = _still(data)
+    if header.format == "WebP" and len(data) < _LEAST_WEBP_NBYTES:
+        data = memoryview(bytes(data).ljust(_LEAST_WEBP_NBYTES, b"\0"))
     if header.is_blended:
         pixels = _imdecode(data, header, cv2.IMREAD_UNCHANGED)
         if pixels.dtype == np.uint16:  # not blended
@@ -229,14 +248,23 @@ def _imdecode(data: memoryview | bytes, header: Header, flags: int) -> npt.NDArr
 
 
 def _gif(data: memoryview, channels: int) -> Pixels:
-    """Decodes the first frame without the canvas around it, black where it is transparent, as TensorFlow does."""
+    """Decodes the first frame on its canvas, black where it is transparent and around it, as TensorFlow does."""
     frame = first_frame(data)
     check_size(frame.height, frame.width, "GIF", len(data))
+    check_size(*frame.canvas, "GIF", len(data))
     pixels = _imdecode(frame.data, header_of(memoryview(frame.data)), cv2.IMREAD_UNCHANGED)
-    if pixels.shape[2] == 3:
-        return _from_rgb(np.ascontiguousarray(pixels[..., ::-1]), channels)
-    rgb = pixels[..., 2::-1] * (pixels[..., 3:] > 0)
-    return np.dstack([rgb, pixels[..., 3]]) if channels == 4 else _from_rgb(rgb, channels)
+    alpha = pixels[..., 3] if pixels.shape[2] == 4 else None
+    rgb = np.ascontiguousarray(pixels[..., 2::-1])
+    if alpha is not None:
+        rgb *= alpha[..., None] > 0
+    found = _from_rgb(rgb, channels)
+    if channels == 4 and alpha is not None:
+        found[..., 3] = alpha
+    if frame.canvas == found.shape[:2]:
+        return found
+    canvas = np.zeros((*frame.canvas, channels), np.uint8)
+    canvas[frame.top : frame.top + frame.height, frame.left : frame.left + frame.width] = found
+    return canvas
 
 
 def _with_alpha(data: memoryview, header: Header, pixels: npt.NDArray[Any]) -> Pixels:

@@ -39,7 +39,8 @@ class Decoding:
     The bytes of a JPEG, PNG, BMP, GIF (first frame), WebP or TIFF become `(*size, channels)` of the dtype, with levels
     from 0 to 255. Pixels equal those of Keras's `image_dataset_from_directory` (3.15, on TensorFlow 2.21): JPEGs are
     decoded to the same bits, and resized without antialiasing. EXIF orientation (except a TIFF's), colour profiles and
-    gamma are ignored. Alpha is dropped unless `color_mode="rgba"`. 16 bits become the upper 8.
+    gamma are ignored. Alpha is dropped unless `color_mode="rgba"`. 16 bits become the upper 8. The first frame of a GIF
+    lies on its canvas, which is black around it, and transparent in rgba.
 
     Some files that Keras refuses are read: formats without alpha as rgba (255), GIF, BMP, WebP and CMYK as grayscale,
     TIFF. A truncated or damaged file is an `ImageError`, never a grey picture, if its format shows the damage (JPEG,

@@ -118,8 +118,8 @@ class Frame(NamedTuple):
 
     height: int
     width: int
-    start: int
-    """The offset of the frame header."""
+    pixels_start: int
+    """The offset of the first scan's data."""
     is_one_scan: bool
     """Whether all pixels are in one scan, so that a truncated file lacks pixels."""
     is_adobe: bool
@@ -132,22 +132,56 @@ def jpeg_frame(data: memoryview) -> Frame:
     Raises:
         ImageError: There is no frame header before the pixels, or before the end of the file.
     """
-    at, frame, is_adobe = 2, 0, False
+    frame, is_adobe = 0, False
+    raw = bytes(data)
     try:
-        while data[at + 1] != 0xDA:  # the first scan
-            if data[at] != 0xFF:
-                break
-            if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
+        for marker, at, end in _jpeg_segments(raw):
+            if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
                 frame = at
-            is_adobe |= data[at + 1] == 0xEE and bytes(data[at + 4 : at + 9]) == b"Adobe"
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big") if data[at + 1] != 0xFF else 1
-        if frame:
-            height, width, channels = struct.unpack_from(">HHB", data, frame + 5)
-            is_one_scan = data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == channels
-            return Frame(height, width, frame, is_one_scan, is_adobe)
+            is_adobe |= marker == 0xEE and raw[at + 4 : at + 9] == b"Adobe"
+            if marker == 0xDA and frame:
+                height, width, channels = struct.unpack_from(">HHB", raw, frame + 5)
+                is_one_scan = raw[frame + 1] in (0xC0, 0xC1) and raw[at + 4] == channels
+                return Frame(height, width, end, is_one_scan, is_adobe)
     except (IndexError, struct.error):
         raise truncated(data, "within its header") from None
     raise ImageError("a damaged JPEG (no size before its pixels). Fetch the file again.")
+
+
+def without_junk(data: memoryview) -> bytes:
+    """Returns a JPEG without the bytes that belong to no segment of its header. libjpeg passes over them too.
+
+    Raises:
+        ImageError: The file ends within its header.
+    """
+    raw, parts = bytes(data), [b"\xff\xd8"]
+    try:
+        for marker, at, end in _jpeg_segments(raw):
+            parts.append(raw[at:end] if marker != 0xDA else raw[at:])
+    except (IndexError, struct.error):
+        raise truncated(data, "within its header") from None
+    return b"".join(parts)
+
+
+def _jpeg_segments(raw: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yields marker, start and end of each segment of a JPEG's header, the first scan's header last.
+
+    Raises:
+        IndexError: The file ends before the first scan.
+    """
+    marker, end = 0, 2
+    while marker != 0xDA:
+        at = raw.find(b"\xff", end)
+        if at < 0:
+            raise IndexError
+        while raw[at + 1] == 0xFF:  # bytes that fill
+            at += 1
+        marker, end = raw[at + 1], at + 2
+        if marker == 0:  # no marker, but a byte of 255
+            continue
+        if marker != 0x01 and not 0xD0 <= marker <= 0xD9:  # these have no content
+            end += struct.unpack_from(">H", raw, end)[0]
+        yield marker, at, end
 
 
 def ends_early(data: memoryview, format: str) -> bool:
@@ -198,7 +232,7 @@ def _png(data: memoryview, head: bytes) -> Header:
 
 def _gif(data: memoryview, head: bytes) -> Header:
     width, height = struct.unpack_from("<HH", head, 6)
-    return Header("GIF", height, width)
+    return Header("GIF", max(1, height), max(1, width))  # 0: the canvas is the first frame
 
 
 def _bmp(data: memoryview, head: bytes) -> Header:
@@ -211,16 +245,15 @@ def _bmp(data: memoryview, head: bytes) -> Header:
 def _webp(data: memoryview, head: bytes) -> Header:
     if head[8:12] != b"WEBP":
         raise ImageError("a RIFF file, such as WAV or AVI, and not a WebP image. Take it out of the images.")
-    if len(head) < 30:
-        raise struct.error
     kind = head[12:16]
     if kind == b"VP8 ":
         width, height = (size & 0x3FFF for size in struct.unpack_from("<HH", head, 26))
-    elif kind == b"VP8L":
-        bits = int.from_bytes(head[21:25], "little")
+    elif kind == b"VP8L":  # a picture of one colour has 26 bytes
+        (bits,) = struct.unpack_from("<I", head, 21)
         width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     else:
-        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+        low, high = struct.unpack_from("<IH", head, 24)
+        width, height = (low & 0xFFFFFF) + 1, (low >> 24 | high << 8) + 1
     return Header("WebP", height, width)
 
 
@@ -281,11 +314,16 @@ def _what_it_is(data: memoryview, head: bytes) -> str:
 
 
 class FirstFrame(NamedTuple):
-    """A GIF of one frame, whose canvas is the frame. A larger canvas might take gigabytes."""
+    """The first frame of a GIF, and its place on the canvas."""
 
     data: bytes
+    """A GIF of this frame alone, whose canvas is the frame."""
     height: int
     width: int
+    top: int
+    left: int
+    canvas: tuple[int, int]
+    """Height and width. It holds the frame: a smaller one is enlarged, as Pillow and browsers do."""
 
 
 def first_frame(data: memoryview) -> FirstFrame:
@@ -303,15 +341,17 @@ def first_frame(data: memoryview) -> FirstFrame:
             if data[at] != 0x21:  # an extension
                 raise IndexError
             at = _after_blocks(data, at + 2)
-        width, height, flags = struct.unpack_from("<HHB", data, at + 5)
+        left, top, width, height, flags = struct.unpack_from("<HHHHB", data, at + 1)
         end = _after_blocks(data, at + 10 + _table_nbytes(flags) + 1)
     except (IndexError, struct.error):
         raise truncated(data, "within the first frame of the GIF") from None
+    canvas_width, canvas_height = struct.unpack_from("<HH", data, 6)
     alone = bytearray(data[:end]) + b";"
     struct.pack_into("<HH", alone, 6, width, height)
     alone[11] = 0  # the background colour, unused: OpenCV refuses one beyond the palette
     struct.pack_into("<HH", alone, at + 1, 0, 0)
-    return FirstFrame(bytes(alone), height, width)
+    canvas = max(canvas_height, top + height), max(canvas_width, left + width)
+    return FirstFrame(bytes(alone), height, width, top, left, canvas)
 
 
 def _table_nbytes(flags: int) -> int:
