@@ -111,15 +111,15 @@ def test_content_of_an_older_file_is_removed(tmp_path):
 
 
 def test_file_has_no_name_before_it_is_complete(tmp_path, monkeypatch):
-    from penstock.sources import _recordindex
+    from penstock.base import _atomic
 
     def records():
         yield b"abc"
         assert [name for name in os.listdir(tmp_path) if "part" not in name] == []
         yield b"def"
 
-    for number, nameless in enumerate((_recordindex._nameless, lambda folder: None)):
-        monkeypatch.setattr(_recordindex, "_nameless", nameless)
+    for number, nameless in enumerate((_atomic._nameless, lambda folder, mode: None)):
+        monkeypatch.setattr(_atomic, "_nameless", nameless)
         ps.write_tfrecord(tmp_path / f"{number}", records())
         assert os.listdir(tmp_path) == [f"{number}"]
         assert (tmp_path / f"{number}").stat().st_mode & 0o777 == 0o666 & ~_umask()

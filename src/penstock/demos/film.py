@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.base._atomic import complete
 from penstock.base._errors import PenstockError
-from penstock.sources._recordindex import complete
 
 MIN_FRAMES = 20
 RANGE_FRAMES = 64

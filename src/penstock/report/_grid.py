@@ -2,11 +2,11 @@
 
 import math
 import os
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
+from penstock.base import _atomic
 from penstock.report._fonts import LINE_IN, Writer, encoded
 from penstock.report._panels import Grid, Lines, Panel
 
@@ -38,7 +38,7 @@ class Picture:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the PNG when all of it is drawn."""
-        Path(path).write_bytes(self._repr_png_())
+        _atomic.write(path, self._repr_png_())
 
     def __repr__(self) -> str:
         plural = "" if self._element_count == 1 else "s"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from penstock.base import _atomic
 from penstock.base._units import size_text
 from penstock.report._fonts import LINE_IN, Writer, encoded
 from penstock.report._lanes import Lane, PlanStep, StepTime
@@ -182,4 +183,4 @@ def draw(title: str, root: Box) -> Any:
 
 def save(title: str, root: Box, path: str | os.PathLike[str]) -> None:
     """Draws the boxes, and writes a PNG or an SVG when the whole picture is drawn."""
-    Path(path).write_bytes(encoded(draw(title, root), Path(path).suffix.lower()[1:]))
+    _atomic.write(path, encoded(draw(title, root), Path(path).suffix.lower()[1:]))

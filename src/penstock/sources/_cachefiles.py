@@ -17,10 +17,9 @@ The tag identifies the boot of the machine and the files. While a machine runs, 
 accepted. So marks with the present tag are trusted. An element with another tag is compared with its CRC at its first
 read. The files of a copied directory are other files; so are the files of a disk after a crash of the machine.
 
-In `rest.bin` a leaf is its shape (int64 an axis), then its bytes in C order. For text, the size of each item in bytes
-(int64) and then the items in UTF-8.
-
-A directory is made under another name, and renamed when it is complete.
+A directory is made under another name, and renamed when it is complete. One that is damaged is renamed to
+`<fingerprint>.damaged-<time>`, and stays: only the user deletes elements. The library deletes what a killed process
+left unfinished, if the directory's name, its record of that name and all files in it are the library's.
 """
 
 import ast
@@ -31,13 +30,15 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -45,11 +46,14 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock.base import _tree
+from penstock.base._atomic import sync, sync_folder
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
+from penstock.base._trust import make_private, private_mode, require_own_file, require_safe
 from penstock.plan._fingerprint import Step, change, fingerprint_of
-from penstock.sources.npy import StridedFile, describe, seal_size
+from penstock.sources import npy
+from penstock.sources.npy import StridedFile, seal_size
 
 VERSION: Final = 2
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -57,6 +61,8 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # others (NFS, FUSE) an error may come after acceptance, or another machine may write: no tag is trusted.
 _LOCAL: Final = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 _ABANDONED_S: Final = 3600.0
+_UNFINISHED: Final = re.compile(r"\.penstock-new-[0-9a-f]{16}")
+_KNOWN: Final = re.compile(r"cache\.json|\d+\.npy|index\.npy|rest\.bin|count|lock")
 _log = logging.getLogger("penstock")
 
 
@@ -84,9 +90,10 @@ class CacheFiles:
         """Returns the same files for a stream with `length` elements.
 
         Raises:
-            SourceError: A file is too short.
+            SourceError: A file is too short, or cannot be read.
         """
-        leaves, index = described(self.paths, self.spec, length)
+        with reading(self.place):
+            leaves, index = described(self.paths, self.spec, length)
         return replace(self, length=length, leaves=leaves, index=index, limit=None)
 
     @property
@@ -141,13 +148,18 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
     """Returns the rows of the leaves and of the index, for `length` elements.
 
     Raises:
-        SourceError: A file is missing, too short, or of other rows.
+        SourceError: A file is too short, or of other rows.
+        FileNotFoundError: A file is missing.
+        OSError: A file cannot be read, so it is not known whether it is damaged.
     """
-    if mark_nbytes(spec) > 8 and not os.path.exists(paths["rest.bin"]):
-        raise SourceError(f"{paths['rest.bin']} is missing.")
+    if mark_nbytes(spec) > 8:
+        os.stat(paths["rest.bin"])
 
     def rows(name: str, dtype: np.dtype[Any], shape: Any) -> StridedFile:
-        file = describe(paths[name])
+        with open(paths[name], "rb", buffering=0) as opened:
+            status = os.fstat(opened.fileno())
+            state = status.st_dev, status.st_ino, status.st_size
+            file = npy.described(opened, name, paths[name], state)
         if file.shape[0] < length or (file.row_shape, file.dtype.itemsize) != (shape, dtype.itemsize):
             raise SourceError(f"{paths[name]} has other rows.")
         return replace(file, shape=(length, *shape), dtype=dtype)  # .npy has no names for dtypes of other libraries
@@ -159,12 +171,12 @@ def described(paths: dict[str, str], spec: Spec, length: int) -> tuple[tuple[Str
     return leaves, rows("index.npy", np.dtype("<u8"), (mark_nbytes(spec) // 8,))
 
 
-def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
+def _fill_files(paths: dict[str, str], spec: Spec, length: int, *, is_there: bool = False, mode: int = 0o600) -> None:
     """Gives new files their headers and sizes. They are holes, which take no disk."""
     rows = {f"{number}.npy": (leaf.dtype, leaf.max_shape) for number, leaf in enumerate(spec.leaves) if has_rows(leaf)}
     rows["index.npy"] = np.dtype("<u8"), (mark_nbytes(spec) // 8,)
     for name, path in paths.items():
-        with open(path, "r+b" if os.path.exists(path) else "xb") as file:
+        with open(path, "r+b" if is_there else "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             if name in rows:
                 dtype, shape = rows[name]
                 assert shape is not None
@@ -173,7 +185,7 @@ def _fill_files(paths: dict[str, str], spec: Spec, length: int) -> None:
             elif name == "count":
                 file.write(bytes(8))
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
 
 
 def tag_of(files: Sequence[StridedFile | None]) -> int:
@@ -209,17 +221,20 @@ def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, l
         limit: Largest size in bytes.
 
     Raises:
-        SourceError: The directory cannot be written.
+        SourceError: The directory cannot be read or written, or other users can plant files there.
     """
     directory = os.path.join(path, fingerprint_of(steps))
     content = {"version": VERSION, "length": length, "spec": _text_of(spec), "steps": steps}
     try:
-        if not os.path.isdir(directory):
+        require_own(directory)
+        if not _is_there(directory):
             _announce(path, steps)
         if (found := _found(directory, content, spec, limit)) is None:
-            os.makedirs(path, exist_ok=True)
+            make_private(path)
             _make(path, directory, content, spec)
             found = _found(directory, content, spec, limit)
+    except SourceError:
+        raise
     except OSError as error:
         raise SourceError(
             f"cache() cannot use the directory {path}: {error.strerror or error}. Give one that can be written."
@@ -229,19 +244,74 @@ def of_directory(path: str, steps: list[Step], spec: Spec, length: int | None, l
     return found
 
 
+def require_own(directory: str) -> None:
+    """Refuses a directory that a stranger may have made or changed, so that nothing in it is read.
+
+    Raises:
+        SourceError: It is such a one, or cannot be looked at.
+    """
+    try:
+        require_safe(directory)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+            for entry in entries:
+                if _KNOWN.fullmatch(entry.name):
+                    require_own_file(entry.path)
+    except OSError as error:
+        raise SourceError(f"cache() cannot use the directory {directory}: {error.strerror}.") from None
+
+
+@contextlib.contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Turns failures to read a cache that is there into errors that say so. They are no damage: all stays as it is."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except OSError as error:
+        raise unreadable(place, error) from error
+
+
+def unreadable(place: str, error: OSError) -> SourceError:
+    """The error of a cache that cannot be read."""
+    why = str(error.strerror or error).rstrip(".")
+    return SourceError(
+        f"The cache in {place} cannot be read: {why}. It was there when the dataset was made; make the dataset again."
+        if isinstance(error, FileNotFoundError)
+        else f"The cache in {place} cannot be read: {why}. Nothing of it was changed. Mend the disk, the connection to "
+        "it or the permissions, and try again; or give another path."
+    )
+
+
+def _is_there(directory: str) -> bool:
+    """Whether it is a directory. Unlike `os.path.isdir`, fails if the system cannot say."""
+    try:
+        return stat.S_ISDIR(os.stat(directory).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _paths(directory: str, spec: Spec) -> dict[str, str]:
     return {name: os.path.join(directory, name) for name in names(spec)}
 
 
 def _files(place: str, paths: dict[str, str], spec: Spec, length: int | None, limit: int | None) -> CacheFiles:
+    if length is None and (count := recorded_count(paths["count"])) is not None:
+        described(paths, spec, count)
+    if os.path.getsize(paths["count"]) != 8:  # without it a complete stream would count as one that is being written
+        raise SourceError(f"{paths['count']} has another size than 8 bytes")
     leaves, index = described(paths, spec, length or 0)
     return CacheFiles(place, paths, spec, length or 0, leaves, index, tag_of([*leaves, index]), limit)
 
 
 def _found(directory: str, content: dict[str, Any], spec: Spec, limit: int | None) -> CacheFiles | None:
-    """Returns the cache in a directory, if there is one of this content. Removes a damaged cache."""
-    if not os.path.isdir(directory):
+    """Returns the cache in a directory, if there is one of this content. Sets a damaged cache aside.
+
+    Raises:
+        SourceError: It is there and cannot be read. That is no damage.
+    """
+    if not _is_there(directory):
         return None
+    seen = os.stat(directory)
     try:
         written = json.loads(Path(directory, "cache.json").read_text())
         differs = {name for name in content if name != "steps" and written[name] != content[name]}
@@ -249,47 +319,78 @@ def _found(directory: str, content: dict[str, Any], spec: Spec, limit: int | Non
             raise SourceError(f"its {', '.join(sorted(differs))} differ")
         return _files(directory, _paths(directory, spec), spec, content["length"], limit)
     except (ValueError, KeyError, TypeError, SourceError, FileNotFoundError) as error:
-        _log.warning("The cache in %s is damaged (%s) and begins anew.", directory, error)
-        _remove(directory)
+        _set_aside(directory, seen, error)
         return None
+    except OSError as error:
+        raise unreadable(directory, error) from error
 
 
-def _remove(directory: str) -> None:
-    aside = os.path.join(os.path.dirname(directory), f".old-{secrets.token_hex(8)}")
-    with contextlib.suppress(FileNotFoundError):  # another process was faster
-        os.rename(directory, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+def _set_aside(directory: str, seen: os.stat_result, why: Exception) -> None:
+    """Renames a damaged cache, unless another process was faster and has made a new one."""
+    aside = f"{directory}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(directory), seen):
+            os.rename(directory, aside)
+            _log.warning(
+                "The cache in %s is damaged (%s) and begins anew. The old one is kept as %s; delete it if it is not "
+                "needed.", directory, why, aside,
+            )  # fmt: skip
 
 
 def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> None:
     _tidy(path)
-    new = os.path.join(path, f".new-{secrets.token_hex(8)}")
-    os.mkdir(new)
+    name, mode = f".penstock-new-{secrets.token_hex(8)}", private_mode(path)
+    new = os.path.join(path, name)
+    os.mkdir(new, 0o700 | mode | (mode & 0o444) >> 2)
     try:
-        _fill_files(_paths(new, spec), spec, content["length"] or 0)
-        with open(os.path.join(new, "cache.json"), "x") as file:
-            json.dump(content | {"python": _PYTHON}, file, indent=1)
+        with open(os.path.join(new, "cache.json"), "x", opener=lambda path, flags: os.open(path, flags, mode)) as file:
+            json.dump(content | {"python": _PYTHON, "made_as": name}, file, indent=1)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
+        _fill_files(_paths(new, spec), spec, content["length"] or 0, mode=mode)
         os.rename(new, directory)
+        sync_folder(path)
     except OSError:
-        shutil.rmtree(new, ignore_errors=True)
-        if not os.path.isdir(directory):  # another process was faster
+        _delete_unfinished(new)
+        if not _is_there(directory):  # another process was faster
             raise
 
 
 def _tidy(path: str) -> None:
-    """Removes the files of processes that were killed while they made or removed a cache."""
-    for each in [*Path(path).glob(".new-*"), *Path(path).glob(".old-*")]:
-        with contextlib.suppress(OSError):
-            if each.stat().st_mtime < time.time() - _ABANDONED_S:
-                shutil.rmtree(each, ignore_errors=True)
+    """Deletes what processes left that were killed while they made a cache."""
+    for name in os.listdir(path):
+        if _UNFINISHED.fullmatch(name):
+            new = os.path.join(path, name)
+            with contextlib.suppress(OSError):
+                if os.lstat(new).st_mtime < time.time() - _ABANDONED_S:
+                    _delete_unfinished(new)
+
+
+def _delete_unfinished(new: str) -> None:
+    """Deletes a directory that this library made and did not finish, and nothing else.
+
+    Its name is of our form, `cache.json` says that it was made under this name, it belongs to this user, and it has no
+    file that a cache has not. Files are deleted by their names, one by one.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        status = os.lstat(new)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return
+        names = sorted(os.listdir(new), key="cache.json".__eq__)  # the record is deleted last
+        if names and json.loads(Path(new, "cache.json").read_text())["made_as"] != os.path.basename(new):
+            return
+        if all(_KNOWN.fullmatch(name) and stat.S_ISREG(os.lstat(os.path.join(new, name)).st_mode) for name in names):
+            for name in names:
+                os.unlink(os.path.join(new, name))
+            os.rmdir(new)
 
 
 def _announce(path: str, steps: list[Step]) -> None:
     """Logs why a new cache begins, if there is a cache of another plan."""
     others = []
     for file in Path(path).glob("[!.]*/cache.json"):
+        if ".damaged-" in file.parent.name:
+            continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             written = json.loads(file.read_text())
             before = [Step(*step) for step in written["steps"]]
@@ -315,12 +416,19 @@ def stream_length(path: str, steps: list[Step]) -> int | None:
 
 
 def recorded_count(path: str | Path) -> int | None:
-    """Reads the file that has the length of a stream once it is complete."""
+    """Reads the file that has the length of a stream once it is complete; None if it is not there or not complete.
+
+    Raises:
+        SourceError: It cannot be read.
+    """
     try:
-        count = int.from_bytes(Path(path).read_bytes(), "little") - 1
-        return count if count >= 0 else None
-    except OSError:
+        raw = Path(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise unreadable(os.path.dirname(path), error) from error
+    count = int.from_bytes(raw, "little") - 1
+    return count if count >= 0 else None
 
 
 def recorded_spec(path: str, steps: list[Step], length: int | None) -> Spec | None:
@@ -332,7 +440,11 @@ def recorded_spec(path: str, steps: list[Step], length: int | None) -> Spec | No
         leaves, structure = _tree.flatten(ast.literal_eval(written["spec"]))
         specs = (ArraySpec(shape, np.lib.format.descr_to_dtype(descr), most) for shape, descr, most in leaves)
         return Spec(tuple(specs), structure)
-    except (OSError, ValueError, KeyError, TypeError, SyntaxError):
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(os.path.join(path, fingerprint_of(steps)), error) from error
+    except (ValueError, KeyError, TypeError, SyntaxError):
         return None  # also for a class or a dtype that text cannot restore
 
 
@@ -378,48 +490,10 @@ class MemoryFiles:
                 raise SourceError(_NOT_IN_MEMORY.format(error)) from error
             if not is_there:  # /proc numbers processes differently, so the path is of another process
                 raise SourceError(_NOT_IN_MEMORY.format("/proc is that of other processes"))
-        _fill_files(paths, spec, length or 0)
+        _fill_files(paths, spec, length or 0, is_there=folder is None)
         if length is not None:  # the files of a stream grow and begin anew, until they are complete
             for path in paths.values():
                 with open(path, "r+b") as file:
                     seal_size(file.fileno())
         files = _files("memory", paths, spec, length, limit)
         self.files = files if folder is not None else replace(files, tag=1)
-
-
-def encode(leaf: ArraySpec, value: Any) -> bytes:
-    """Returns a value of a leaf as bytes."""
-    if leaf.dtype.itemsize:
-        array = np.ascontiguousarray(value, leaf.dtype)
-        return np.array(np.shape(value), "<i8").tobytes() + array.tobytes()
-    # A single text is not converted to an array, which would drop zeros at its end.
-    items = np.asarray(value, object).ravel().tolist() if isinstance(value, np.ndarray) else [value]
-    raw = [item.encode("utf-8", "surrogatepass") if isinstance(item, str) else bytes(item) for item in items]
-    sizes = np.array([*np.shape(value), *map(len, raw)], "<i8")
-    return sizes.tobytes() + b"".join(raw)
-
-
-def value_nbytes(leaf: ArraySpec, value: Any) -> int:
-    """Returns the approximate bytes of a value of a leaf."""
-    if leaf.dtype.itemsize:
-        return int(np.asarray(value, leaf.dtype).nbytes)
-    return sum(map(len, np.asarray(value, object).ravel().tolist()))
-
-
-def decode(leaf: ArraySpec, data: memoryview) -> tuple[Any, int]:
-    """Returns a value that `encode` wrote, in memory of its own, and its bytes there."""
-    shape = tuple(np.frombuffer(data, "<i8", len(leaf.shape)).tolist())
-    at, count = 8 * len(shape), int(np.prod(shape, dtype=np.int64))
-    if leaf.dtype.itemsize:
-        stop = at + count * leaf.dtype.itemsize
-        return np.frombuffer(bytearray(data[at:stop]), leaf.dtype).reshape(shape), stop
-    sizes = np.frombuffer(data, "<i8", count, at).tolist()
-    at += 8 * count
-    items: list[Any] = []
-    for size in sizes:
-        raw = bytes(data[at : at + size])
-        items.append(raw.decode("utf-8", "surrogatepass") if leaf.dtype.kind == "U" else raw)
-        at += size
-    if not shape:
-        return items[0], at
-    return np.array(items, leaf.dtype.kind).reshape(shape), at

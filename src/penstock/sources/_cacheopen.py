@@ -36,14 +36,14 @@ from penstock.plan._reader import Gather, Reader
 from penstock.plan._source import Read, Source, open_source
 from penstock.sources._cachefiles import (
     CacheFiles,
-    decode,
-    encode,
     has_rows,
     header,
     mark_nbytes,
+    reading,
     row_nbytes,
-    value_nbytes,
+    unreadable,
 )
+from penstock.sources._cachevalues import decode, encode, value_nbytes
 from penstock.sources._openfile import LocalFile
 from penstock.sources.arrays import ArraySource
 from penstock.sources.files import FileSource
@@ -128,8 +128,10 @@ class OpenCacheFiles(OpenCache):
                 self._state[: self._row_limit] = _states(files, marks, rest_nbytes)
                 if _is_cut_off(marks, rest_nbytes).any() and self.opened["rest.bin"].can_write:
                     self._unmark_cut_off()
+            except SourceError:
+                raise
             except OSError as error:
-                raise self._unreadable(error) from error
+                raise unreadable(files.place, error) from error
 
     def _unmark_cut_off(self) -> None:
         """Removes marks of bytes that were cut off, before this process writes: once the file grows, they look good."""
@@ -176,7 +178,8 @@ class OpenCacheFiles(OpenCache):
         first, count = int(indices.min()), int(np.ptp(indices)) + 1
         if count * marks[0].nbytes <= _SPAN_NBYTES:
             offset = self.files.index.offset + first * marks[0].nbytes
-            data = os.pread(self.opened["index.npy"].descriptor, count * marks[0].nbytes, offset)
+            with reading(self.files.place):
+                data = os.pread(self.opened["index.npy"].descriptor, count * marks[0].nbytes, offset)
             if len(data) == count * marks[0].nbytes:
                 return np.frombuffer(data, "<u8").reshape(count, -1)[indices - first]
         self._index.read_into(indices, marks)
@@ -184,7 +187,8 @@ class OpenCacheFiles(OpenCache):
 
     def rest_nbytes(self) -> int:
         """Returns the size of `rest.bin`; 0 if no leaf lies there."""
-        return os.fstat(self.opened["rest.bin"].descriptor).st_size if self._has_rest else 0
+        with reading(self.files.place):
+            return os.fstat(self.opened["rest.bin"].descriptor).st_size if self._has_rest else 0
 
     def _learn(self, indices: Indices) -> npt.NDArray[np.uint8]:
         """Returns the state of elements by their marks."""
@@ -201,8 +205,6 @@ class OpenCacheFiles(OpenCache):
             for row, index, mark in zip(out.row_numbers(), indices.tolist(), self._marks(indices), strict=True):
                 try:
                     self._put_rest(row, self._rest_of(mark), out)
-                except OSError as error:
-                    raise self._unreadable(error) from error
                 except ValueError as error:  # the file was changed after its mark was read
                     raise self.damaged(index) from error
 
@@ -211,10 +213,13 @@ class OpenCacheFiles(OpenCache):
         if not self._has_rest:
             return b""
         offset, size, _ = mark.tolist()
-        file = self.opened["rest.bin"]
-        if not 0 <= offset <= offset + size <= os.fstat(file.descriptor).st_size:
-            return b""  # no element is empty here: each leaf begins with a shape or a size
-        return os.pread(file.descriptor, size, offset)
+        try:
+            file = self.opened["rest.bin"]
+            if not 0 <= offset <= offset + size <= os.fstat(file.descriptor).st_size:
+                return b""  # no element is empty here: each leaf begins with a shape or a size
+            return os.pread(file.descriptor, size, offset)
+        except OSError as error:
+            raise unreadable(self.files.place, error) from error
 
     def _put_rest(self, row: int, data: bytes, out: Rows) -> None:
         at = 0
@@ -257,12 +262,6 @@ class OpenCacheFiles(OpenCache):
             file, offset = self.opened["index.npy"], self.files.index.offset
             for index, mark in zip(indices.tolist(), marks, strict=True):
                 file.write(mark, offset + index * mark.nbytes)
-
-    def _unreadable(self, error: OSError) -> PenstockError:
-        return SourceError(
-            f"The cache in {self.files.place} cannot be read: {str(error.strerror or error).rstrip('.')}. It was there "
-            "when the dataset was made; make the dataset again."
-        )
 
     def damaged(self, index: int) -> PenstockError:
         return SourceError(
@@ -361,7 +360,8 @@ class OpenCacheFiles(OpenCache):
 
     def whole(self) -> "OpenCacheFiles | None":
         if self._whole is None:
-            count = int.from_bytes(os.pread(self.opened["count"].descriptor, 8, 0), "little") - 1
+            with reading(self.files.place):
+                count = int.from_bytes(os.pread(self.opened["count"].descriptor, 8, 0), "little") - 1
             if count >= 0:
                 self._whole = OpenCacheFiles(self.files.grown(count))
         return self._whole
@@ -393,13 +393,14 @@ class _Descriptor(LocalFile):
     def __init__(self, path: str) -> None:
         keep_standard_numbers()
         self.can_write = True
+        no_link = 0 if path.startswith("/proc/") else os.O_NOFOLLOW  # files in memory are links there
         try:
-            super().__init__(path, os.O_RDWR)
+            super().__init__(path, os.O_RDWR | no_link)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             self.can_write = False  # held elements can be read, and no more are kept
-            super().__init__(path)
+            super().__init__(path, no_link)
 
     def write(self, data: Any, offset: int, *, is_end: bool = False) -> None:
         """Writes bytes at an offset, and cuts the file off there if it `is_end`."""

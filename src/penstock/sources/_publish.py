@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError
-from penstock.sources import _recordindex, _remote, _store
+from penstock.sources import _remote, _store
 from penstock.sources._store import StorageOptions
 
 
@@ -50,6 +51,6 @@ def _require_none(verb: str, target: str, has_some: bool) -> None:
 
 
 def _write(path: Path, file: BinaryIO) -> str:
-    with _recordindex.complete(path) as out:
+    with complete(path) as out:
         shutil.copyfileobj(file, out, 1 << 20)
     return os.fspath(path)

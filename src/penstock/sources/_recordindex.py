@@ -13,18 +13,17 @@ import json
 import logging
 import math
 import os
-import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._descriptors import keep_standard_numbers
+from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
@@ -306,44 +305,3 @@ def _stems(file: File, cache_dir: str | None) -> list[Path]:
     with contextlib.suppress(RuntimeError):  # users of containers may have no home directory
         stems.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock", elsewhere))
     return stems
-
-
-@contextlib.contextmanager
-def complete(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
-
-    On Linux it has no name until then, so that even a killed process leaves nothing behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    keep_standard_numbers()
-    descriptor = _nameless(path.parent)
-    try:
-        with open(unfinished, "xb") if descriptor is None else open(descriptor, "wb") as out:
-            yield out
-            if descriptor is not None:
-                out.flush()
-                _give_name(descriptor, unfinished)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _nameless(folder: Path) -> int | None:
-    """Opens a file without a name; None if the system has none, or the folder is unusable."""
-    if not os.path.exists("/proc/self/fd"):  # needed to give it a name
-        return None
-    try:
-        return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
-    except (AttributeError, OSError):
-        return None
-
-
-def _give_name(descriptor: int, path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        # This call cannot replace another file, and follows the link in /proc only with a directory given.
-        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)

@@ -1,5 +1,6 @@
 """The places where `cache` keeps elements, as handles that travel: a directory, or memory."""
 
+import os
 import threading
 from contextlib import suppress
 from functools import cached_property
@@ -19,6 +20,7 @@ from penstock.sources._cachefiles import (
     of_directory,
     recorded_count,
     recorded_spec,
+    require_own,
     row_nbytes,
     stream_length,
 )
@@ -105,12 +107,14 @@ class CacheDirectory(_Store):
 
     Raises:
         ArgumentTypeError: The plan has no fingerprint.
+        SourceError: Other users can plant files in the directory.
     """
 
     def __init__(self, before: Node, path: str, limit: int | None, key: str | None) -> None:
         super().__init__(before, limit)
         self._path = path
         self._key = key
+        require_own(path)
         # Now, because functions may change their variables when they run. Large arrays are read later, if needed.
         skipped: list[str] = []
         steps = table(before, skipped) if key is None else []
@@ -132,6 +136,7 @@ class CacheDirectory(_Store):
 
     def complete(self, asked: Asked = None) -> Whole | None:
         # An earlier process may have made it.
+        require_own(os.path.join(self._path, self.fingerprint))
         length = self._length()
         if length is None:
             return self._complete_stream()
@@ -142,13 +147,15 @@ class CacheDirectory(_Store):
         return super().complete(asked)
 
     def _complete_stream(self) -> Whole | None:
-        if (count := stream_length(self._path, self.steps)) is None:
+        if stream_length(self._path, self.steps) is None:
             return None
         spec = recorded_spec(self._path, self.steps, None) or self._before.spec
-        with suppress(SourceError), self._lock:
-            self._files = self._make(spec).grown(count)
-            return Whole(spec, count)
-        return None
+        with self._lock:
+            files = self._make(spec)
+            if (count := stream_length(self._path, self.steps)) is None:  # it was damaged, and is set aside
+                return None
+            self._files = files.grown(count)
+        return Whole(spec, count)
 
 
 @final

@@ -20,6 +20,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
@@ -287,7 +288,7 @@ def write(path: Path, elements: Iterable[Any], compression: Compression | None) 
         raise ArgumentError(f"compression={compression!r}: it is one of None, 'gzip', 'zlib'.")
     machine = zlib.compressobj(wbits=_recordindex.WBITS[compression]) if compression else None
     count = 0
-    with _recordindex.complete(path) as out:
+    with complete(path) as out:
         for element in elements:
             try:
                 data = encoded(element)

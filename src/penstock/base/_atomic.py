@@ -1,0 +1,116 @@
+"""The one way to write a file: its name appears when all of it is on the disk.
+
+An interrupted process, a full disk and a crash of the machine leave the name as it was before. Of several writers of
+one name either wins. A link that has the name is replaced, and what it points to is not touched.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from penstock.base._descriptors import keep_standard_numbers
+
+_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+# What file systems without `fsync` say.
+_UNKNOWN: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+
+@contextlib.contextmanager
+def complete(
+    path: str | os.PathLike[str], mode: int = 0o666, *, aside: str | None = None, is_synced: bool = True
+) -> Iterator[BinaryIO]:
+    """Opens a file for writing. It gets its name at the end, and is removed if the body fails.
+
+    On Linux it has no name until then, so that even a killed process leaves nothing behind.
+
+    Args:
+        path: The name. Its folder is made if need be.
+        mode: The permissions, less the user's umask.
+        aside: A name for the unfinished file, on the same disk; None for one of its own.
+        is_synced: Waits for the disk. False for content that has a checksum, which its reader compares.
+
+    Raises:
+        OSError: It cannot be written, or the name is that of a folder, a device or a pipe.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _require_replaceable(path)
+    unfinished = path.with_name(f".penstock-{secrets.token_hex(8)}.part") if aside is None else Path(aside)
+    keep_standard_numbers()
+    descriptor = None if aside is not None else _nameless(path.parent, mode)
+    has_name = descriptor is None
+    with open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "w+b") as out:
+        try:
+            yield out
+            out.flush()
+            sync(out.fileno()) if is_synced else None
+            if not has_name:
+                _give_name(out.fileno(), unfinished)
+                has_name = True
+            os.replace(unfinished, path)
+        except BaseException:
+            if has_name:
+                unfinished.unlink(missing_ok=True)
+            raise
+    if is_synced:
+        sync_folder(path.parent)
+
+
+def write(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a whole file; see `complete`."""
+    with complete(path) as out:
+        out.write(content)
+
+
+def sync(descriptor: int) -> None:
+    """Waits until the bytes of a file are on its disk.
+
+    Raises:
+        OSError: The disk is full, or fails.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Waits until the names in a folder are on its disk, if its file system can say so."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Refuses `/dev/null` and `/dev/stdout`, which a rename would replace by a file."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EEXIST, f"{path} is a folder, a device or a pipe, and no file that can be replaced")
+
+
+def _nameless(folder: Path, mode: int) -> int | None:
+    """Opens a file without a name; None if the system has none, or the folder is unusable."""
+    if not os.path.exists("/proc/self/fd"):  # needed to give it a name
+        return None
+    try:
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode)
+    except (AttributeError, OSError):
+        return None
+
+
+def _give_name(descriptor: int, path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # This call cannot replace another file, and follows the link in /proc only with a directory given.
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
