@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock._dataset import Dataset, caller, integer
 from penstock.base import _tree
 from penstock.base._arguments import as_int, needs
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path, type_of
+from penstock.base._positions import as_values, by_position, require_order, with_columns
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
@@ -93,7 +94,13 @@ def from_arrays(tree: Tree) -> Dataset:
     """Makes a dataset of the rows of arrays, side by side in the given tree.
 
     A leaf may be a NumPy array, a memmap or a view of one (read from its file, as in `from_npy`), an `h5py.Dataset` or
-    a `zarr.Array` (reopened in each process), or a list of numbers. Nothing is copied. After the first read an HDF5
+    a `zarr.Array` (reopened in each process), or a list of numbers. Nothing is copied.
+
+    A leaf may also be a column or a table of pandas, Polars or Arrow. A table is a dict of its columns, as its elements
+    are; for rows that are arrays give `table.to_numpy()`. Rows are taken by position, whatever their labels, and the
+    index of pandas is left out. Text is copied into an array of text, and categories become their values.
+
+    After the first read an HDF5
     file stays open for reading while the dataset or a loader of it lives, and h5py refuses to write to it from the same
     process.
 
@@ -103,8 +110,8 @@ def from_arrays(tree: Tree) -> Dataset:
         tree: A tree of arrays with first axes of the same length.
 
     Raises:
-        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, holds Python objects, or is a group
-            of named arrays, such as a group of HDF5 or an archive from `np.load`.
+        ArgumentTypeError: A leaf is no array, has no first axis, has masked items, lacks values, holds Python objects,
+            or is a group of named arrays, such as a group of HDF5 or an archive from `np.load`.
         SpecError: Values of an HDF5 or Zarr array have no fixed size, such as text.
         ArgumentError: Leaves have different lengths; all are listed.
 
@@ -113,7 +120,7 @@ def from_arrays(tree: Tree) -> Dataset:
         >>> ds[1]
         {'x': array([0., 1., 0.]), 'y': np.int64(1)}
     """
-    leaves, structure = _tree.flatten(tree)
+    leaves, structure = _tree.flatten(with_columns(tree))
     nodes: list[Node] = [
         SourceNode(_array_source(leaf, place), "from_arrays") for leaf, place in _pairs(leaves, structure)
     ]
@@ -151,6 +158,7 @@ def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = 
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
     with hdf5.opened(path) as file:
+        require_order("from_hdf5(names=)", names, "Give a list.")
         wanted = hdf5.names_in(file) if names is None else [names] if isinstance(names, str) else list(names)
         if missing := [name for name in wanted if name not in file]:
             raise ArgumentError(f"from_hdf5(): {path} has no {missing[0]!r}; it has {hdf5.names_in(file)}.")
@@ -172,7 +180,7 @@ def _array_source(leaf: Any, place: str) -> Source:
         if zarr.is_array(leaf):
             arrays.require_rows(leaf, leaf, place)
             return zarr.ZarrSource(leaf)
-    array = arrays.as_array(leaf, place)
+    array = arrays.as_array(as_values(leaf, f"from_arrays() at {place or 'the top'}"), place)
     return files.from_memmap(array) or arrays.ArraySource(array)
 
 
@@ -294,12 +302,13 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
     Args:
         source: A `penstock.Source`; an object with its members (`element_spec`, `__len__`, `read_into`, and any other);
             a `datasets.Dataset` of Hugging Face, which is read from its Arrow files; or any object with `__len__` and
-            `__getitem__`, such as a list or a map-style torch dataset, which several threads read at once.
+            `__getitem__`, such as a list or a map-style torch dataset, which several threads read at once. A column or
+            a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
         element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
             axes that differ. Without it element 0 is read once, when the spec is first needed.
 
     Raises:
-        ArgumentTypeError: It has no length, or no elements by index.
+        ArgumentTypeError: It has no length, or no elements by index, or the index is a key, as of a dict.
         ArgumentError: `element_spec` is given for a source, which has its own.
 
     Example:
@@ -325,15 +334,18 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
         return _own_spec(SourceAdapter(source), element_spec)
     if not hasattr(source, "__getitem__"):
         raise ArgumentTypeError(f"from_source() needs an object with read_into() or [i], got {type_of(source)}.")
-    # Tables of pandas, whose Series has rows and no columns, of Polars and of Arrow.
-    is_table = hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "__arrow_c_stream__"))
-    if is_table or (isinstance(source, Mapping) and 0 not in source):
+    items = by_position(source)
+    # A mapping, or a table of a library with the interface of pandas or Arrow.
+    is_table = hasattr(items, "columns") and (hasattr(items, "iloc") or hasattr(items, "__arrow_c_stream__"))
+    if is_table or callable(getattr(items, "keys", None)):
         raise ArgumentTypeError(
             f"from_source() asks for source[0], source[1], ..., and {type_of(source)} takes the index for a name. "
-            "Give its columns to from_arrays(): from_arrays({'x': table['x'].to_numpy(), 'y': table['y'].to_numpy()})."
+            "Its values one after the other are list(source.values()). Its values side by side, columns, go to "
+            "from_arrays({'x': source['x'], 'y': source['y']}). If its [i] is a position after all: "
+            "penstock.range(len(source)).map(lambda i: source[int(i)])."
         )
     declared = None if element_spec is None else Spec.of(element_spec)
-    return Dataset(SourceNode(arrays.SequenceSource(source, declared), "from_source"))
+    return Dataset(SourceNode(arrays.SequenceSource(items, declared), "from_source"))
 
 
 def _own_spec(source: Source, element_spec: Tree) -> Dataset:
@@ -470,6 +482,7 @@ def mix(datasets: Iterable[Dataset], weights: Iterable[float], seed: int = 0) ->
         True
     """
     nodes = tuple(_nodes("mix", datasets))
+    require_order("mix(weights=)", weights, "Give a list: one number for each dataset, in their order.")
     if isinstance(weights, (str, bytes)) or not isinstance(weights, Iterable):
         raise ArgumentTypeError(
             f"mix(weights={weights!r:.80}): a list of numbers is needed, one for each of the {len(nodes)} datasets; "
@@ -493,6 +506,7 @@ def _plain(number: Any) -> Any:
 def _nodes(verb: str, datasets: Iterable[Any]) -> list[Node]:
     if isinstance(datasets, Dataset):
         raise ArgumentTypeError(f"{verb}() needs several datasets in a list or tuple, got one dataset.")
+    require_order(f"{verb}()", datasets, "Give the datasets in a list.")
     datasets = list(datasets)
     if not datasets:
         raise ArgumentError(f"{verb}() got no datasets.")

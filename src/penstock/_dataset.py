@@ -32,6 +32,7 @@ from penstock.base._errors import (
     type_of,
 )
 from penstock.base._foreign_words import SOME
+from penstock.base._positions import require_order
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tracebacks import shorten
 from penstock.base._tree import Tree
@@ -456,6 +457,7 @@ class Dataset(NoArray):
             {'y': np.int64(2), 'z': np.float64(1.0)}
         """
         several = names[0] if len(names) == 1 and not isinstance(names[0], str) else names
+        require_order("select()", several, "Give the names in a list.")
         if not isinstance(several, Iterable):
             raise ArgumentTypeError(f"select() needs names of values, such as select('x'), got {type_of(several)}.")
         return self._fields("select", [(name, name) for name in several])

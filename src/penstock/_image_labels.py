@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._positions import as_values, require_order
 
 LabelMode = Literal["int", "categorical", "binary"]
 
@@ -17,7 +18,7 @@ def given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDAr
     Raises:
         ArgumentError: The labels are no numbers, or their number differs from that of the files.
     """
-    values = np.asarray(labels)
+    values = np.asarray(as_values(labels, f"{verb}(labels=)"))
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise ArgumentError(
             f"{verb}(labels=...) takes a number for each file, got {type_of(labels)} of shape {values.shape}, "
@@ -63,7 +64,7 @@ def named_labels(
         ArgumentTypeError: Labels are Python objects, or names are no texts.
     """
     try:
-        values = np.asarray(labels)
+        values = np.asarray(as_values(labels, f"{verb}(labels=)"))
     except ValueError as error:  # a list of arrays of several lengths
         raise ArgumentTypeError(
             f"{verb}(labels=...) make no array ({error}). Where an image has some or none, as boxes: "
@@ -78,6 +79,7 @@ def named_labels(
         raise ArgumentError(f"{verb}() got {file_count:,} files and {found}. Each file needs its own.")
     if class_names is None:
         return values, None
+    require_order(f"{verb}(class_names=)", class_names, "Give a list, in the order of the classes.")
     names = tuple(class_names)
     if isinstance(class_names, str) or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(f"{verb}(class_names=...) takes texts, as ['cat', 'dog'].")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from penstock._dataset import Dataset, integer
 from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
+from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
 from penstock.sources import _listing, _openfile, _remote
 from penstock.sources._diskcache import DiskCache
@@ -293,6 +294,7 @@ def from_image_files(
     fit = _fit(verb, crop_to_aspect_ratio, pad_to_aspect_ratio)
     decoding = _decoding(verb, image_size, color_mode, interpolation, fit, data_format, decode, dtype)
     cache = DiskCache.of(verb, cache)
+    require_order(f"{verb}()", paths, "Give a list, such as sorted(paths).")
     found: Sequence[_openfile.File] = ()
     if isinstance(paths, (str, os.PathLike)) or (cache is not None and isinstance(paths, Iterable)):
         found = _openfile.find(verb, paths, storage_options)
@@ -462,6 +464,7 @@ def _class_folders(verb: str, root: str, class_names: Any, paths: Sequence[str] 
     there = [name for name in there if not name.startswith(".")]
     if class_names is None:
         return there
+    require_order(f"{verb}(class_names=)", class_names, "Give a list, in the order of the classes.")
     wanted = list(class_names)
     if isinstance(class_names, str) or not set(wanted) <= set(there) or len(set(wanted)) < len(wanted):
         raise ArgumentError(

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from penstock._loader import Loader, LoaderOptions
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
+from penstock.base._positions import as_values
 from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
 from penstock.plan._node import Node
@@ -28,7 +29,7 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
         ArgumentError: There is no such leaf, or it is no label; or there is not one label for each element.
     """
     is_leaf = isinstance(values, str) or as_int(values) is not None
-    labels = _read(node, call, values) if is_leaf else np.asarray(values)
+    labels = _read(node, call, values) if is_leaf else np.asarray(as_values(values, call))
     if labels.shape != (node.length,):
         raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {labels.shape}.")
     missing = np.flatnonzero(labels != labels)

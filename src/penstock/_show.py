@@ -12,6 +12,7 @@ import numpy as np
 from penstock.base import _tree
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._positions import require_order
 from penstock.base._spec import Spec, Verbatim
 from penstock.plan._node import Node
 from penstock.report._grid import Picture, draw
@@ -61,6 +62,7 @@ def show(
         raise ArgumentError(f"show({os.fspath(path)!r}): the picture is a PNG, so its name must end in .png.")
     if class_names is None and _is_dataset(data):
         class_names = getattr(data, "class_names", None)
+    require_order("show(class_names=)", class_names, "Give a list.")
     if isinstance(class_names, str) or not isinstance(class_names, (Iterable, type(None))):
         raise ArgumentTypeError(f"show(class_names=...) needs a list of names, got {type_of(class_names)}.")
     picture = draw(arrange(look(data, count), None if class_names is None else list(map(str, class_names))))

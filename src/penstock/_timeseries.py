@@ -8,6 +8,7 @@ import numpy as np
 from penstock._constructors import from_arrays, from_npy, zip as zip_datasets
 from penstock._dataset import Dataset, integer
 from penstock.base._errors import ArgumentError
+from penstock.base._positions import is_table
 
 
 def timeseries_dataset_from_array(
@@ -100,5 +101,5 @@ def _rows(data: Any) -> Dataset:
         return data
     if isinstance(data, (str, os.PathLike)):
         return from_npy(data)
-    # A tuple would be a tree of arrays.
-    return from_arrays(np.asarray(data) if isinstance(data, (tuple, list)) else data)
+    # A tuple would be a tree of arrays, and a table one of its columns.
+    return from_arrays(np.asarray(data) if isinstance(data, (tuple, list)) or is_table(data) else data)

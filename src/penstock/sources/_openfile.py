@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
+from penstock.base._positions import require_order
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
@@ -161,6 +162,7 @@ def find(verb: str, paths: Any, storage_options: Any = None, cache: Any = None) 
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(several, Iterable) or isinstance(several, bytes):
         raise ArgumentTypeError(f"{verb}() needs a path, a pattern or a list of paths, got {no_path(paths)}")
+    require_order(f"{verb}()", several, "Give a list, such as sorted(paths).")
     options, cache = StorageOptions.of(verb, storage_options), DiskCache.of(verb, cache)
     found: list[File | str] = []
     for each in several:

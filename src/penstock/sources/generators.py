@@ -2,10 +2,11 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, type_of
+from penstock.base._positions import require_order
 from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.plan._conform import MisfitError, observed
@@ -111,7 +112,7 @@ def require_again(function: Any) -> None:
     """Refuses an object that can be iterated only once.
 
     Raises:
-        ArgumentTypeError: It is an iterator, or cannot be iterated.
+        ArgumentTypeError: It is an iterator, or cannot be iterated, or not in an order.
     """
     if isinstance(function, Iterator):
         raise ArgumentTypeError(
@@ -119,6 +120,9 @@ def require_again(function: Any) -> None:
             "iterated once. Give the function that makes it, and its arguments: from_generator(read, path), not "
             "from_generator(read(path))."
         )
+    if not isinstance(function, Mapping):  # whose keys are its elements, as in Python
+        cure = "Give a list, such as sorted(values); a table goes to from_arrays()."
+        require_order("from_generator()", function, cure)
     if not callable(function) and not hasattr(function, "__iter__"):
         raise ArgumentTypeError(
             f"from_generator() needs a generator function or an iterable, got {function!r:.80}, {type_of(function)}."
