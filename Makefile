@@ -3,6 +3,7 @@
 #   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
 #                ARGS=--quick: a film of 120 MB, one epoch
 #   make test    every test: the fast set first, on a machine without frameworks     (about 25 minutes)
+#                What fails runs once more, alone; a summary stands at the end       (outputs: build/tests/)
 #   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
 #   make docs    the site of the documentation, in site/
@@ -20,8 +21,8 @@ SHELL := bash
 # With it, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL: # one venv, and tests that measure
-.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits check check-native sanitize fuzz dist format
-.PHONY: bench clean docs
+.PHONY: demo test test-fast test-framework test-keras test-faults test-cluster test-trainers test-limits
+.PHONY: check check-native sanitize fuzz dist format bench clean docs
 
 # python3.11, the oldest supported version; without it, the first that is new enough.
 PYTHON :=
@@ -45,39 +46,42 @@ LIMITS := limits
 # Two processes run the tests of a set. Each checks for leftovers. If a test hangs, its process prints all stacks and
 # fails, and a new one continues. ARGS=-n0 uses a single process.
 PARALLEL := --numprocesses=2 --dist=worksteal
+# The same with one process, for tests that measure or share a cluster.
+SERIAL := --numprocesses=1
+PYTEST = $(PY) -m pytest
+KERAS_SETS := keras-tensorflow keras-jax keras-torch
 
 demo: $(STAMP)-demo
 	$(VENV)/bin/penstock demo $(ARGS)
 
-test: test-fast test-framework test-keras test-faults test-cluster test-limits
+# All sets run, also after one that failed. PYTEST is then tests/sets.py, which runs once more what failed.
+test: $(STAMP)-venv
+	@$(PY) -m tests.sets all $(MAKE) fast framework $(KERAS_SETS) faults cluster limits
 
 test-fast: $(STAMP)-core
-	$(PY) -m pytest $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
 
 test-framework: $(STAMP)-frameworks
-	$(PY) -m pytest $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
+
+test-keras: $(KERAS_SETS:%=test-%)
 
 # A process has one Keras backend for its whole life.
-test-keras: $(STAMP)-frameworks
-	@for backend in tensorflow jax torch; do \
-		echo "== Keras on $$backend"; \
-		KERAS_BACKEND=$$backend $(PY) -m pytest $(PARALLEL) -m "$(KERAS)" $(ARGS); \
-	done
+$(KERAS_SETS:%=test-%): test-keras-%: $(STAMP)-frameworks
+	KERAS_BACKEND=$* $(PYTEST) $(PARALLEL) -m "$(KERAS)" $(ARGS)
 
 test-faults: $(STAMP)-core
-	$(PY) -m pytest $(PARALLEL) -m "$(FAULTS)" $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "$(FAULTS)" $(ARGS)
 
-# One process, because they share a cluster.
 test-cluster: $(STAMP)-cluster
-	$(PY) -m pytest -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)
+	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)
 
 # Not part of `test`: Lightning, accelerate and transformers are large, and take two minutes.
 test-trainers: $(STAMP)-trainers
-	$(PY) -m pytest -m "$(TRAINERS)" $(ARGS)
+	$(PYTEST) -m "$(TRAINERS)" $(ARGS)
 
-# One after the other, because these measure.
 test-limits: $(STAMP)-frameworks
-	$(PY) -m pytest -m "$(LIMITS)" $(ARGS)
+	$(PYTEST) $(SERIAL) -m "$(LIMITS)" $(ARGS)
 
 check: $(STAMP)-check
 	$(VENV)/bin/ruff format --check .
