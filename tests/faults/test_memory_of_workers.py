@@ -3,10 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import penstock as ps
 from tests.limits.cgroups import ENTER, memory_limit
 
 pytestmark = pytest.mark.faults
@@ -71,23 +74,29 @@ assert total == 300_000 * 64 * 63 / 2, total
 """
 NO_SPACE = "mount -t tmpfs -o size=4k tmpfs /dev/shm && echo full > /dev/shm/full"
 NO_DIRECTORY = """
-mkdir /tmp/dev && mount --rbind /dev /tmp/dev && mount -t tmpfs tmpfs /dev &&
-for name in null zero urandom; do touch /dev/$name && mount --bind /tmp/dev/$name /dev/$name; done && ! test -e /dev/shm
+mkdir -p "$TMPDIR/dev" && mount --rbind /dev "$TMPDIR/dev" && mount -t tmpfs tmpfs /dev &&
+for name in null zero urandom; do touch /dev/$name && mount --bind "$TMPDIR/dev/$name" /dev/$name; done &&
+! test -e /dev/shm
 """
 
 
 @pytest.mark.parametrize("mounts", [NO_SPACE, NO_DIRECTORY], ids=["without space", "absent"])
-def test_batches_need_no_shared_memory_with_a_name(fresh_python: Run, mounts: str) -> None:
+def test_batches_need_no_shared_memory_with_a_name(fresh_python: Run, tmp_path: Path, mounts: str) -> None:
+    if any(
+        Path(path).resolve().is_relative_to("/dev") for path in (ps.__file__, sys.prefix, sys.base_prefix, tmp_path)
+    ):
+        pytest.skip("the interpreter, the package or the temporary files lie in /dev, which this test hides")
     command = next((each for each in (["unshare", "-m"], ["unshare", "-rm"]) if _works([*each, "true"])), None)
-    mounts = f"mount -t tmpfs tmpfs /tmp && {mounts}"
-    if command is None or not _works([*command, "sh", "-c", mounts]):
+    env = {"TMPDIR": str(tmp_path)}
+    if command is None or not _works([*command, "sh", "-c", mounts], env):
         pytest.skip("this system allows no mounts of its own to a process")
-    done = fresh_python(SHARES, prefix=[*command, "sh", "-c", f'{mounts}\nexec "$@"', "sh"], env={"TMPDIR": "/tmp"})
+    done = fresh_python(SHARES, prefix=[*command, "sh", "-c", f'{mounts}\nexec "$@"', "sh"], env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def _works(command: list[str]) -> bool:
-    return bool(shutil.which(command[0])) and subprocess.run(command, capture_output=True).returncode == 0
+def _works(command: list[str], env: dict[str, str] | None = None) -> bool:
+    done = shutil.which(command[0]) and subprocess.run(command, capture_output=True, env=os.environ | (env or {}))
+    return bool(done) and done.returncode == 0
 
 
 def test_few_descriptors_are_enough(fresh_python: Run) -> None:
