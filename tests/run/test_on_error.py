@@ -1,6 +1,7 @@
 """`on_error`, `max_errors`, the quarantine file and `replay`: what fails is set aside, and nothing else changes."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -334,6 +335,34 @@ def test_a_quarantine_that_cannot_be_written_does_not_end_the_run(
     said = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) == 1
     assert "taken cannot be written" in said[0]
+
+
+def test_a_quarantine_where_a_stranger_could_plant_one_is_refused(tmp_path: Path) -> None:
+    dataset = ps.range(30).map(decode).batch(4)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(ps.ArgumentError, match=f"{name}': it is a link or a pipe. Name a file."):
+            dataset.loader("inline", on_error="skip", quarantine=tmp_path / name)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    loader = dataset.loader("inline", on_error="skip", quarantine=shared / "bad.jsonl")
+    shared.chmod(0o777)
+    with pytest.raises(ps.ArgumentError, match=f"everybody can write to {shared}, .* Say chmod o-w"):
+        dataset.loader("inline", on_error="skip", quarantine=shared / "bad.jsonl")
+    (shared / "bad.jsonl").symlink_to(tmp_path / "victim")
+    assert sum(map(len, loader)) == 25
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_quarantine_is_never_writable_for_all(load: Any, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert sum(map(len, load(ps.range(30).map(decode).batch(4), on_error="skip"))) == 25
+    finally:
+        os.umask(before)
+    assert (tmp_path / "bad.jsonl").stat().st_mode & 0o777 == 0o664
 
 
 def test_nothing_is_written_where_nothing_fails(load: Any, tmp_path: Path) -> None:

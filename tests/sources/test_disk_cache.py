@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base import _atomic
 from penstock.base._errors import SourceError
 from penstock.base._retries import RetryBudget, UnwantedError
 from penstock.plan._order import ReadOrder
@@ -221,16 +222,18 @@ def test_folder_of_another_user_is_not_used(tmp_path, caplog):
     assert "is not this user's alone (chmod 700). Everything is read over the network." in caplog.text
 
 
-@pytest.mark.parametrize("is_short", [False, True])
-def test_full_disk_is_read_through_with_one_warning(remote, monkeypatch, caplog, is_short):
-    def full(descriptor, parts):
-        if is_short:
-            return os.write(descriptor, bytes(parts[0])[:100])
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("call", ["open", "replace"])
+def test_full_disk_is_read_through_with_one_warning(remote, monkeypatch, caplog, call):
+    real = getattr(os, call)
+
+    def full(path, *rest):
+        if "/writing/" in os.fspath(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *rest)
 
     here = remote()
     here.read(here.reader(), RANGES[0])
-    monkeypatch.setattr(os, "writev", full)
+    monkeypatch.setattr(_atomic.os, call, full)
     for _ in range(2):
         here.read(here.reader(), *RANGES)
     assert [record.getMessage() for record in caplog.records] == [

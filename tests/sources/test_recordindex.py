@@ -1,12 +1,17 @@
 """What is kept beside the files: of TFRecord here, for tar files use the same."""
 
+import gzip
 import logging
 import os
+import stat
+import zlib
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base import _atomic, _trust
+from penstock.sources import _recordindex
 
 pytest.importorskip("google_crc32c")
 
@@ -63,8 +68,6 @@ def test_flipped_bits_anywhere_in_an_index_change_no_record(tmp_path):
 
 
 def test_index_goes_to_a_cache_where_the_directory_is_read_only(tmp_path, monkeypatch):
-    from penstock.sources import _recordindex
-
     data, cache = tmp_path / "data", tmp_path / "cache"
     data.mkdir()
     ps.write_tfrecord(data / "ds", [b"abc"] * 5)
@@ -72,23 +75,21 @@ def test_index_goes_to_a_cache_where_the_directory_is_read_only(tmp_path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     complete = _recordindex.complete
 
-    def refuse_in_data(path):
+    def refuse_in_data(path, mode):
         if path.parent == data:
             raise PermissionError(13, "Permission denied")
-        return complete(path)
+        return complete(path, mode)
 
     monkeypatch.setattr(_recordindex, "complete", refuse_in_data)
     for _ in range(2):
         assert len(ps.from_tfrecord(data / "ds")) == 5
         assert len(ps.from_tfrecord(data / "gz")) == 7
     assert sorted(os.listdir(data)) == ["ds", "gz"]
-    assert len(os.listdir(cache / "penstock")) == 3
+    assert len(os.listdir(cache / "penstock")) == 4  # two indexes, and the content with its note
 
 
 def test_index_that_cannot_be_kept_is_said_and_works(tmp_path, monkeypatch, caplog):
-    from penstock.sources import _recordindex
-
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
     ps.write_tfrecord(tmp_path / "ds", [b"abc"] * 5)
@@ -111,8 +112,6 @@ def test_content_of_an_older_file_is_removed(tmp_path):
 
 
 def test_file_has_no_name_before_it_is_complete(tmp_path, monkeypatch):
-    from penstock.base import _atomic
-
     def records():
         yield b"abc"
         assert [name for name in os.listdir(tmp_path) if "part" not in name] == []
@@ -130,3 +129,155 @@ def _umask():
     umask = os.umask(0)
     os.umask(umask)
     return umask
+
+
+# Content copies.
+
+
+def lines_of(path, **options):
+    return list(ps.from_text(path, **options))
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A compressed file of 1,000 lines, of which a copy is kept."""
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"".join(b"line %d\n" % number for number in range(1000))))
+    assert lines_of(path) == LINES
+    return path
+
+
+LINES = [f"line {number}" for number in range(1000)]
+
+
+def copy_of(path):
+    (copy,) = path.parent.glob(f".{path.name}.????????.content")
+    return copy
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "empty", "other bytes", "no note", "link"])
+def test_a_copy_that_is_not_whole_is_made_again(packed, change, tmp_path):
+    copy = copy_of(packed)
+    whole = copy.read_bytes()
+    if change == "cut":
+        os.truncate(copy, whole.index(b"line 505\n"))
+    elif change == "longer":
+        copy.write_bytes(whole + b"forged\n")
+    elif change == "empty":
+        copy.write_bytes(b"")
+    elif change == "other bytes":
+        copy.write_bytes(whole.replace(b"line 7\n", b"l1ne 7\n"))
+        os.utime(copy, ns=(1, 1))
+    elif change == "no note":
+        copy.with_name(f"{copy.name}.sum").unlink()
+        copy.write_bytes(b"forged\n" * 10)
+    else:
+        (tmp_path / "forged").write_bytes(whole.replace(b"7", b"8"))
+        copy.unlink()
+        copy.symlink_to(tmp_path / "forged")
+    assert lines_of(packed) == LINES
+    assert copy.read_bytes() == whole
+    assert not copy.is_symlink()
+
+
+def test_a_copy_that_was_copied_with_its_folder_is_used(packed, tmp_path, monkeypatch):
+    os.utime(copy_of(packed), ns=(1, 1))
+    made = []
+    monkeypatch.setattr(_recordindex, "_copied", lambda *_: made.append(1))
+    assert lines_of(packed) == LINES
+    assert not made
+
+
+def test_a_copy_is_compared_and_synced_before_it_is_used(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(_atomic.os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert lines_of(path) == ["one", "two"]
+    assert 8 in synced
+
+    checksum = _recordindex._checksum
+    monkeypatch.setattr(_recordindex, "_checksum", lambda file: checksum(file) ^ 1)
+    path.write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    with pytest.raises(ps.SourceError, match="what was written cannot be read back"):
+        lines_of(path, cache_dir=tmp_path)
+
+
+def test_a_copy_and_an_index_are_readable_for_those_who_can_read_the_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    for mode in (0o600, 0o640):
+        folder = tmp_path / f"{mode}"
+        folder.mkdir()
+        path = folder / "a.txt.gz"
+        path.write_bytes(gzip.compress(b"one\n"))
+        path.chmod(mode)
+        assert lines_of(path) == ["one"]
+        kept = [each for each in folder.iterdir() if each != path]
+        assert len(kept) == 3
+        assert {stat.S_IMODE(each.stat().st_mode) for each in kept} == {mode & ~_umask()}
+        assert lines_of(path, cache_dir=tmp_path / "private") == ["one"]
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "private").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777])
+def test_a_copy_that_a_stranger_may_have_forged_is_not_used(tmp_path, mode, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    path = shared / "a.txt.gz"
+    path.write_bytes(gzip.compress("\n".join(LINES).encode()))
+    assert lines_of(path) == LINES
+    copy, forged = copy_of(path), b"forged\n" * 1000
+    copy.write_bytes(forged)
+    facts = np.array([len(forged), zlib.crc32(forged), copy.stat().st_mtime_ns])
+    copy.with_name(f"{copy.name}.sum").write_bytes(b"".join(_recordindex._packed("content", {"facts": facts})))
+    shared.chmod(mode)
+    if mode == 0o1777:  # as if this were another user's process, and /tmp no such folder
+        monkeypatch.setattr(_trust, "_trusted", lambda: (4242,))
+        monkeypatch.setattr(_trust, "_way", lambda path, way=_trust._way: [x for x in way(path) if x[0] != "/tmp"])
+    assert lines_of(path) == (["forged"] * 1000 if mode == 0o755 else LINES)
+    assert copy.read_bytes() == forged or mode == 0o1777  # where root may replace it
+    assert list(tmp_path.glob("home/penstock/*.content")) or mode != 0o777
+
+
+def test_only_copies_of_this_file_are_deleted(packed, tmp_path):
+    theirs = [".a.txt.gz.document.content", ".a.txt.gz.0123abcd.content", ".b.txt.gz.01234567.content"]
+    old = copy_of(packed)
+    for name in theirs:
+        (tmp_path / name).write_text("mine")
+    packed.write_bytes(gzip.compress(b"one\n"))
+    assert lines_of(packed) == ["one"]
+    assert not old.exists()
+    assert all((tmp_path / name).read_text() == "mine" for name in theirs)
+
+
+def test_the_name_of_a_file_is_no_pattern(tmp_path):
+    for name in ("*.gz", "b.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"one\n"))
+        assert lines_of(tmp_path / name if name == "b.gz" else [str(tmp_path / name)]) == ["one"]
+    kept = sorted(os.listdir(tmp_path))
+    (tmp_path / "*.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert lines_of([str(tmp_path / "*.gz")]) == ["one", "two"]
+    assert [name for name in kept if name.startswith(".b.gz")] == [
+        name for name in sorted(os.listdir(tmp_path)) if name.startswith(".b.gz")
+    ]
+
+
+def test_a_file_of_the_user_with_the_name_of_an_index_is_kept(tmp_path, caplog):
+    ps.write_tfrecord(tmp_path / "ds", [b"abc"] * 5)
+    index_of(tmp_path / "ds").write_text("my own notes")
+    assert len(ps.from_tfrecord(tmp_path / "ds")) == 5
+    (spared,) = tmp_path.glob(".ds.index.other-*")
+    assert spared.read_text() == "my own notes"
+    assert f"is no index, and is kept as {spared}" in caplog.text
+
+
+def test_a_link_with_the_name_of_an_index_is_neither_read_nor_followed(tmp_path):
+    ps.write_tfrecord(tmp_path / "ds", [b"abc"] * 5)
+    assert len(ps.from_tfrecord(tmp_path / "ds")) == 5
+    os.rename(index_of(tmp_path / "ds"), tmp_path / "victim")
+    before = (tmp_path / "victim").read_bytes()
+    index_of(tmp_path / "ds").symlink_to(tmp_path / "victim")
+    assert len(ps.from_tfrecord(tmp_path / "ds", cache_dir=None)) == 5
+    assert (tmp_path / "victim").read_bytes() == before

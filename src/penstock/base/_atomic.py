@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from penstock.base._descriptors import keep_standard_numbers
 
-_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 # What file systems without `fsync` say.
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
@@ -44,7 +44,7 @@ def complete(
     keep_standard_numbers()
     descriptor = None if aside is not None else _nameless(path.parent, mode)
     has_name = descriptor is None
-    with open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "w+b") as out:
+    with open(os.open(unfinished, _NEW, mode) if descriptor is None else descriptor, "wb") as out:
         try:
             yield out
             out.flush()
@@ -102,7 +102,7 @@ def _nameless(folder: Path, mode: int) -> int | None:
     if not os.path.exists("/proc/self/fd"):  # needed to give it a name
         return None
     try:
-        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode)
+        return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode)
     except (AttributeError, OSError):
         return None
 

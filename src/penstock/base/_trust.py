@@ -36,7 +36,7 @@ def require_safe(path: str | os.PathLike[str]) -> None:
             )
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = os.stat(last).st_mode
-        if mode & stat.S_IWOTH and (stat.S_ISREG(mode) or not mode & stat.S_ISVTX):
+        if mode & stat.S_IWOTH and (stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not mode & stat.S_ISVTX)):
             raise _refusal(last)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from penstock.base import _atomic
 from penstock.demos import film
 from penstock.demos.film import DemoError, Frames, open_frames
 from penstock.demos.model import choose_backend, load_backend, next_frame_model, warm_up
@@ -194,4 +195,4 @@ def _draw(out: Path, frames: Frames, model: Any, test: ps.Dataset, summary: str)
     figure.supxlabel(summary, fontsize=9.5, color="0.25")
     png = io.BytesIO()
     figure.savefig(png, format="png")
-    out.write_bytes(png.getvalue())
+    _atomic.write(out, png.getvalue())

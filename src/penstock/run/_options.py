@@ -8,12 +8,13 @@ from typing import Any, Final, Literal, final
 
 from penstock.base._arguments import as_float, as_int
 from penstock.base._errors import ArgumentError, ArgumentTypeError, no_path
+from penstock.base._trust import require_safe
 from penstock.lower._analysis import Analysis
 from penstock.lower._guards import OnError
 from penstock.lower._share import Uneven
 from penstock.plan._node import POSITION_LIMIT, Node
 from penstock.plan._text import identity, length_words
-from penstock.run._quarantine import Quarantine
+from penstock.run._quarantine import Quarantine, require_appendable
 from penstock.run._shard import shard_of
 from penstock.run.executors._registry import EXECUTORS, executor_names
 
@@ -109,7 +110,8 @@ class LoaderOptions:
             analysis: The plan with guards.
 
         Raises:
-            ArgumentError: `max_errors` is a fraction, and the length is unknown; or there is no folder for the file.
+            ArgumentError: `max_errors` is a fraction, and the length is unknown; there is no folder for the file; or
+                other users can plant one there.
         """
         limit = self.max_errors
         if isinstance(limit, float):
@@ -123,6 +125,12 @@ class LoaderOptions:
         path = os.path.abspath(self.quarantine)
         if not os.path.isdir(os.path.dirname(path)):
             raise ArgumentError(f"quarantine={str(self.quarantine)!r}: there is no folder {os.path.dirname(path)}.")
+        try:
+            require_safe(path)
+            if os.path.lexists(path):
+                require_appendable(os.lstat(path).st_mode)
+        except OSError as error:
+            raise ArgumentError(f"quarantine={str(self.quarantine)!r}: {error.strerror}.") from None
         return Quarantine(path, identity(node), self.on_error, limit, str(self.max_errors))
 
 

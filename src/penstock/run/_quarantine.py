@@ -1,10 +1,12 @@
 """Elements that failed and were set aside: they are written to a file and counted, and too many are an error."""
 
+import errno
 import hashlib
 import json
 import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final, final
 
 from penstock.base._errors import DeadlineError, ElementError, WorkerError
+from penstock.base._trust import require_safe
 from penstock.lower._analysis import analyse
 from penstock.lower._batches import BatchProgram, ParallelProgram
 from penstock.lower._program import Unit
@@ -101,8 +104,12 @@ class Quarantine:
         about = {"time": time.time(), "run": self._run, "plan": self._plan, "on_error": self._on_error}
         record = about | asdict(failure)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            require_safe(path)
+            # No link, and never writable for all, whatever the umask.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(path, flags, 0o664)
             try:
+                require_appendable(os.fstat(descriptor).st_mode)
                 os.write(descriptor, _line(record))
             finally:
                 os.close(descriptor)
@@ -121,6 +128,16 @@ class Quarantine:
             ", and for those that follow" if self.count >= _LOGGED_COUNT else "",
             failure.message,
         )
+
+
+def require_appendable(mode: int) -> None:
+    """Refuses a pipe, which may block, and a link, which may lead anywhere.
+
+    Raises:
+        OSError: It is such.
+    """
+    if stat.S_ISLNK(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise OSError(errno.EINVAL, "it is a link or a pipe. Name a file")
 
 
 def is_guarded(program: BatchProgram) -> bool:

@@ -40,6 +40,7 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
+from penstock.base._atomic import complete
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.sources._store import StorageOptions
@@ -50,6 +51,7 @@ _FOLDERS: Final = 1 << 40
 _TRAILER_NBYTES: Final = 16
 _DISK_BLOCK_NBYTES: Final = 4096
 _NAME: Final = re.compile(r"([0-9a-f]{32})-(\d+)-(\d+)")
+_ASIDE: Final = re.compile(r"\d+-\d+")
 _PLACES: Final = re.compile(r"endpoint|account|host", re.IGNORECASE)
 _VARIABLES: Final = (
     "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT",
@@ -209,7 +211,9 @@ class CacheFolder:
         self._writing = os.path.join(self.path, "writing")
         os.makedirs(self._writing, exist_ok=True)
         keep_standard_numbers()
-        self._fd = os.open(os.path.join(self.path, "state"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(
+            os.path.join(self.path, "state"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         self._lock = threading.Lock()
         self._claimed: set[BlockName] = set()
         self._held: Counter[str] = Counter()
@@ -324,7 +328,7 @@ class CacheFolder:
             parts: Where each part starts in the block, and its memory.
         """
         try:
-            descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.path}/{name.path}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return False
         size, trailer = name.stop - name.start, bytearray(_TRAILER_NBYTES)
@@ -354,22 +358,12 @@ class CacheFolder:
     def store(self, name: BlockName, data: Any) -> bool:
         """Writes a block for which room is reserved. False if the disk is full or fails; then the room is free."""
         aside, path = f"{self._writing}/{self._slot}-{next(self._numbers)}", f"{self.path}/{name.path}"
-        parts = [data, _checksum(data) + self._boot]
         try:
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                if os.writev(descriptor, parts) < sum(map(len, parts)):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            finally:
-                os.close(descriptor)
-            try:
-                os.rename(aside, path)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                os.rename(aside, path)
+            # Its reader compares the checksum, so nothing waits for the disk.
+            with complete(path, 0o600, aside=aside, is_synced=False) as out:
+                out.write(data)
+                out.write(_checksum(data) + self._boot)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(aside)
             self.release(disk_nbytes(name))
             self._fail(error)
             return False
@@ -424,7 +418,7 @@ class CacheFolder:
         """Deletes what dead processes left unfinished. Their slots are free."""
         for name in os.listdir(self._writing):
             slot = name.partition("-")[0]
-            if not slot.isdecimal() or int(slot) >= SLOT_COUNT:
+            if not _ASIDE.fullmatch(name) or int(slot) >= SLOT_COUNT:
                 continue
             is_mine = int(slot) == self._slot
             if is_mine or not self._is_locked(int(slot)):

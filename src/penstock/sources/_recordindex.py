@@ -3,19 +3,25 @@
 The result is a hidden file beside the data, so that every reader finds it. If that folder cannot be written, or the
 data are behind a URL, it goes to a cache directory. It records the state of the data file, and is made again if that
 has changed or if the result is damaged. It gets its name when it is complete: an interrupted process leaves nothing
-valid, and of two concurrent writers either wins.
+valid, and of two concurrent writers either wins. Folders in which a stranger may plant a file (`base/_trust.py`) are
+passed over.
+
+A copy of decompressed content has a file beside it with its size and checksum, which is written after it.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import logging
 import math
 import os
+import re
+import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -25,6 +31,7 @@ import numpy.typing as npt
 
 from penstock.base._atomic import complete
 from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._trust import make_private, private_mode, require_own_file, require_safe
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import File, FilesSource, RecordReader, bounds_of, described, for_each
 
@@ -37,6 +44,10 @@ Integers = npt.NDArray[np.int64]
 _log = logging.getLogger("penstock")
 
 _VERSION: Final = 2
+_HEAD: Final = re.compile(rb"[0-9a-f]{8}\[")
+"""How an index begins."""
+_NOTE: Final = "content"
+"""What the note of a copy begins with, in place of a state: its name has that."""
 # Compressed bytes that are decompressed at once. They hold at most a thousand times as many.
 _PIECE_NBYTES: Final = 64 << 10
 _PROGRESS_S: Final = 10.0
@@ -156,18 +167,53 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
         return found
     made = build()
     stamp, paths = _index_of(file, kind, cache_dir)
+    problems = []
     for path in paths:
-        with contextlib.suppress(OSError):
-            with complete(path) as out:
-                out.writelines(_packed(stamp, made))
+        try:
+            _spare(path)
+            _write(file, path, _packed(stamp, made))
             return made
+        except OSError as error:
+            problems.append(_problem(path, error))
     _log.warning(
-        "The index of %s cannot be kept in %s, so every process that reads it makes its own. Give a cache_dir that can "
+        "The index of %s cannot be kept (%s), so every process that reads it makes its own. Give a cache_dir that can "
         "be written.",
         file.url,
-        " or ".join(str(path.parent) for path in paths) or "a home directory, because this user has none",
+        "; ".join(problems) or "this user has no home directory",
     )
     return made
+
+
+def _write(file: File, path: Path, parts: Iterable[bytes]) -> None:
+    """Writes what is kept of a file, readable for those who can read the file.
+
+    Raises:
+        OSError: It cannot be written, or a stranger may have made what is there.
+    """
+    require_safe(path.parent)
+    make_private(path.parent)
+    readers = os.stat(file.url).st_mode if file.is_local else 0
+    with complete(path, 0o600 | readers & private_mode(path.parent)) as out:
+        out.writelines(parts)
+
+
+def _spare(path: Path) -> None:
+    """Renames a file that has the name of an index and is none: it may be the user's.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            head = file.read(9)
+        if head and not _HEAD.fullmatch(head):
+            spared = path.with_name(f"{path.name}.other-{secrets.token_hex(4)}")
+            os.rename(path, spared)
+            _log.warning("%s is no index, and is kept as %s.", path, spared)
+
+
+def _problem(path: Path, error: OSError) -> str:
+    return f"{path.parent}: {error.strerror or error}"
 
 
 def kept_before(file: File, kind: str, cache_dir: str | None) -> Arrays | None:
@@ -175,6 +221,7 @@ def kept_before(file: File, kind: str, cache_dir: str | None) -> Arrays | None:
     stamp, paths = _index_of(file, kind, cache_dir)
     for path in paths:
         with contextlib.suppress(Exception):  # damage has many forms
+            require_own_file(path)
             if (found := _unpacked(stamp, path.read_bytes())) is not None:
                 return found
     return None
@@ -222,29 +269,86 @@ def decompressed(file: File, compression: Compression, cache_dir: str | None) ->
     stems = _stems(file, cache_dir)
     paths = [stem.with_name(f"{stem.name}.{state}.content") for stem in stems]
     for path in paths:
-        if path.exists():
-            return described(str(path))
+        if (copy := _kept_copy(file, path)) is not None:
+            return copy
     problems = []
     for stem, path in zip(stems, paths, strict=True):
         try:
-            with complete(path) as out:
-                out.writelines(pieces(file, compression))
+            copy = _copied(file, path, compression)
         except SourceError:
             raise
         except OSError as error:
-            problems.append(f"{path.parent}: {error.strerror or error}")
+            problems.append(_problem(path, error))
             continue
-        with contextlib.suppress(OSError):
-            for old in set(path.parent.glob(f"{stem.name}.????????.content")) - {path}:
-                old.unlink()  # the content of an older state of the file
-        result = described(str(path))
-        _log.info("%s was decompressed into %s, %d MiB.", file.url, path, result.nbytes >> 20)
-        return result
+        _delete_old_copies(stem, path)
+        _log.info("%s was decompressed into %s, %d MiB.", file.url, path, copy.nbytes >> 20)
+        return copy
     raise SourceError(
         f"{file.url} is compressed, so there is no random access to its records, and its content cannot be written "
         f"beside it ({'; '.join(problems) or 'and this user has no home'}). Give a cache_dir with "
         "room for it, or decompress the file."
     )
+
+
+def _copied(file: File, path: Path, compression: Compression) -> File:
+    """Writes the content of a file, reads it back, and notes its size and checksum.
+
+    Raises:
+        SourceError: The file is damaged or truncated.
+        OSError: The copy cannot be written, or differs from what was written.
+    """
+    written = [0, 0]
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces(file, compression):
+            written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
+            yield piece
+
+    _write(file, path, counted())
+    copy = described(str(path))
+    if [copy.nbytes, _checksum(copy)] != written:
+        raise OSError(errno.EIO, "what was written cannot be read back")
+    _write(file, _note_of(path), _packed(_NOTE, {"facts": np.array([*written, int(copy.version)])}))
+    return copy
+
+
+def _kept_copy(file: File, path: Path) -> File | None:
+    """Returns the content that was kept in a file; None if it is not there, not whole, or may be a stranger's."""
+    with contextlib.suppress(Exception):  # damage has many forms
+        require_own_file(path)
+        require_own_file(_note_of(path))
+        if (facts := _unpacked(_NOTE, _note_of(path).read_bytes())) is None:
+            return None
+        nbytes, checksum, changed = facts["facts"].tolist()
+        copy = described(str(path))
+        if copy.nbytes != nbytes:
+            return None
+        if int(copy.version) == changed:
+            return copy
+        if _checksum(copy) == checksum:  # the folder was copied
+            with contextlib.suppress(OSError):
+                _write(file, _note_of(path), _packed(_NOTE, {"facts": np.array([nbytes, checksum, int(copy.version)])}))
+            return copy
+    return None
+
+
+def _note_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sum")
+
+
+def _checksum(file: File) -> int:
+    return functools.reduce(lambda value, piece: zlib.crc32(piece, value), pieces(file, None), 0)
+
+
+def _delete_old_copies(stem: Path, new: Path) -> None:
+    """Deletes the content of older states of a file, with their notes: only names that this module makes."""
+    ours = re.compile(re.escape(stem.name) + r"\.[0-9a-f]{8}\.content")
+    for name in filter(ours.fullmatch, os.listdir(stem.parent)):
+        old = stem.with_name(name)
+        with contextlib.suppress(OSError, ValueError):
+            if old != new and _unpacked(_NOTE, _note_of(old).read_bytes()) is not None:
+                old.unlink()
+                _note_of(old).unlink()
 
 
 def progress(what: str, total_nbytes: int) -> Callable[[int], None]:

@@ -1,0 +1,78 @@
+"""The one way to write a file."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.base import _atomic
+
+
+@pytest.fixture(params=["without a name", "with a name"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if request.param == "with a name":
+        monkeypatch.setattr(_atomic, "_nameless", lambda folder, mode: None)
+    return tmp_path
+
+
+def test_a_file_is_replaced_when_all_of_it_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, done = folder / "a", []
+    path.write_bytes(b"old")
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(_atomic.os, "fsync", lambda number: (done.append(os.fstat(number).st_size), fsync(number)))
+    monkeypatch.setattr(_atomic.os, "replace", lambda *names: (done.append("named"), replace(*names)))
+    with _atomic.complete(path) as out:
+        out.write(b"newer")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"newer"
+    assert done[:2] == [5, "named"]
+    assert os.listdir(folder) == ["a"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_after_a_failure_the_old_file_is_there_and_nothing_else(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
+) -> None:
+    (folder / "a").write_bytes(b"old")
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(_atomic.os, call, fail)
+    with pytest.raises(OSError, match="quota"):
+        _atomic.write(folder / "a", b"new")
+    assert (folder / "a").read_bytes() == b"old"
+    assert os.listdir(folder) == ["a"]
+
+
+def test_a_link_is_replaced_and_its_target_stays(folder: Path) -> None:
+    (folder / "victim").write_bytes(b"precious")
+    (folder / "link").symlink_to(folder / "victim")
+    _atomic.write(folder / "link", b"new")
+    assert (folder / "victim").read_bytes() == b"precious"
+    assert (folder / "link").read_bytes() == b"new"
+
+
+def test_what_is_no_file_is_not_replaced(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "device").symlink_to("/dev/null")
+    (folder / "full").mkdir()
+    for name in ("pipe", "device", "full"):
+        with pytest.raises(OSError, match=f"{name} is a folder, a device or a pipe, and no file that can be replaced"):
+            _atomic.write(folder / name, b"new")
+    with pytest.raises(OSError, match="device or a pipe"):
+        ps.write_tfrecord(folder / "device", [b"abc"])
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (folder / "device").is_symlink()
+
+
+def test_a_picture_does_not_write_through_a_link(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "out.png").symlink_to(tmp_path / "victim")
+    ps.range(3).show(tmp_path / "out.png")
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
