@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,10 @@ def _run(folder: Path, *arguments: str, timeout_s: float = 120, **environment: s
     return done.returncode, done.stdout
 
 
-def _set(folder: Path, program: str, *arguments: str, **environment: str) -> tuple[int, str, dict]:
+def _set(folder: Path, program: str, *arguments: str, **environment: str) -> tuple[int, str, dict[str, Any]]:
     (folder / "pytest.ini").write_text(PYTEST_INI)
     (folder / "test_a.py").write_text(ONCE + program)
-    status, out = _run(folder, "one", "a", *(arguments or ["--numprocesses=2"]), "test_a.py", **environment)
+    status, out = _run(folder, "one", "a", *arguments, "test_a.py", **environment)
     result = json.loads((folder / "build/tests/a/result.json").read_text())
     return status, out, result
 
@@ -92,64 +93,41 @@ def test_torn(torn): pass
 @pytest.fixture
 def unset(): assert not once("unset"), "not set up"
 def test_unset(unset): pass
-""",
-    )
-    assert status == 1
-    assert "3 failed, 2 passed, 2 errors in" in out  # pytest's own line stays
-    assert list(result["failed"]) == ["test_a.py::test_bad"]
-    assert len(result["once"]) == 4, result
-    assert (result["passed"], result["fault"]) == (5, "")
-    texts = [(tmp_path / path).read_text() for path in result["once"]["test_a.py::test_chance"]]
-    assert "the first time" in texts[0]
-    assert "printed words" in texts[0]
-    assert "1 passed" in texts[1]
-    texts = [(tmp_path / path).read_text() for path in result["failed"]["test_a.py::test_bad"]]
-    assert all("AssertionError: always" in text for text in texts)
-    assert "torn down" in (tmp_path / result["once"]["test_a.py::test_torn"][0]).read_text()
-    assert "not set up" in (tmp_path / result["once"]["test_a.py::test_unset"][0]).read_text()
-
-
-def test_a_set_in_which_tests_fail_once_passes(tmp_path: Path) -> None:
-    status, out, result = _set(
-        tmp_path,
-        """
-def test_environment(): assert os.environ["KERAS_BACKEND"] == "jax" and not once("keras")
-def test_alone():
-    assert not once("alone")
-    assert "PYTEST_XDIST_WORKER" not in os.environ
-""",
-        "--numprocesses=2",
-        "-m",
-        "not framework",
-        KERAS_BACKEND="jax",
-    )
-    assert (status, result["failed"]) == (0, {}), out
-    assert list(result["once"]) == ["test_a.py::test_environment", "test_a.py::test_alone"]
-
-
-@pytest.mark.parametrize("processes", ["--numprocesses=1", "--numprocesses=2"])
-def test_a_process_that_crashes_or_hangs_fails_its_test_only(tmp_path: Path, processes: str) -> None:
-    status, out, result = _set(
-        tmp_path,
-        """
+def test_skipped():
+    if not once("skipped"): pytest.skip("now")
+    assert False
 def test_crash():
     if once("crash"): os.kill(os.getpid(), signal.SIGKILL)
 def test_hang():
     if once("hang"): threading.Event().wait()
 def test_hangs(): threading.Event().wait()
-def test_good(): pass
 """,
-        processes,
+        "--numprocesses=2",
     )
     assert status == 1
-    assert "Timeout (0:00:02)!" in out
-    assert result["fault"] == ""
-    assert result["passed"] == 3
-    assert sorted(result["once"]) == ["test_a.py::test_crash", "test_a.py::test_hang"]
-    first, second = ((tmp_path / path).read_text() for path in result["failed"]["test_a.py::test_hangs"])
+    assert "7 failed, 2 passed, 2 errors in" in out  # pytest's own line stays
+    assert "Timeout (0:00:02)!" in out  # and the stacks
+    assert (result["passed"], result["fault"]) == (7, "")
+
+    def texts(outcome: str, name: str) -> list[str]:
+        return [(tmp_path / path).read_text() for path in result[outcome].pop(f"test_a.py::test_{name}")]
+
+    first, second = texts("once", "chance")
+    assert "the first time" in first
+    assert "printed words" in first
+    assert "1 passed" in second
+    assert "torn down" in texts("once", "torn")[0]
+    assert "not set up" in texts("once", "unset")[0]
+    assert "crashed while running" in texts("once", "crash")[0]
+    first, second = texts("once", "hang")
     assert "crashed while running" in first
     assert "The output of the whole set: build/tests/a/output.txt" in first
-    assert "Timeout (0:00:02)!" in second
+    assert "1 passed" in second
+    assert [name.partition("[")[0] for name in result["once"]] == ["test_a.py::test_odd"]
+    assert all("AssertionError: always" in text for text in texts("failed", "bad"))
+    assert "1 skipped" in texts("failed", "skipped")[1]  # which is no pass
+    assert "Timeout (0:00:02)!" in texts("failed", "hangs")[1]
+    assert result["failed"] == {}
 
 
 def test_a_second_run_that_does_not_end_fails(tmp_path: Path) -> None:
@@ -158,27 +136,16 @@ def test_stops():
     assert not once("stops")
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-    status, _, result = _set(tmp_path, program, TESTS_ALONE_DEADLINE_S="3", TESTS_GRACE_S="0.1")
+    status, _, result = _set(tmp_path, program, "--numprocesses=0", TESTS_ALONE_DEADLINE_S="3", TESTS_GRACE_S="0.1")
     assert status == 1
     assert "it still ran after 3 s" in (tmp_path / result["failed"]["test_a.py::test_stops"][1]).read_text()
-
-
-def test_a_second_run_that_is_skipped_is_no_pass(tmp_path: Path) -> None:
-    program = """
-def test_skipped():
-    if not once("skipped"): pytest.skip("now")
-    assert False
-"""
-    status, _, result = _set(tmp_path, program)
-    assert (status, list(result["failed"])) == (1, ["test_a.py::test_skipped"])
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "fault"),
     [
         ("raise RuntimeError", ["--numprocesses=2"], "could not be collected: test_a.py"),
-        ("raise RuntimeError", ["--numprocesses=0"], "could not be collected: test_a.py"),
-        ("", ["--numprocesses=2"], "no tests were found"),
+        ("", ["--numprocesses=1"], "no tests were found"),
         ("def test(): pass", ["--unknown"], "pytest refused its arguments"),
         (
             "def test(): os._exit(1)",
@@ -205,16 +172,16 @@ def test_many_failures_do_not_run_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("x", range({MOST_ALONE + 1}))
 def test_many(x): assert not once(f"many{{x}}")
 """
-    status, out, result = _set(tmp_path, program)
+    status, out, result = _set(tmp_path, program, "--numprocesses=0")
     assert status == 1
     assert (len(result["failed"]), result["once"]) == (MOST_ALONE + 1, {})
     assert result["fault"] == f"more than {MOST_ALONE} tests failed, so none was run again"
     assert "Once more" not in out
 
 
-def _sets(folder: Path, **programs: str) -> None:
+def _sets(folder: Path, processes: str = "--numprocesses=0", **programs: str) -> None:
     (folder / "pytest.ini").write_text(PYTEST_INI)
-    (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable, arguments="--numprocesses=1"))
+    (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable, arguments=processes))
     for name, program in programs.items():
         (folder / f"test_{name}.py").write_text(ONCE + program)
 
@@ -254,9 +221,16 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_all_sets_pass_if_what_failed_once_passes(tmp_path: Path) -> None:
-    _sets(tmp_path, first="def test_chance(): assert not once('first')", last="def test_good(): pass")
-    status, out = _run(tmp_path, "all", "make", "first", "last")
+def test_all_sets_pass_if_what_failed_once_passes_alone_in_the_same_environment(tmp_path: Path) -> None:
+    program = """
+def test_chance():
+    assert os.environ["NAME"] == "first"
+    assert ("PYTEST_XDIST_WORKER" in os.environ) == once("first")
+    assert not once("second")
+def test_other(): pass
+"""
+    _sets(tmp_path, "--numprocesses=1", first=program)
+    status, out = _run(tmp_path, "all", "make", "first")
     assert status == 0, out
     assert out.endswith("\nAll sets: 2 passed, 0 failed, 1 failed once, 0 sets in error\n")
 
