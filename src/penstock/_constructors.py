@@ -112,7 +112,7 @@ def from_arrays(tree: Tree) -> Dataset:
     Raises:
         ArgumentTypeError: A leaf is no array, has no first axis, has masked items, lacks values, holds Python objects,
             or is a group of named arrays, such as a group of HDF5 or an archive from `np.load`.
-        SpecError: Values of an HDF5 or Zarr array have no fixed size, such as text.
+        SpecError: Values of an HDF5 or Zarr array have no fixed size, and are no text.
         ArgumentError: Leaves have different lengths; all are listed.
 
     Example:
@@ -140,9 +140,10 @@ def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = 
 
     Raises:
         ImportError: `h5py` is missing (extra `hdf5`).
-        SourceError: The file is missing, or no HDF5 file.
+        SourceError: The file is missing, no HDF5 file, or damaged.
         ArgumentError: There is no such array, or arrays have different numbers of rows; all are listed.
-        ArgumentTypeError, SpecError: As `from_arrays`.
+        ArgumentTypeError: The path or names are no text.
+        SpecError: An array has no first axis, or values of no fixed size. Text of any size is read.
 
     Example:
         >>> import h5py
@@ -159,11 +160,9 @@ def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = 
         raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
     with hdf5.opened(path) as file:
         require_order("from_hdf5(names=)", names, "Give a list.")
-        wanted = hdf5.names_in(file) if names is None else [names] if isinstance(names, str) else list(names)
-        if missing := [name for name in wanted if name not in file]:
-            raise ArgumentError(f"from_hdf5(): {path} has no {missing[0]!r}; it has {hdf5.names_in(file)}.")
-        tree = {name: file[name] for name in wanted}
-        return from_arrays(tree[names] if isinstance(names, str) else tree)
+        sources = hdf5.selected(file, os.fspath(path), names)
+    leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
+    return _side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
 
 
 def _array_source(leaf: Any, place: str) -> Source:
@@ -172,13 +171,13 @@ def _array_source(leaf: Any, place: str) -> Source:
         from penstock.sources import hdf5
 
         if hdf5.is_dataset(leaf):
-            arrays.require_rows(leaf, leaf, place)
+            arrays.require_rows(leaf, leaf, place, is_text=hdf5.is_text(leaf))
             return hdf5.from_dataset(leaf)
     if "zarr" in sys.modules:
         from penstock.sources import zarr
 
         if zarr.is_array(leaf):
-            arrays.require_rows(leaf, leaf, place)
+            arrays.require_rows(leaf, leaf, place, is_text=zarr.is_text(leaf))
             return zarr.ZarrSource(leaf)
     array = arrays.as_array(as_values(leaf, f"from_arrays() at {place or 'the top'}"), place)
     return files.from_memmap(array) or arrays.ArraySource(array)

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from penstock._dataset import Dataset
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, StateError, type_of
+from penstock.base._files import open_file
 from penstock.base._tree import Tree
 from penstock.lower._analysis import analyse
 from penstock.lower._guards import with_guards
@@ -69,9 +70,12 @@ def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]
 
 def _records(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        with open_file(path) as file:
+            lines = file.read().splitlines(keepends=True)
+    except SourceError:
+        raise
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error}.") from None
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from None
     records = {}
     for number, line in enumerate(lines, 1):
         try:

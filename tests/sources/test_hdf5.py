@@ -86,12 +86,103 @@ def test_damaged_chunk_is_told_with_its_rows(tmp_path):
         ds[50]
 
 
-def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
+class TestTextInHdf5(SourceTests):
+    @pytest.fixture
+    def expected(self):
+        return np.array(["a", "bcd", "", "zwölf", "x" * 100])
+
+    @pytest.fixture
+    def source(self, expected, tmp_path):
+        with h5py.File(tmp_path / "ds.h5", "w") as file:
+            file["x"] = expected.tolist()
+            return ps.from_arrays(file["x"])._node.data
+
+
+def test_text_of_any_size_is_read_as_text(tmp_path):
     with h5py.File(tmp_path / "ds.h5", "w") as file:
-        file["x"] = ["a", "bcd"]
-        with pytest.raises(ps.SpecError, match=r"dataset \"x\".* at the top, whose values are of any size .*asstr"):
-            ps.from_arrays(file["x"])
-        assert list(ps.from_arrays(file["x"].asstr()[:].astype("U"))) == ["a", "bcd"]
+        file["x"] = ["a", "bcdé"]
+        file.create_dataset("y", data=[["a", "bb"], ["", "c"]], dtype=h5py.string_dtype("ascii"))
+        file.create_dataset("z", shape=(2,), dtype=h5py.string_dtype())  # never written
+    ds = ps.from_hdf5(tmp_path / "ds.h5")
+    assert ds.element_spec == {
+        "x": ps.ArraySpec((), "U"),
+        "y": ps.ArraySpec((2,), "U"),
+        "z": ps.ArraySpec((), "U"),
+    }
+    assert ds[1]["x"] == "bcdé"
+    assert ds[0]["y"].tolist() == ["a", "bb"]
+    assert ds[1]["z"] == ""
+    with ds.select("x").batch(2).loader() as loader:
+        assert next(iter(loader))["x"].tolist() == ["a", "bcdé"]
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path):
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file.create_dataset("x", data=[b"a", b"caf\xe9"], dtype=h5py.string_dtype())
+    ds = ps.from_hdf5(tmp_path / "ds.h5", "x")
+    assert ds[0] == "a"
+    with pytest.raises(ps.SourceError, match=r"ds\.h5/x\[1\] cannot be read: 'utf-8' codec .* write it again as UTF-8"):
+        ds[1]
+
+
+def odd(kind, file):
+    if kind == "lists":
+        file.create_dataset("x", (3,), h5py.vlen_dtype(np.int32))
+    elif kind == "references":
+        file.create_dataset("x", (3,), h5py.ref_dtype)
+    elif kind == "records":
+        file.create_dataset("x", (3,), [("a", "i4"), ("b", h5py.string_dtype())])
+    elif kind == "times":
+        space = h5py.h5s.create_simple((3,))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.UNIX_D32LE, space)
+    else:
+        file["x"] = 3.0 if kind == "one" else h5py.Empty("f4")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "lists",
+            r"has values that are arrays of any size, which have no place .*range\(3\)\.map\(fn\), .* row of h5py",
+        ),
+        ("references", r"has values that are references, which have no place"),
+        ("records", r"has values that are records with text, arrays or references in them"),
+        ("times", r"has a type that h5py does not read: "),
+        ("one", r"is a single value, and elements are counted by a first axis"),
+        ("empty", r"is empty, without a shape, and elements are counted by a first axis"),
+    ],
+)
+def test_an_array_of_a_file_that_has_no_rows_of_a_fixed_size_is_named(tmp_path, kind, message):
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        odd(kind, file)
+        file["y"] = np.arange(3)
+    with pytest.raises(ps.SpecError, match=rf"^/x in .*ds\.h5 {message}.*") as caught:
+        ps.from_hdf5(tmp_path / "ds.h5", "x")
+    assert "from_arrays" not in str(caught.value)
+    with pytest.raises(ps.SpecError, match=r"Leave it out: names=\['y'\]\."):
+        ps.from_hdf5(tmp_path / "ds.h5")
+    assert ps.from_hdf5(tmp_path / "ds.h5", names=["y"])[1] == {"y": 1}
+
+
+def test_errors_of_from_hdf5_speak_of_its_arguments(tmp_path):
+    with h5py.File(tmp_path / "ds.h5", "w") as file:
+        file["group/x"], file["y"] = np.arange(3), np.arange(4)
+    path = tmp_path / "ds.h5"
+    with pytest.raises(
+        ps.ArgumentError, match=r"from_hdf5\(\): .*ds\.h5 was asked for 'group', which is a group, with"
+    ):
+        ps.from_hdf5(path, "group")
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_hdf5\(names=\) has the paths of arrays in the file, as text"):
+        ps.from_hdf5(path, [1])
+    with pytest.raises(
+        ps.ArgumentError, match=r"arrays of .*ds\.h5 have different numbers of them: 'group/x': 3, 'y': 4\. Name"
+    ):
+        ps.from_hdf5(path)
+    with h5py.File(tmp_path / "none.h5", "w"):
+        pass
+    with pytest.raises(ps.SourceError, match=r"none\.h5 has no arrays"):
+        ps.from_hdf5(tmp_path / "none.h5")
 
 
 def test_dataset_without_a_first_axis_is_refused(tmp_path):
@@ -142,7 +233,9 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
     assert list(ps.from_hdf5(tmp_path / "a.h5", ["x"])[1]) == ["x"]
     with ps.from_hdf5(tmp_path / "a.h5").select("x").batch(3).loader() as loader:
         assert next(iter(loader))["x"].tolist() == np.eye(3).tolist()
-    with pytest.raises(ps.ArgumentError, match=r"a\.h5 has no 'z'; it has \['labels/y', 'x'\]"):
+    with pytest.raises(
+        ps.ArgumentError, match=r"a\.h5 was asked for 'z', which is no array in it; it has \['labels/y', 'x'\]"
+    ):
         ps.from_hdf5(tmp_path / "a.h5", "z")
     (tmp_path / "b.h5").write_bytes(b"no")
     with pytest.raises(ps.SourceError, match=r"b\.h5 cannot be opened"):

@@ -175,12 +175,17 @@ def test_zip_file_that_is_still_written_to_is_read_and_left_open(tmp_path):
         assert list(ds) == list(range(6))
 
 
-def test_text_of_any_size_is_refused_with_the_cure(tmp_path):
-    array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(2,), dtype=str)
-    array[...] = ["a", "bcd"]
-    with pytest.raises(ps.SpecError, match=r"values are of any size .* np\.array\(data\[:\]\.tolist\(\)\) of Zarr\."):
-        ps.from_arrays(array)
-    assert list(ps.from_arrays(np.array(array[:].tolist()))) == ["a", "bcd"]
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("version", [2, 3])
+def test_text_of_any_size_is_read_as_text(tmp_path, version):
+    values = np.array([["a", "bcdé"], ["", "x" * 100], ["y", "z"]])
+    array = zarr.create_array(str(tmp_path / "ds.zarr"), shape=(3, 2), chunks=(2, 2), dtype=str, zarr_format=version)
+    array[...] = values
+    ds = ps.from_arrays(zarr.open_array(str(tmp_path / "ds.zarr"), mode="r"))
+    assert ds.element_spec == ps.ArraySpec((2,), "U")
+    assert [row.tolist() for row in ds] == values.tolist()
+    with ds.shuffle(0).batch(3).loader() as loader:
+        assert sorted(next(iter(loader)).tolist()) == sorted(values.tolist())
 
 
 def test_array_without_a_first_axis_is_refused(tmp_path):

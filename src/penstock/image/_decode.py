@@ -8,13 +8,13 @@ import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import ArgumentError
+from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec
 from penstock.image._codecs import decoded, indices
 from penstock.image._formats import ImageError
@@ -172,6 +172,7 @@ def decode(source: Data | str | os.PathLike[str], size: tuple[int, int] | None =
 
     Raises:
         ImageError: It holds no such image. The text begins with the path, if given.
+        OSError: The file cannot be read.
 
     Example:
         >>> ps.image.decode("cat.jpg", color_mode="grayscale").shape
@@ -181,7 +182,9 @@ def decode(source: Data | str | os.PathLike[str], size: tuple[int, int] | None =
     decoding = Decoding(size, **options)
     if not isinstance(source, (str, os.PathLike)):
         return decoding(source)
+    with open_file(source) as file:
+        data = file.read()
     try:
-        return decoding(Path(source).read_bytes())
+        return decoding(data)
     except ImageError as error:
         raise ImageError(f"{os.fspath(source)}: {error}") from None

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
+from penstock.base._files import open_descriptor, require_file
 from penstock.base._positions import require_order
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
@@ -35,7 +36,7 @@ from penstock.sources._diskcache import DiskCache
 from penstock.sources._fetch import AHEAD_NBYTES, MEMORY_COUNT, Fetcher, is_joined
 from penstock.sources._remote import ByteSource, RemoteFile, facts_of, is_remote, matches, reason_of
 from penstock.sources._store import StorageOptions, is_native
-from penstock.sources.npy import content_mark, is_in_memory, require_places
+from penstock.sources.npy import content_mark, is_in_memory
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -323,7 +324,9 @@ def described(
         return File(url, *facts_of(url, options, fact, cure), options)
     try:
         nbytes, changed = stamp(url)
-        require_places(url)
+        require_file(url)
+    except SourceError:
+        raise
     except OSError as error:
         raise SourceError(f"{fact}: {reason_of(error)}.{cure}") from error
     return File(url, nbytes, str(changed))
@@ -566,10 +569,10 @@ def announce(descriptor: int, start: int, end: int) -> None:
 class LocalFile:
     """A descriptor that is closed when the last reference to this object is dropped."""
 
-    def __init__(self, path: str | bytes, flags: int = 0) -> None:
+    def __init__(self, path: str | bytes, flags: int = os.O_RDONLY) -> None:
         self.path = os.fsdecode(path)
         self.descriptor = -1
-        self.descriptor = os.open(path, flags | os.O_CLOEXEC)
+        self.descriptor = open_descriptor(path, flags)
 
     def read_into(self, offset: int, place: memoryview, asker: RetryBudget | None = None) -> int:
         total = 0

@@ -333,23 +333,22 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
     return array
 
 
-def require_rows(array: Any, leaf: object, place: str) -> None:
-    """Refuses an array without a first axis, or with rows of no fixed size.
+def require_rows(array: Any, leaf: object, place: str, *, is_text: bool = False) -> None:
+    """Refuses an array without a first axis, or with rows of no fixed size, unless they are text.
 
     Raises:
         ArgumentTypeError: It has no first axis.
-        SpecError: It holds Python objects, such as text in HDF5 and Zarr.
+        SpecError: It holds Python objects, such as arrays of any size in HDF5.
     """
     if not array.shape:  # None where an HDF5 dataset is empty
         raise ArgumentTypeError(
             f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
             "counts elements."
         )
-    if array.dtype.hasobject:
+    if array.dtype.hasobject and not is_text:
         raise SpecError(
             f"from_arrays() got {leaf!r} at {place or 'the top'}, whose values are of any size (dtype {array.dtype}) "
-            "and have no place in a batch. Text can be read whole: data.asstr()[:].astype('U') of HDF5, "
-            "np.array(data[:].tolist()) of Zarr. Arrays can be read one by one: from_source(data, "
+            "and have no place in a batch. Arrays can be read one by one: from_source(data, "
             "element_spec=penstock.ArraySpec((None,), dtype))."
         )
 
@@ -365,8 +364,12 @@ class NamedSource(Source):
     def describe(self, index: int) -> str:
         return f"{self}[{index}]"
 
-    def require_same(self, now: Any) -> None:
+    def require_same(self, now: Any, found: ArraySpec) -> None:
         """Refuses an array in a file that has changed. New rows at its end are allowed.
+
+        Args:
+            now: The array.
+            found: The spec of its rows.
 
         Raises:
             SourceError: It has fewer rows, or other rows.
@@ -374,5 +377,5 @@ class NamedSource(Source):
         cure = "when the dataset was made. Make the dataset again."
         if now.shape[0] < self.count:
             raise SourceError(f"{self} has {now.shape[0]} rows now; it had {self.count} {cure}")
-        if (found := ArraySpec(now.shape[1:], now.dtype)) != self.element_spec:
+        if found != self.element_spec:
             raise SourceError(f"A row of {self} is {found} now; it was {self.element_spec} {cure}")

@@ -5,7 +5,7 @@ names. `open` gives an object that opens the file read-only and reads under h5py
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,7 +14,15 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import ArgumentTypeError, SourceError, home_cure
+from penstock.base._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PenstockError,
+    SourceError,
+    SpecError,
+    home_cure,
+)
+from penstock.base._files import require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import stamp
@@ -26,21 +34,94 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     """Opens a file for a look.
 
     Raises:
-        SourceError: It is missing, or no HDF5 file.
+        SourceError: It is missing, or no HDF5 file, or damaged.
     """
+    name = os.fspath(path)
     try:
-        file = h5py.File(path, "r")
+        require_file(name)
+        file = h5py.File(name, "r")
+    except SourceError:
+        raise
     except OSError as error:
-        raise SourceError(f"{os.fspath(path)} cannot be opened: {error}.{home_cure(os.fspath(path))}") from error
+        raise SourceError(f"{name} cannot be opened: {error.strerror or error}.{home_cure(name)}") from error
     with file:
-        yield file
+        try:
+            yield file
+        except PenstockError:
+            raise
+        except Exception as error:  # what h5py raises for damage has many types
+            raise SourceError(
+                f"{name} is damaged, or has something that h5py does not read: {type(error).__name__}: {error}. Write "
+                "it again, or name the arrays that are wanted with names=[...]."
+            ) from error
 
 
-def names_in(file: h5py.File) -> list[str]:
-    """Returns the paths of all arrays in a file."""
+def selected(file: h5py.File, path: str, names: str | Iterable[str] | None) -> "dict[str, Hdf5Source]":
+    """Describes arrays of an open file, for `penstock.from_hdf5`.
+
+    Raises:
+        ArgumentError: There is no such array.
+        ArgumentTypeError: Names are no text.
+        SpecError: An array has no rows of a fixed size.
+        SourceError: The file has no arrays.
+    """
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    return found
+    if not found:
+        raise SourceError(f"{path} has no arrays.")
+    wanted = found if names is None else [names] if isinstance(names, str) else list(names)
+    sources = {}
+    for name in wanted:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"from_hdf5(names=) has the paths of arrays in the file, as text, got {name!r}.")
+        if name not in file or not isinstance(file[name], h5py.Dataset):
+            inner = [each for each in found if each.startswith(f"{name.strip('/')}/")]
+            fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
+            raise ArgumentError(f"from_hdf5(): {path} was asked for {name!r}, which {fact}.")
+        cure = f" Leave it out: names={[each for each in found if each != name]}." if names is None else ""
+        sources[name] = _described(file[name], path, cure)
+    if len({len(each) for each in sources.values()}) > 1:
+        counts = ", ".join(f"{name!r}: {len(each):,}" for name, each in sources.items())
+        raise ArgumentError(
+            f"from_hdf5() puts rows side by side, and the arrays of {path} have different numbers of them: {counts}. "
+            "Name those of one length with names=[...]."
+        )
+    return sources
+
+
+def _described(data: Any, path: str, cure: str) -> "Hdf5Source":
+    name = data.name
+    if not data.shape:
+        what = "is empty, without a shape" if data.shape is None else "is a single value"
+        raise SpecError(f"{name} in {path} {what}, and elements are counted by a first axis.{cure}")
+    try:
+        dtype = data.dtype
+    except TypeError as error:
+        raise SpecError(f"{name} in {path} has a type that h5py does not read: {error}.{cure}") from None
+    if dtype.hasobject and not _is_text(dtype):
+        kind = "arrays of any size" if h5py.check_vlen_dtype(dtype) else "references" if _is_reference(dtype) else ""
+        kind = kind or f"records with text, arrays or references in them, {dtype}"
+        read = f"h5py.File({path!r})[{name!r}]"
+        raise SpecError(
+            f"{name} in {path} has values that are {kind}, which have no place of a fixed size in a batch.{cure} A "
+            f"function can make arrays of them: penstock.range({len(data)}).map(fn), where fn takes a row of {read}."
+        )
+    return from_dataset(data)
+
+
+def _is_text(dtype: np.dtype[Any]) -> bool:
+    """Whether values are text of any size."""
+    text = h5py.check_string_dtype(dtype)
+    return text is not None and text.length is None
+
+
+def _is_reference(dtype: np.dtype[Any]) -> bool:
+    return h5py.check_ref_dtype(dtype) is not None
+
+
+def spec_of(data: Any) -> ArraySpec:
+    """Returns the spec of a row."""
+    return ArraySpec(data.shape[1:], np.dtype("U") if _is_text(data.dtype) else data.dtype)
 
 
 @final
@@ -88,25 +169,43 @@ class OpenHdf5Source:
             first, last = int(indices[run[0]]), int(indices[run[-1]])
             try:
                 rows = data[first : last + 1]
-            except OSError as error:
+            except Exception as error:  # what h5py raises for damage has many types
                 raise SourceError(f"{self._source.describe(first)} to row {last} cannot be read: {error}") from error
+            if rows.dtype.hasobject:
+                rows = self._texts(rows, first)
             out[run] = rows[indices[run] - first]
+
+    def _texts(self, rows: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
+        """Decodes text, which is UTF-8 in files, whatever they say."""
+        found = np.empty(rows.size, object)
+        for number, value in enumerate(rows.ravel().tolist()):
+            try:
+                found[number] = value.decode()
+            except UnicodeDecodeError as error:
+                row = first + number // (rows.size // len(rows))
+                raise SourceError(
+                    f"{self._source.describe(row)} cannot be read: {error}. It is in another encoding: write it again "
+                    "as UTF-8."
+                ) from None
+        return found.reshape(rows.shape)
 
     def _opened(self) -> Any:
         source = self._source
         with h5py._hl.base.phil:  # h5py's own lock, so that one thread opens the file
             if self._data is None:
                 try:
+                    if os.path.exists(source.path):
+                        require_file(source.path)
                     self._file = h5py.File(source.path, "r")
                     data = self._file[source.name]
-                except (OSError, KeyError) as error:
+                except Exception as error:
                     raise SourceError(
                         f"{source} cannot be opened again: {error}. It has to be in a file on a disk that is not open "
                         "for writing, neither in another process nor, with worker processes, in this one."
                     ) from error
                 if not isinstance(data, h5py.Dataset) or not data.shape:
                     raise SourceError(f"{source} has no rows now. Make the dataset again.")
-                source.require_same(data)
+                source.require_same(data, spec_of(data))
                 self._data = data
         return self._data
 
@@ -126,10 +225,14 @@ def from_dataset(data: Any) -> Hdf5Source:
             f"from_arrays() got {data!r}, which has no name, so it cannot be found again in its file. Make it with "
             "one: file.create_dataset('x', ...)."
         )
-    spec = ArraySpec(data.shape[1:], data.dtype)
     name = data.file.filename
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
-    return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec, len(data))
+    return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec_of(data), len(data))
+
+
+def is_text(data: Any) -> bool:
+    """Whether the values of a dataset are text of any size."""
+    return _is_text(data.dtype)
 
 
 def is_dataset(leaf: object) -> bool:

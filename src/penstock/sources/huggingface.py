@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.base import _tree
 from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
@@ -220,7 +221,7 @@ def _file_bytes(row: int, value: dict[str, Any]) -> bytes:
     if value["path"] is None:
         raise _FileError(row, "has neither the bytes of a file nor its path.")
     try:
-        with open(value["path"], "rb") as file:
+        with open_file(value["path"]) as file:
             return file.read()
     except OSError as error:
         raise _FileError(row, f"is a file that cannot be read: {error}") from error

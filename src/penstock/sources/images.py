@@ -42,8 +42,6 @@ _KEPT_NBYTES: Final = 8 << 20
 _LARGEST_NBYTES: Final = 1 << 30
 # Remote files that a thread fetches at once and holds until they are decoded.
 _FETCHED_COUNT: Final = 32
-# O_NONBLOCK: opening a pipe with the name of an image must not wait for a writer.
-_NONBLOCK: Final[int] = getattr(os, "O_NONBLOCK", 0)
 
 
 class Labels(NamedTuple):
@@ -258,7 +256,7 @@ class OpenImageSource:
     def _content(self, index: int, path: bytes) -> Bytes:
         """Returns the bytes of a file, in memory of this thread that the next call uses again."""
         try:
-            file = LocalFile(path, _NONBLOCK)
+            file = LocalFile(path)
             status = os.fstat(file.descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SourceError(f"{self._named(index)} is no file, but a folder, pipe or device. Leave it out.")
@@ -301,12 +299,12 @@ class OpenImageSource:
         if not hasattr(os, "posix_fadvise") or not len(indices):
             return
         with suppress(OSError):
-            first_and_last = (LocalFile(path, _NONBLOCK) for path in self._paths(indices[[0, -1]]))
+            first_and_last = (LocalFile(path) for path in self._paths(indices[[0, -1]]))
             if all(is_in_memory(file.descriptor, 0) for file in first_and_last):
                 return
         for path in self._paths(indices):
             with suppress(OSError):
-                file = LocalFile(path, _NONBLOCK)
+                file = LocalFile(path)
                 _openfile.announce(file.descriptor, 0, min(os.fstat(file.descriptor).st_size, _KEPT_NBYTES))
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ import mmap
 import os
 import platform
 import re
-import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError, home_cure
+from penstock.base._files import open_file
 
 _MAGIC = b"\x93NUMPY"
 # A header is evaluated as a Python literal. A thousand named fields take about 30 kB; a longer one is damage.
@@ -185,7 +185,7 @@ def content_mark(path: str) -> str:
     Raises:
         OSError: The file cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         places = (0, max(0, size // 2 - _MARK_NBYTES // 2), max(0, size - _MARK_NBYTES))
         blocks = b"".join(os.pread(file.fileno(), _MARK_NBYTES, place) for place in places)
@@ -215,21 +215,6 @@ def arrived(file: StridedFile, mark: str) -> StridedFile:
     return replace(file, st_dev=status.st_dev, st_ino=status.st_ino)
 
 
-def require_places(path: str) -> None:
-    """Refuses a pipe, which gives its bytes once. Opening it would wait for a writer.
-
-    Raises:
-        SourceError: It is a pipe, a socket or a device.
-        OSError: It is missing.
-    """
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise SourceError(
-            f"{path} is a pipe, a socket or a device, of which nothing can be read twice, nor by its place. Write what "
-            "it gives to a file first."
-        )
-
-
 def describe(path: str | os.PathLike[str]) -> StridedFile:
     """Describes the array in a `.npy` file. Reads only its header.
 
@@ -242,8 +227,7 @@ def describe(path: str | os.PathLike[str]) -> StridedFile:
     name = Path(path).name
     absolute = os.path.abspath(path)
     try:
-        require_places(absolute)
-        with open(absolute, "rb", buffering=0) as file:
+        with open_file(absolute) as file:
             status = os.fstat(file.fileno())
             return described(file, name, absolute, (status.st_dev, status.st_ino, status.st_size))
     except SourceError:
@@ -399,7 +383,7 @@ def mapped(file: StridedFile) -> npt.NDArray[Any] | None:
 
     The mapping is read-only, and ends with the last view of the array.
     """
-    with suppress(OSError), open(file.path, "rb", buffering=0) as opened:
+    with suppress(OSError), open_file(file.path) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
         if nbytes >= file.extent[1] > file.offset and (_seals(opened.fileno()) or 0) & F_SEAL_SHRINK:
             memory = mmap.mmap(opened.fileno(), nbytes, mmap.MAP_SHARED, mmap.PROT_READ)

@@ -37,7 +37,7 @@ class ZarrSource(NamedSource):
         self._path = array.path
         self._metadata_name = "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
         self.count = int(array.shape[0])
-        dtype = array.dtype
+        dtype = np.dtype("U") if is_text(array) else array.dtype
         if array.metadata.zarr_format == 3 and not dtype.names:
             # The byte order belongs to the chunks. Only the object that made the array has it in its dtype.
             dtype = dtype.newbyteorder("<")
@@ -74,7 +74,7 @@ class ZarrSource(NamedSource):
             now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
         except Exception as error:  # stores raise exceptions of any type
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
-        self.require_same(now)
+        self.require_same(now, ArraySpec(now.shape[1:], np.dtype("U") if is_text(now) else now.dtype))
         return now
 
     def version(self) -> tuple[int, int] | None:
@@ -113,7 +113,7 @@ class OpenZarrSource:
         found = insist(
             lambda: array.oindex[rows], lambda: f"{self._source.describe(int(rows[0]))} and {len(rows) - 1} more rows"
         )
-        out[...] = found[places]
+        out[...] = found[places].astype(object) if found.dtype.kind == "T" else found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
             self._source.find()
 
@@ -130,6 +130,11 @@ def _has_empty_row(rows: npt.NDArray[Any], fill: Any) -> bool:
         fill = np.zeros((), rows.dtype)[()]
     is_fill = rows != rows if fill != fill else rows == fill  # NaN is not itself
     return bool(is_fill.all(axis=tuple(range(1, rows.ndim))).any())
+
+
+def is_text(array: Any) -> bool:
+    """Whether the values of an array are text of any size."""
+    return bool(array.dtype.kind == "T")
 
 
 def is_array(leaf: object) -> bool:

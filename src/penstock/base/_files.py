@@ -1,0 +1,57 @@
+"""Opens files that the user names. A pipe would keep its reader waiting for a writer, perhaps for ever."""
+
+import errno
+import os
+import stat
+from typing import BinaryIO, Final
+
+from penstock.base._errors import SourceError
+
+# Not on Windows. O_NONBLOCK changes nothing for a regular file.
+_FLAGS: Final[int] = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+def open_descriptor(path: str | bytes | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Opens anything, and never waits for a process at the other end.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    return os.open(path, flags | _FLAGS)
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file for reading, without a buffer.
+
+    Raises:
+        SourceError: It is a pipe, a socket or a device.
+        OSError: It is missing, cannot be read, or is a directory.
+    """
+    require_file(path)  # before it is opened: that can rewind a tape
+    descriptor = open_descriptor(path)
+    try:
+        _require_regular(os.fstat(descriptor).st_mode, path)
+        return open(descriptor, "rb", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_file(path: str | os.PathLike[str]) -> None:
+    """Refuses what is no regular file. For libraries that open files by their names.
+
+    Raises:
+        SourceError: It is a pipe, a socket or a device.
+        OSError: It is missing, or a directory.
+    """
+    _require_regular(os.stat(path).st_mode, path)
+
+
+def _require_regular(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise SourceError(
+            f"{os.fspath(path)} is a pipe, a socket or a device, of which nothing can be read twice, nor by its place. "
+            "Write what it gives to a file first."
+        )
