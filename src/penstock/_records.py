@@ -109,8 +109,9 @@ def from_tar(
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        SourceError: A file is missing, compressed, damaged or cut off, or has links or sparse members. While reading:
-            a sample lacks a field.
+        SourceError: A file is missing, compressed, damaged or cut off, or a field is a link or sparse, so that its
+            content lies elsewhere. While reading: a sample lacks a field. Folders, devices, members without a field in
+            their names, and bytes after the end that are no tar file are passed over.
 
     Example:
         >>> import io, tarfile

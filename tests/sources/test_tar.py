@@ -128,10 +128,107 @@ def test_what_follows_the_end_is_not_left_out(tmp_path):
     (tmp_path / "ab.tar").write_bytes(b"".join(part.read_bytes() for part in parts))
     at = f"{parts[0].stat().st_size:,}"
     with pytest.raises(
-        ps.SourceError, match=rf"ab\.tar ends at byte .*, and something follows at byte {at} of .* in a list"
+        ps.SourceError, match=rf"ab\.tar ends at byte .*, and another tar file follows at byte {at} of .* in a list"
     ):
         len(ps.from_tar(tmp_path / "ab.tar"))
     assert len(ps.from_tar(parts)) == 4
+
+
+@pytest.mark.parametrize("trailing", [b"junk" * 3, b"x" * 2000, bytes(3000) + b"signature", b"\xff" * 10_240])
+def test_bytes_after_the_end_that_are_no_tar_file_are_passed_over_and_logged(tmp_path, caplog, trailing):
+    members = samples(3)
+    path = written(tmp_path / "a.tar", members)
+    path.write_bytes(path.read_bytes() + trailing)
+    assert [as_bytes(each) for each in ps.from_tar(path)] == wanted(members)
+    assert "as a tar file does; the bytes from" in caplog.text
+
+
+def test_a_tar_file_behind_other_bytes_is_not_left_out(tmp_path):
+    path = written(tmp_path / "a.tar", samples(2))
+    path.write_bytes(path.read_bytes() + b"x" * 512 + path.read_bytes())
+    with pytest.raises(ps.SourceError, match=r"a\.tar ends at byte .*, and another tar file follows at byte"):
+        len(ps.from_tar(path))
+
+
+def header(name, size, kind=b"0", linkname=b""):
+    """The header of a member, whose size is text, or a number that may be negative."""
+    number = size if isinstance(size, bytes) else b"\xff" + size.to_bytes(11, "big", signed=True)
+    fields = [(name, 100), (b"644\0", 8), (b"0\0", 8), (b"0\0", 8), (number, 12), (b"0\0", 12), (b" " * 8, 8)]
+    fields += [(kind, 1), (linkname, 100), (b"ustar\x0000", 8)]
+    block = b"".join(content.ljust(nbytes, b"\0") for content, nbytes in fields).ljust(512, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+def octal(number):
+    return b"%011o\0" % number
+
+
+def pax(*records, size=None):
+    """A header of attributes for the next member."""
+    lines = [b" %s=%s\n" % record for record in records]
+    content = b"".join(b"%d" % next(n for n in range(500) if n == len(b"%d" % n) + len(line)) + line for line in lines)
+    return header(b"x", octal(len(content)) if size is None else size, b"x") + content.ljust(512, b"\0")
+
+
+DAMAGED = {
+    "a negative size": (header(b"a.txt", -512), "member 'a.txt' says that it has -512 bytes"),
+    "a negative size of many blocks": (header(b"a.txt", -(1 << 40)), "says that it has -1,099,511,627,776 bytes"),
+    "a negative size of a long name": (header(b"@LongLink", -512, b"L"), "goes on for -512 bytes more"),
+    "attributes of 1 TiB": (pax(size=b"\x80" + (1 << 40).to_bytes(11, "big")), "for 1,099,511,627,776 bytes more"),
+    "a long name of 1 TiB": (header(b"@LongLink", b"\x80" + (1 << 40).to_bytes(11, "big"), b"L"), "bytes more"),
+    "attributes that say a negative size": (
+        pax((b"size", b"-1024")) + header(b"a.txt", octal(0)),
+        "says that it has -1,024 bytes",
+    ),
+    "a size of 8 EiB": (
+        header(b"a.txt", b"\x80" + (1 << 63).to_bytes(11, "big")),
+        "has 9,223,372,036,854,775,808 bytes",
+    ),
+    "a sparse map that is no number": (
+        pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"))
+        + header(b"a.txt", octal(512))
+        + b"x\n".ljust(512),
+        "damaged or cut off",
+    ),
+    "a sparse map without an end": (
+        pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"))
+        + header(b"a.txt", octal(512))
+        + b"9999\n1\n" * 64,
+        "damaged or cut off",
+    ),
+    "a sparse map of odd numbers": (
+        pax((b"GNU.sparse.map", b"0,1,x"), (b"GNU.sparse.size", b"5")) + header(b"a.txt", octal(0)),
+        "damaged or cut off",
+    ),
+    "long names without an end": (header(b"@LongLink", octal(1), b"L") + b"a".ljust(512, b"\0"), "damaged or cut off"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_header_is_an_error_that_names_the_file(tmp_path, kind):
+    content, message = DAMAGED[kind]
+    if kind == "long names without an end":
+        content *= 2000
+    path = written(tmp_path / "a.tar", [("before.txt", b"1")], format=tarfile.PAX_FORMAT)
+    path.write_bytes(path.read_bytes()[:1024] + content + bytes(1024))
+    with pytest.raises(ps.SourceError, match=r"a\.tar is damaged or cut off, or no tar file: .*") as caught:
+        len(ps.from_tar(path))
+    assert message in str(caught.value)
+
+
+def test_headers_of_one_member_take_a_bounded_memory(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(header(b"x", octal(2 << 20), b"x") + bytes(2 << 20) + header(b"a.txt", octal(0)) + bytes(1024))
+    with pytest.raises(ps.SourceError, match=r"goes on for 2,097,152 bytes more, and headers of at most 1,048,576 are"):
+        len(ps.from_tar(path))
+
+
+def test_sparse_content_is_refused_with_the_cure(tmp_path):
+    path = tmp_path / "a.tar"
+    sparse = pax((b"GNU.sparse.map", b"0,1"), (b"GNU.sparse.size", b"512"))
+    path.write_bytes(sparse + header(b"a.txt", octal(1)) + b"x".ljust(512, b"\0") + bytes(1024))
+    with pytest.raises(ps.SourceError, match=r"member 'a\.txt' that is sparse, .* and without --sparse"):
+        len(ps.from_tar(path))
 
 
 def test_sample_that_lacks_a_field_is_named(tmp_path):

@@ -5,7 +5,9 @@ dot is the name of a field. The places of the members are found once, from their
 `_recordindex`): 16 bytes a member and its key.
 """
 
+import io
 import itertools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices
@@ -31,8 +33,12 @@ MEMBER: Final = re.compile(r"((?:.*/)?[^./][^/.]*)\.([^/]+)", re.DOTALL)
 """The name of a member of a sample: its key and its field."""
 _BLOCK_NBYTES: Final = 512
 _PIECE_NBYTES: Final = 1 << 20
+_MAX_HEADER_NBYTES: Final = 1 << 20
+"""The bytes of the headers of one member: its name, and attributes of its file."""
 _PLACES: Final = ("offsets", "sizes")
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
+
+_log = logging.getLogger("penstock")
 
 
 class _Index(NamedTuple):
@@ -192,9 +198,14 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
     with file.scan() as stream:
+        headers = _Headers(stream, file.nbytes)
         try:
-            with tarfile.open(fileobj=stream, mode="r:") as tar:
+            with tarfile.open(fileobj=headers, mode="r:") as tar:
                 while (member := tar.next()) is not None:
+                    if member.size < 0 or not headers.at < tar.offset < file.nbytes + _BLOCK_NBYTES:
+                        fact = "unexpected end of data" if member.size > 0 else "this cannot be"
+                        raise ValueError(f"{fact}: member {member.name!r} says that it has {member.size:,} bytes")
+                    headers.at, headers.left_nbytes = tar.offset, _MAX_HEADER_NBYTES
                     tar.members = []  # type: ignore[attr-defined]  # it would keep them all, 1 kB each
                     tell(member.offset)
                     if not (found := MEMBER.fullmatch(member.name)):
@@ -209,25 +220,74 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
                     if member.isreg():
                         yield found[1], found[2].lower(), member.offset_data, member.size
                 at = tar.offset
-        except tarfile.TarError as error:
+        except PenstockError:
+            raise
+        except Exception as error:  # tarfile raises ValueError, struct.error, RecursionError and others for damage
             raise SourceError(f"{file.url} is damaged or cut off, or no tar file: {error}.") from error
-        # tarfile stops at a damaged header as if the file ended there.
-        stream.seek(at)
-        end = stream.read(_BLOCK_NBYTES)
-        if 0 < len(end) < _BLOCK_NBYTES:
-            raise SourceError(f"{file.url} is cut off in the middle of a header, at byte {file.nbytes:,}.")
-        if end.strip(b"\0"):
-            raise SourceError(
-                f"{file.url} is damaged: at byte {at:,} of {file.nbytes:,} there is no header of a member."
+        _require_end(file, stream, at)
+
+
+@final
+class _Headers:
+    """A tar file of which `tarfile` reads headers, which are small whatever they say."""
+
+    def __init__(self, stream: io.BufferedIOBase, nbytes: int) -> None:
+        self._stream, self._nbytes = stream, nbytes
+        self.seek, self.tell = stream.seek, stream.tell
+        self.at = -1
+        """The end of the last member."""
+        self.left_nbytes = _MAX_HEADER_NBYTES
+        """The bytes that the headers of the next member may have."""
+
+    def read(self, nbytes: int) -> bytes:
+        if not 0 <= nbytes <= self.left_nbytes:
+            raise ValueError(
+                f"the header at byte {max(0, self.at):,} of {self._nbytes:,} goes on for {nbytes:,} bytes more, and "
+                f"headers of at most {_MAX_HEADER_NBYTES:,} are read"
             )
-        while piece := stream.read(_PIECE_NBYTES):
-            if piece.strip(b"\0"):
-                more_at = stream.tell() - len(piece.lstrip(b"\0"))
+        self.left_nbytes -= nbytes
+        return self._stream.read(nbytes)
+
+
+def _require_end(file: File, stream: io.BufferedIOBase, at: int) -> None:
+    """Refuses a file that goes on after what `tarfile` takes for its end. Other bytes than members are passed over.
+
+    Raises:
+        SourceError: There is a damaged header, or another tar file.
+    """
+    stream.seek(at)
+    end = stream.read(_BLOCK_NBYTES)
+    if 0 < len(end) < _BLOCK_NBYTES:
+        raise SourceError(f"{file.url} is cut off in the middle of a header, at byte {file.nbytes:,}.")
+    if end.strip(b"\0"):
+        raise SourceError(f"{file.url} is damaged: at byte {at:,} of {file.nbytes:,} there is no header of a member.")
+    is_first = True
+    while piece := stream.read(_PIECE_NBYTES):
+        for start in range(0, len(piece), _BLOCK_NBYTES) if piece.strip(b"\0") else ():
+            block = piece[start : start + _BLOCK_NBYTES]
+            if not block.strip(b"\0"):
+                continue
+            place = stream.tell() - len(piece) + start
+            if (is_first or block[257:262] == b"ustar") and _is_header(block):
                 raise SourceError(
-                    f"{file.url} ends at byte {at:,} as a tar file does, and something follows at byte {more_at:,} of "
-                    f"{file.nbytes:,}, which would be left out. Several tar files were joined to one: give them as "
-                    "they were, in a list, or join them with tar --concatenate."
+                    f"{file.url} ends at byte {at:,} as a tar file does, and another tar file follows at byte "
+                    f"{place:,} of {file.nbytes:,}, which would be left out. Several tar files were joined to one: "
+                    "give them as they were, in a list, or join them with tar --concatenate."
                 )
+            if is_first:
+                _log.warning("%s ends at byte %s as a tar file does; the bytes from %s on are ignored.",
+                             file.url, f"{at:,}", f"{place:,}")  # fmt: skip
+            is_first = False
+
+
+def _is_header(block: bytes) -> bool:
+    import tarfile
+
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except Exception:  # damage has many forms
+        return False
+    return True
 
 
 def _indexed(file: File) -> _recordindex.Arrays:
