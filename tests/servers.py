@@ -28,6 +28,8 @@ class FileServer(http.server.ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         """Method and range of each."""
         self.answer_headers: dict[str, str] = {}
+        self.answer_with: Callable[[int, int, int], tuple[int, int, int, str]] | None = None
+        """From a range and the size of a file: the status of the answer, the range of its body, and what it says."""
         self.lock = threading.Lock()
 
     @property
@@ -68,8 +70,11 @@ class _Answer(http.server.BaseHTTPRequestHandler):
             self._say(verdict if isinstance(verdict, int) else 404, b"")
         elif wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             first, last = map(int, wanted.groups())
+            status, start, stop = 206, first, last + 1
             place = f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}"
-            self._say(206, content[first : last + 1], is_cut=verdict == "cut", place=place)
+            if server.answer_with is not None:
+                status, start, stop, place = server.answer_with(first, last, len(content))
+            self._say(status, content[start:stop], is_cut=verdict == "cut", place=place)
         else:
             self._say(200, content, is_cut=verdict == "cut")
 

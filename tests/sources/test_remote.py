@@ -166,6 +166,75 @@ def test_pause_that_a_server_asks_for_is_kept_or_too_long(server, asked, count):
     assert len(server.requests) == count
 
 
+def test_the_pause_that_a_server_asks_for_has_a_limit_without_a_loader(server, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(RetryBudget, "pause", lambda self, seconds: pauses.append(seconds))
+    file = _remote.RemoteFile(url_of(server))
+    for asked, count in (("299", 1), ("301", 0), ("9" * 400, 0)):
+        pauses.clear()
+        server.answer_headers = {"Retry-After": asked}
+        server.begin_with(lambda number, headers: {0: 503}.get(number))
+        if count:
+            file.read_into(0, memoryview(bytearray(10)))
+        else:
+            with pytest.raises(ps.SourceError, match=r"The server asks for a pause of .* s, which is not waited for"):
+                file.read_into(0, memoryview(bytearray(10)))
+        assert pauses == [299.0] * count
+
+
+def other_range(first, last, size, shift=0, more=0, status=206, place=None):
+    """Status, the range of an answer's body, and what the answer says about it."""
+    return (
+        status,
+        first + shift,
+        last + 1 + shift + more,
+        place or f"bytes {first + shift}-{last + shift + more}/{size}",
+    )
+
+
+WRONG_RANGES = {
+    "another": lambda first, last, size: other_range(first, last, size, shift=10),
+    "longer": lambda first, last, size: other_range(first, last, size, more=10),
+    "shorter": lambda first, last, size: other_range(first, last, size, more=-10),
+    "from the start": lambda first, last, size: (206, 0, last + 1, f"bytes 0-{last}/{size}"),
+    "without a range": lambda first, last, size: (206, first, last + 1, ""),
+    "all": lambda first, last, size: (200, 0, size, ""),
+    "others of the same number": lambda first, last, size: (200, 0, last + 1 - first, ""),
+    "fewer than it says": lambda first, last, size: (206, first, last - 9, f"bytes {first}-{last}/{size}"),
+    "more than it says": lambda first, last, size: (206, first, last + 11, f"bytes {first}-{last}/{size}"),
+}
+
+
+@pytest.mark.parametrize("way", ["obstore", "fsspec"])
+@pytest.mark.parametrize("kind", WRONG_RANGES)
+def test_an_answer_with_another_range_is_an_error(server, monkeypatch, way, kind):
+    if way == "fsspec":
+        monkeypatch.setitem(fsspec.config.conf, "http", {"block_size": 1 << 20})
+    url = url_of(server, protocol="http")
+    file = _remote.RemoteFile(url, _remote.facts_of(url, None, "its size"))
+    place = bytearray(50)
+    assert file.read_into(100, memoryview(place)) == 50
+    assert bytes(place) == server.files["records"][100:150]
+    server.answer_with = WRONG_RANGES[kind]
+    with pytest.raises(ps.SourceError, match=r"records (does not come in parts|cannot be read at byte 100)"):
+        file.read_into(100, memoryview(place))
+    fetcher = _fetch.Fetcher(lambda number: file)
+    with pytest.raises(ps.SourceError, match=r"records (does not come in parts|cannot be read at byte 100)"):
+        fetcher.read([(0, 100, np.zeros(50, np.uint8))], RetryBudget())
+    fetcher.close()
+
+
+@pytest.mark.parametrize("way", ["obstore", "fsspec"])
+def test_an_answer_that_ends_with_its_file_is_right(server, monkeypatch, way):
+    if way == "fsspec":
+        monkeypatch.setitem(fsspec.config.conf, "http", {"block_size": 1 << 20})
+    url, content = url_of(server, protocol="http"), server.files["records"]
+    for state in (None, _remote.facts_of(url, None, "its size")):
+        place = bytearray(50)
+        assert _remote.RemoteFile(url, state).read_into(len(content) - 20, memoryview(place)) == 20
+        assert bytes(place[:20]) == content[-20:]
+
+
 @pytest.fixture
 def pausing(monkeypatch):
     """Pauses are endless; set when one begins."""

@@ -15,7 +15,9 @@ pauses see `RetryBudget`.
 import errno
 import glob
 import logging
+import math
 import random
+import re
 import socket
 import sys
 import threading
@@ -80,6 +82,9 @@ _MARKS: Final = (
     "ETag", "etag", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest", "CRC", "LastModified",
     "last_modified", "Last-Modified", "updated", "modified", "mtime", "date_time", "created",
 )  # fmt: skip
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+MOST_ASKED_PAUSE_S: Final = 300.0
+"""The longest pause that a server may ask for where no loader has a `timeout_s`."""
 # Clients that fail together must not return together. Not the user's generator, which is seeded.
 _spread = random.Random()
 
@@ -185,6 +190,7 @@ class _SystemFile:
 
     def __init__(self, url: str, state: tuple[int, str] | None, options: StorageOptions | None, cure: str) -> None:
         self._url, self._state, self._options, self._cure = url, state, options, cure
+        self._nbytes = None if state is None else state[0]
         self._system, self._inner = _file_system(url, options)
         self._lock = threading.Lock()
 
@@ -195,14 +201,40 @@ class _SystemFile:
                 self._require_same(self._state)
                 self._state = None
         if stop is None:
-            return self._system.cat_file(self._inner)
-        data = self._system.cat_file(self._inner, start=start, end=stop)
-        if len(data) > stop - start:
-            raise SourceError(
-                f"{self._url} does not come in parts: {stop - start:,} bytes of it were asked for, and {len(data):,} "
-                "came, as from a server of HTTP that knows no ranges. Fetch it to this machine first."
-            )
+            data, stop = self._system.cat_file(self._inner), self._nbytes
+        else:
+            stop = stop if self._nbytes is None else min(stop, self._nbytes)
+            data = self._system.cat_file(self._inner, start=start, end=stop, **self._checks(start, stop))
+            if len(data) > stop - start:
+                raise SourceError(
+                    f"{self._url} does not come in parts: {stop - start:,} bytes of it were asked for, and "
+                    f"{len(data):,} came, as from a server of HTTP that knows no ranges. Fetch it to this machine "
+                    "first."
+                )
+        if self._nbytes is not None and stop is not None and len(data) != stop - start:
+            raise ConnectionError(f"{len(data):,} bytes came of {stop - start:,}")
         return data
+
+    def _checks(self, start: int, stop: int) -> dict[str, Any]:
+        """Returns the options by which fsspec's client of HTTP checks what an answer is, which it does not itself."""
+        http = sys.modules.get("fsspec.implementations.http")
+        if http is None or not isinstance(self._system, http.HTTPFileSystem):
+            return {}
+
+        async def check(answer: Any) -> None:
+            place = answer.headers.get("Content-Range", "")
+            found = _CONTENT_RANGE.fullmatch(place)
+            is_right = found is not None and int(found[1]) == start and str(int(found[2]) + 1) in (str(stop), found[3])
+            is_right |= answer.status == 200 and start == 0 and stop == self._nbytes
+            if answer.status in (200, 206) and not is_right:
+                raise SourceError(
+                    f"{self._url} does not come in parts: bytes {start}-{stop - 1} were asked for, and its server gave "
+                    f"{place or 'others'} with status {answer.status}. Fetch it to this machine first."
+                )
+
+        # A compressed answer would have the range of other bytes.
+        headers = {**self._system.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+        return {"raise_for_status": check, "headers": headers}
 
     def _require_same(self, state: tuple[int, str]) -> None:
         now = facts_of(self._url, self._options, f"{self._url} cannot be opened", self._cure)
@@ -292,10 +324,14 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
             raise
         except Exception as error:  # of any type: those of aiohttp are no `OSError`
             taken_s = time.monotonic() - began
-            pause_s = _pause_s(count, error)
+            pause_s, asked_s = _pause_s(count, error), _asked_pause_s(error)
             # Half of a loader's deadline for a worker, so that this failure is reported, and not the deadline.
-            if pause_s is None or taken_s + pause_s > asker.limit_s / 2:
+            most_s = asker.limit_s / 2
+            is_too_long = taken_s + (pause_s or 0) > most_s or (most_s == math.inf and asked_s > MOST_ASKED_PAUSE_S)
+            if pause_s is None or is_too_long:
                 how = f" after {count} tries in {taken_s:.0f} s" if count > 1 else ""
+                if pause_s is not None and asked_s == pause_s:
+                    cure = f" The server asks for a pause of {asked_s:,.0f} s, which is not waited for.{cure}"
                 raise SourceError(f"{fact()}{how}: {reason_of(error)}.{cure}") from error
             level = logging.WARNING if count == _WARN_AT else logging.INFO
             _log.log(level, "%s: %s. It is tried again in %.1f s.", fact(), reason_of(error), pause_s)

@@ -198,7 +198,7 @@ def _members(file: File) -> Iterator[tuple[str, str, int, int]]:
         )
     tell = _recordindex.progress(f"Looking for the members of {file.url}", file.nbytes)
     with file.scan() as stream:
-        headers = _Headers(stream, file.nbytes)
+        headers: Any = _Headers(stream, file.nbytes)
         try:
             with tarfile.open(fileobj=headers, mode="r:") as tar:
                 while (member := tar.next()) is not None:
