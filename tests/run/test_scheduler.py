@@ -532,15 +532,6 @@ def test_a_stream_that_is_resumed_begins_at_its_cursor() -> None:
     assert serial.units["2.3[0:1)"].origin == (6, 77)
 
 
-def test_a_lost_unit_of_a_driven_scheduler_costs_nothing_after_reset() -> None:
-    table = Table()
-    table.run("seek 0.0\nissue 1 = 0.0[0:2) 0.0[2:4)")
-    table.units.clear()  # Ctrl-C struck before they came to the queue
-    assert table.issue("1") == ""
-    table.scheduler.reset()
-    table.run("seek 0.0\nissue 1 = 0.0[0:2) 0.0[2:4)\nfinish 0.0[0:2) 0.0[2:4)\ntake = 0.0")
-
-
 def test_reads_are_announced_many_at_once_and_each_once() -> None:
     plan = ps.range(400).batch(4)
     program = ParallelProgram(plan._node)

@@ -15,7 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock.memory import _ring
-from penstock.run import _delivery
+from penstock.run import _delivery, _inline
 from penstock.run._executor_spec import ExecutorSpec
 from penstock.run._subpipeline import SubPipeline
 from tests.run.common import DEADLINE_S, Gate, assert_ended, mapping_count, name_rings, workers
@@ -223,12 +223,13 @@ def test_close_may_be_called_by_a_worker() -> None:
 
 
 def test_a_unit_that_ends_after_its_inline_loader_was_closed_ends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, finished, outcomes = Gate(3), _delivery.Delivery.finished, []
+    gate, run, outcomes = Gate(3), _inline.UnitRunner.run, []
     caught: list[BaseException] = []
 
-    def finish(self: Any, unit: Any, result: Any) -> Any:
+    def noting(self: Any, unit: Any) -> Any:
+        result = run(self, unit)
         outcomes.append(result.error)
-        return finished(self, unit, result)
+        return result
 
     def consume() -> None:
         try:
@@ -236,7 +237,7 @@ def test_a_unit_that_ends_after_its_inline_loader_was_closed_ends_as_any_other(m
         except ps.LoaderError as error:
             caught.append(error)
 
-    monkeypatch.setattr(_delivery.Delivery, "finished", finish)
+    monkeypatch.setattr(_inline.UnitRunner, "run", noting)
     loader = ps.range(8).map(gate, element_spec=ps.ArraySpec((), "int64")).batch(2).loader("inline")
     consumer = threading.Thread(target=consume)
     consumer.start()
@@ -383,7 +384,7 @@ def test_a_loader_that_is_closed_while_another_thread_starts_it_ends(
         except BaseException as error:
             errors.append(error)
 
-    monkeypatch.setattr(_delivery, "Ring", make_later)
+    monkeypatch.setattr(_inline if executor == "inline" else _delivery, "Ring", make_later)
     loader = ps.range(20).batch(2).loader(executor)
     consumer = threading.Thread(target=consume)
     consumer.start()

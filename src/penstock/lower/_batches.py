@@ -105,7 +105,7 @@ class BatchProgram(Program):
 
         Args:
             unit: The whole batch, without rows.
-            worker_count: How many workers share the batch; 0 if the consumer fills it.
+            worker_count: How many workers share the batch; 0 if the caller fills it.
             row_s: Measured seconds for a row; 0 if unknown.
         """
         return [unit]
@@ -121,6 +121,42 @@ class BatchProgram(Program):
     def slot_rows(self, unit: Unit) -> Any:
         """Returns the index of a unit's rows in the arrays of its slot: `(0, slice)`, or 0 for all."""
         return 0
+
+
+@final
+class Announcements:
+    """Which batches a unit announces to the sources: many at once, every few batches.
+
+    Args:
+        program: The program of the batches.
+    """
+
+    def __init__(self, program: BatchProgram) -> None:
+        self._program = program
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing is announced any more."""
+        self._last: Position = (0, 0)
+        self._count = 0
+        """Batches after the one that is made next that are announced; and the last of them."""
+
+    def after(self, position: Position) -> tuple[int, int, int]:
+        """Returns `(epoch, index)` of the first batch after a position to announce, and a count. Positions follow."""
+        program = self._program
+        if not program.announces:
+            return NO_BATCHES
+        most = program.announced_count
+        self._count = max(0, self._count - 1)
+        count = min(most, program.batch_count or most) - self._count
+        if self._count > most // 2 or count <= 0:
+            return NO_BATCHES
+        last = self._last if self._count else position
+        first = program.next_position(*last)
+        for _ in range(count):
+            last = program.next_position(*last)
+        self._last, self._count = last, self._count + count
+        return *first, count
 
 
 def taken_from(spec: Spec, out: Rows, place: Any, *, is_shared: bool = False) -> list[Any]:

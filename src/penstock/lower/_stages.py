@@ -68,6 +68,8 @@ class StreamParts:
     """Workers have nothing to do side by side: one worker can write elements straight into batches."""
     gives_cursor: bool
     """States hold how far a filter got in an input that it reads by index."""
+    batch_count: int
+    """Elements that a batch needs."""
     span_size: int
     """Elements in a span."""
     span_count: int
@@ -106,6 +108,7 @@ def divide(plan: Node) -> StreamParts:
         is_serial=not stages
         and (isinstance(above, Inlet) or (isinstance(above, Batch) and isinstance(above.source, Inlet))),
         gives_cursor=isinstance(below, Filter) and below.source.access == "random",
+        batch_count=count,
         span_size=size,
         span_count=-(-2 * count // size) + 2,
     )

@@ -28,6 +28,8 @@ class DeliveryBase(ABC):
     ring: Ring
     consumed: int = -1
     """Streams: how far the input was read for the batch that was taken last; -1 if unknown."""
+    rest: tuple[int, BaseException] | None = None
+    """If the batch that was taken last failed and its rest is given: its row count, and the error."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

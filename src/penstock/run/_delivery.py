@@ -10,13 +10,10 @@ Guarantees, beside those of the scheduler.
 - Ctrl-C costs nothing. It can strike the consumer between any two bytecodes of `take`, also between the removal of a
   batch from the order and its hand-out. So `take` is passed the position of the batch, and seeks it if another is next.
   A seek also finds slots that Ctrl-C lost (`Ring.reclaim`). Units are issued on workers, where no interrupt comes.
-  Where the consumer runs units itself, it starts again if nothing is under way and its batch is not there (`_restart`).
 
 Each wait, and what ends it. There is one, the consumer's in `_wait`. A batch ends it, an error in the place of a batch,
 `close`, or the deadline. The consumer waits for a token in `_wakeup`, which a thread puts when the batch is ready. One
 token too many makes the consumer look once more. Workers wait for units: see the executors.
-
-An executor may be driven by the consumer: `Executor.drive`. Then no other thread runs units.
 """
 
 import contextlib
@@ -88,8 +85,6 @@ class Delivery(DeliveryBase, LocalClient):
         self._gives_rest = gives_rest
         self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_awaited = False
-        self.rest: tuple[int, BaseException] | None = None
-        """If the batch that was taken last failed and its rest is given: its row count, and the error."""
         self._crashes: dict[tuple[int, int], BaseException] = {}
         """Errors of elements that crash workers, by generation and row, until they are set aside."""
         self._feed: Feed | None = None
@@ -132,8 +127,7 @@ class Delivery(DeliveryBase, LocalClient):
     def _issue(self) -> list[Unit]:
         """Returns units for the slots that are free, as far as workers would be idle."""
         executor = self._executor
-        worker_count = 0 if executor.is_driven else executor.worker_count
-        units = self._scheduler.issue(executor.queue_target, worker_count, self.ring.header[-1] / 1e9)
+        units = self._scheduler.issue(executor.queue_target, executor.worker_count, self.ring.header[-1] / 1e9)
         if self._scheduler.given_up > self.ring.header[0]:
             self.ring.give_up(self._scheduler.given_up)
         if self._feed is not None and self._feed.schedule.is_stirred:
@@ -209,18 +203,8 @@ class Delivery(DeliveryBase, LocalClient):
         self.require_open()  # before the lock: in a child of fork() the lock may never be released
         if self.ring.interrupts:
             self.pass_on_interrupt()
-        has_restarted = False
         while (batch := self._head_if_ready(position)) is None:
-            # `drive` may find that the epoch ended, and then the feed need not begin the next one yet.
-            if self._executor.drive(timeout_s) or self._scheduler.is_head_ready:
-                continue
-            if self._feed is not None and self._feed.drive(timeout_s):
-                continue
-            if self._executor.is_driven and not has_restarted:
-                has_restarted = True
-                self._restart(position)
-            else:
-                self.wait_for(self._listen, timeout_s, self._deadline_error)
+            self.wait_for(self._listen, timeout_s, self._deadline_error)
         if batch.is_end:
             self._executor.wake()  # batches behind the next end may be issued now
             return END_OF_EPOCH
@@ -250,18 +234,7 @@ class Delivery(DeliveryBase, LocalClient):
             self._is_awaited = not self._scheduler.is_head_ready
             if self._is_awaited:
                 return None
-            while not self._wakeup.empty():  # a consumer that runs units itself takes no token
-                self._wakeup.get_nowait()
             return self._scheduler.take()
-
-    def _restart(self, position: Position) -> None:
-        """Starts again where the consumer runs all units and none is under way: Ctrl-C lost one."""
-        with self._lock:
-            self._executor.forget()
-            if self._feed is not None:
-                self._feed.forget()
-            self._scheduler.reset()
-            self._seek(position)
 
     def _listen(self, seconds: float) -> bool:
         """Waits for a token. Returns whether one came."""
@@ -309,11 +282,11 @@ class Delivery(DeliveryBase, LocalClient):
         own = lane_of(
             self._program.node,
             self.ring.total_times(),
-            1 if executor.is_driven else executor.available_count,
+            executor.available_count,
             delivered,
             rows_per_batch=0 if delivered else self._program.rows_per_batch,
             is_serial=self._program.is_serial,
-            executor="inline" if executor.is_driven else executor.name,
+            executor=executor.name,
             first=first,
         )
         if self._feed is None:

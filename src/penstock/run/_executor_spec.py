@@ -165,7 +165,9 @@ class ExecutorSpec:
 
     def make_executor(self, client: Client) -> Executor:
         """Makes the executor and starts its workers."""
-        return EXECUTORS[self.executor].make(client, self)
+        make = EXECUTORS[self.executor].make
+        assert make is not None
+        return make(client, self)
 
     def take_payload(self) -> PlanPayload:
         """Returns the pickled program."""
@@ -317,7 +319,7 @@ def _on_threads(analysis: Analysis, options: LoaderOptions, note: str) -> Execut
 
 
 def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: float, *, has_stages: bool) -> ExecutorSpec:
-    """Chooses where a stream is read: in its own worker process, on a thread, or by the consumer.
+    """Chooses where a stream is read: in its own worker process, or on a thread.
 
     In a process, a generator's Python does not compete with the training's for the GIL. The stream stays on a thread if
     it cannot travel, as an iterator of another library, and if it takes batches of stages.
@@ -332,8 +334,6 @@ def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: floa
     Raises:
         TravelError: The user asked for processes, and the stream cannot travel.
     """
-    if executor == "inline":
-        return ExecutorSpec("inline", 0, timeout_s)
     if executor == "threads" or not HAS_PROCESSES or has_stages or not feed.travels:
         return ExecutorSpec("threads", 1, timeout_s)
     spec = ExecutorSpec("processes", 1, timeout_s, is_alone=True)

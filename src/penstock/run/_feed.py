@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -28,6 +28,7 @@ from penstock.lower._streams import ElementSequence, FeedProgram
 from penstock.memory._ring import Ring
 from penstock.memory._rows import Window
 from penstock.memory._shared import Place, SharedFile
+from penstock.plan._node import Node
 from penstock.plan._text import place_of
 from penstock.report._lanes import Lane
 from penstock.run._consumer import DeliveryBase
@@ -93,9 +94,7 @@ class Feed(LocalClient):
         self._places: defaultdict[int, list[Place]] = defaultdict(list)
         """For each slot, where text and ragged arrays of its span lie for other processes."""
         self._executor = executor = make_executor(self)
-        self.schedule = SpanSchedule(
-            self._layout.size, self._layout.slot_count, AHEAD_COUNT if executor.worker_count else 1
-        )
+        self.schedule = SpanSchedule(self._layout.size, self._layout.slot_count, AHEAD_COUNT)
         self.stop_workers = functools.partial(
             _stop, weakref.ref(self), executor.request_stop, [weakref.ref(stage) for stage in stages.values()]
         )
@@ -206,14 +205,6 @@ class Feed(LocalClient):
             self._arrived(unit, stop)
         self._wake()
 
-    def drive(self, timeout_s: float) -> bool:
-        """Runs one unit on the calling thread, if the executor has no worker. Returns whether it did."""
-        return self._executor.drive(timeout_s)
-
-    def forget(self) -> None:
-        """Drops the units of the consumer."""
-        self._executor.forget()
-
     def deadline_s(self, timeout_s: float) -> float:
         """Returns how long nothing may arrive before the delivery gives up: longer than a stage takes to give up."""
         own = self._executor.deadline_s(timeout_s)
@@ -227,12 +218,7 @@ class Feed(LocalClient):
 
     def lanes(self, delivered: float, first: int) -> list[Lane]:
         """Returns what the worker did, and the workers of the stages; see `Delivery.lanes`."""
-        node, times, executor = self._program.node, self.ring.total_times(), self._executor.name
-        own = lane_of(node, times, 1, delivered, is_serial=True, executor=executor, first=first)
-        lanes = [lane for stage in self._stages.values() for lane in stage.lanes(delivered, first)]
-        # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
-        waited_s = sum(stage.waited_s for stage in self._stages.values())
-        return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
+        return feed_lanes(self._program.node, self.ring, self._stages, delivered, first, executor=self._executor.name)
 
     def tasks(self) -> list[str]:
         """Returns the worker, and those of the stages; see `Executor.tasks`."""
@@ -266,6 +252,17 @@ class Feed(LocalClient):
                 self._release_places(slot)
             self.ring.release()
         return ended
+
+
+def feed_lanes(
+    node: Node, ring: Ring, stages: Mapping[int, Stage], delivered: float, first: int, *, executor: str
+) -> list[Lane]:
+    """Returns what the one reader of a stream did, then what its stages did; see `lane_of`."""
+    own = lane_of(node, ring.total_times(), 1, delivered, is_serial=True, executor=executor, first=first)
+    # Waiting for the workers of stages is no work of its own, and does not limit the speed of the pipeline.
+    waited_s = sum(stage.waited_s for stage in stages.values())
+    lanes = [lane for stage in stages.values() for lane in stage.lanes(delivered, first)]
+    return [replace(own, wall_s=max(own.cpu_s, own.wall_s - waited_s)), *lanes]
 
 
 def _stop(

@@ -11,9 +11,6 @@ Guarantees.
   turn take 1.4 times as long as into one.
 - A position is at or after the cursor, or in the order, or delivered. `abandon` gives up all generations up to now.
   Their units do not start any more, and a slot comes back with its last unit.
-- Where the consumer runs units itself, Ctrl-C may cut off any method between two bytecodes. Then a batch may be lost,
-  but it is never ready without its work: it becomes ready last of all (`_complete`). A lost batch leaves nothing under
-  way, and the caller starts again (`reset`).
 
 Why a batch always comes: at least one slot is never the user's (`Ring.hand_out`). Either it is free, and `issue` uses
 it. Or units fill it, which an executor finishes or fails. Or it is filled and delivered.
@@ -25,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
-from penstock.lower._batches import NO_BATCHES, BatchProgram
+from penstock.lower._batches import Announcements, BatchProgram
 from penstock.lower._program import Outcome, Position, Unit
 from penstock.lower._rewrite import needed
 from penstock.plan._node import Node
@@ -111,9 +108,7 @@ class Scheduler:
         self._reading: Reading | None = None
         """Streams: the reading of the epoch of the cursor; None if it has not begun."""
         self._need: tuple[Node, int, tuple[int, int]] | None = None
-        self._announced: Position = (0, 0)
-        self._announced_count = 0
-        """Batches after the cursor that are announced, and the last of them."""
+        self._announcements = Announcements(program)
 
     # Events.
 
@@ -125,7 +120,7 @@ class Scheduler:
         self._cursor = None
         self.given_up = self._generation
         self._order.clear()
-        self._announced_count = 0
+        self._announcements.reset()
 
     def start(self, position: Position, consumed: int = -1) -> None:
         """A seek ends: this is the next batch.
@@ -141,13 +136,6 @@ class Scheduler:
             self._begin_reading(self._stream, *position, consumed)
         self._cursor = position
         self._release()
-
-    def reset(self) -> None:
-        """Nothing is under way any more, whatever this object says. `abandon` and `start` follow."""
-        self._pending.clear()
-        self.unfinished_count = 0
-        self._cursor = None
-        self._order.clear()
 
     def close(self) -> None:
         """Nothing is issued any more. One assignment, so no lock is needed."""
@@ -260,7 +248,7 @@ class Scheduler:
 
         Args:
             target: See `Executor.queue_target`.
-            worker_count: How many workers share a batch; 0 if the consumer fills it.
+            worker_count: How many workers share a batch.
             row_s: Measured seconds for a row; 0 if unknown.
         """
         units: list[Unit] = []
@@ -296,7 +284,7 @@ class Scheduler:
         consumed = self._consumed_after(position[1])
         self._go_to(self._program.next_position(*position))
         self._generation += 1
-        announce = self._announcement(position) if self._program.announces else NO_BATCHES
+        announce = self._announcements.after(position)
         origin = self._resumed[1] if self._resumed[0] == position[0] else (0, 0)
         whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length, origin)
         units = self._program.cut(whole, worker_count, row_s)
@@ -305,20 +293,6 @@ class Scheduler:
         self._order.append(batch)
         self.unfinished_count += len(units)
         return units
-
-    def _announcement(self, position: Position) -> tuple[int, int, int]:
-        """Returns batches after a position to announce to the sources: many at once, every few batches."""
-        most = self._program.announced_count
-        self._announced_count = max(0, self._announced_count - 1)
-        count = min(most, self._program.batch_count or most) - self._announced_count
-        if self._announced_count > most // 2 or count <= 0:
-            return NO_BATCHES
-        last = self._announced if self._announced_count else position
-        first = self._program.next_position(*last)
-        for _ in range(count):
-            last = self._program.next_position(*last)
-        self._announced, self._announced_count = last, self._announced_count + count
-        return *first, count
 
     def _conclude(self, position: Position, found: "BaseException | Literal['end']") -> None:
         """Puts the end of an epoch, or the error of its stream, in the place of a batch."""

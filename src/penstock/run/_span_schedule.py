@@ -59,7 +59,7 @@ class SpanSchedule:
     Args:
         size: Elements in a span.
         slot_count: Slots for spans.
-        ahead_count: Units under way at most. With one, a unit that Ctrl-C loses leaves nothing under way, which shows.
+        ahead_count: Units under way at most.
     """
 
     def __init__(self, size: int, slot_count: int, ahead_count: int) -> None:
@@ -97,10 +97,6 @@ class SpanSchedule:
         reading = Reading(epoch, (self._next_number - index) * self._size, element)
         if consumed >= 0:
             reading.origin = element, consumed
-        if self._ahead_count == 1:  # the consumer reads the stream itself, so nothing is under way now
-            self._units.clear()
-            for span in self._spans:
-                span.pending = 0
         self.reading, self._limit = reading, limit
         self.given_up = self._generation
         self.is_stirred = True

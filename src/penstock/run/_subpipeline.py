@@ -29,6 +29,7 @@ from penstock.run._cpus import usable_cpu_count
 from penstock.run._delivery import Delivery
 from penstock.run._executor_spec import ExecutorSpec, choose, choose_feed
 from penstock.run._feed import Feed
+from penstock.run._inline import InlineDelivery
 from penstock.run._lanes import unit_of
 from penstock.run._network_advice import network_advice
 from penstock.run._options import LoaderOptions
@@ -84,7 +85,7 @@ class SubPipeline:
                 analysis.learn()
                 parts = divide(analysis.plan)
                 self.gives_cursor = parts.gives_cursor
-                if parts.is_serial and share.is_whole and share.piece_count == 1:
+                if parts.is_serial and share.is_whole and share.piece_count == 1 and options.executor != "inline":
                     self._set_up_serial(analysis, parts.below)
                 else:
                     self._set_up(parts.above, parts)
@@ -146,7 +147,10 @@ class SubPipeline:
     def _set_up_feed(self, parts: StreamParts) -> None:
         options = self._options
         are_many = len(parts.stages) > usable_cpu_count()
+        is_inline = self.executor.executor == "inline"
         for part in parts.stages:
+            if is_inline:
+                part = replace(part, plan=part.node, size=1)
             executor = options.executor
             if are_many and part.is_generator and executor == "auto":
                 executor = "threads"  # a process for each shard would be too many
@@ -159,10 +163,12 @@ class SubPipeline:
                 quarantine=self._quarantine,
             )
             self._stages[part.place] = _Stage(part, inner, options.timeout_s)
+        if is_inline:
+            self._feed = FeedProgram(parts.below.plan, 2 * parts.batch_count, 1, self._stages)
+            return
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
-        executor = "inline" if self.executor.executor == "inline" else options.executor
         self._feed_executor = choose_feed(
-            self._feed, parts.below, executor, options.timeout_s, has_stages=bool(self._stages)
+            self._feed, parts.below, options.executor, options.timeout_s, has_stages=bool(self._stages)
         )
         self._executors.append(self._feed_executor)
 
@@ -176,7 +182,8 @@ class SubPipeline:
         layout = self._feed.layout
         if not layout.has_objects:
             return 0
-        copies = 1 + (self._feed_executor.executor == "processes") + (1 + process_count if process_count else 0)
+        is_apart = any(each.is_alone for each in self._executors)
+        copies = 1 + is_apart + (1 + process_count if process_count else 0)
         return copies * layout.slot_count * layout.size * above.padded_nbytes
 
     @property
@@ -206,33 +213,54 @@ class SubPipeline:
         return next((each for each in (self.executor, *inner) if each.executor == "processes"), self.executor)
 
     def start(self) -> DeliveryBase:
-        """Starts the delivery of a whole plan: by copies if it only moves bytes, else by units on workers."""
-        if self._feed is None and self.executor.executor == "threads" and isinstance(self.program, ParallelProgram):
-            copies = CopyPlan.of(self.program.node, self.program.shard)
+        """Starts the delivery of a whole plan: by copies if it only moves bytes, else as that of a part."""
+        program = self.program
+        if self._feed is None and self.executor.executor == "threads" and isinstance(program, ParallelProgram):
+            copies = CopyPlan.of(program.node, program.shard)
             if copies is not None:
                 return CopyDelivery(
-                    self.program,
+                    program,
                     copies,
                     slot_count=self.budget.slot_count,
-                    spare_count=min(2, self._options.prefetch),
+                    spare_count=self._spare_count,
                     thread_count=self.executor.worker_count,
                 )
-        return self.start_units()
+        return self.start_part()
 
-    def start_units(self, *, gives_rest: bool = False) -> Delivery:
-        """Starts the workers; see `Delivery`."""
-        # The consumer holds one slot and requests another; `prefetch` are ready or being filled. With fewer than two
-        # of these left, workers would stand still while the consumer works.
-        delivery = Delivery(
-            self.program,
-            slot_count=self.budget.slot_count,
-            spare_count=min(2, self._options.prefetch),
-            make_executor=self.executor.make_executor,
-            make_feed=self._make_feed if self._feed else None,
-            timeout_s=self._options.timeout_s,
-            gives_rest=gives_rest,
-            quarantine=self._quarantine,
-        )
+    @property
+    def _spare_count(self) -> int:
+        """Slots that a hand-out leaves.
+
+        The consumer holds one slot and requests another; `prefetch` are ready or being filled. With fewer than two of
+        these left, workers would stand still while the consumer works.
+        """
+        return min(2, self._options.prefetch)
+
+    def start_part(self, *, gives_rest: bool = False) -> DeliveryBase:
+        """Starts the workers; see `Delivery`. Inline there are none."""
+        if isinstance(self.program, ParallelProgram) and self.executor.executor == "inline":
+            for stage in self._stages.values():
+                stage.start()
+            delivery: DeliveryBase = InlineDelivery(
+                self.program,
+                self._feed,
+                self._stages,
+                slot_count=self.budget.slot_count,
+                spare_count=self._spare_count,
+                timeout_s=self._options.timeout_s,
+                quarantine=self._quarantine,
+            )
+        else:
+            delivery = Delivery(
+                self.program,
+                slot_count=self.budget.slot_count,
+                spare_count=self._spare_count,
+                make_executor=self.executor.make_executor,
+                make_feed=self._make_feed if self._feed else None,
+                timeout_s=self._options.timeout_s,
+                gives_rest=gives_rest,
+                quarantine=self._quarantine,
+            )
         for probe in self._probes:
             probe.leave()
         return delivery
@@ -275,12 +303,12 @@ class _Stage:
         self.pipeline = pipeline
         self._structure = part.node.spec.structure
         self._timeout_s = timeout_s
-        self._delivery: Delivery | None = None
+        self._delivery: DeliveryBase | None = None
         self.waited_s = 0.0
         """The time that the feed has waited for elements."""
 
     @property
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveryBase:
         """The workers, which were started."""
         assert self._delivery is not None
         return self._delivery
@@ -288,7 +316,7 @@ class _Stage:
     def start(self) -> None:
         """Starts its workers, which wait for the first seek."""
         self.leave()
-        self._delivery = self.pipeline.start_units(gives_rest=self.part.is_stacked)
+        self._delivery = self.pipeline.start_part(gives_rest=self.part.is_stacked)
         watch(self, self._delivery)
 
     def leave(self) -> None:

@@ -115,8 +115,7 @@ class UnitRunner:
 class LocalClient(Client):
     """What `Delivery` and `Feed` have in common: a lock, and runners for the units that run in this process.
 
-    Each worker thread has a runner. So has the consumer, if it runs the units. It may come on another thread for each
-    epoch and keeps its runner, so that memory stays within the projection, and a stream continues.
+    Each worker thread has a runner.
 
     Args:
         program: The program of the units.
@@ -132,7 +131,7 @@ class LocalClient(Client):
         self._timeout_s = timeout_s
         self._lock = lock
         self._runners: dict[int, UnitRunner] = {}
-        """By thread; 0 for the consumer. Each thread adds and removes its own."""
+        """By thread. Each adds and removes its own."""
 
     @abstractmethod
     def _issue(self) -> list[Unit]:
@@ -155,14 +154,14 @@ class LocalClient(Client):
         """Runs a unit on the calling thread, unless it is not wanted any more."""
         if not self._is_wanted(unit):
             return UnitResult()
-        key = 0 if self._executor.is_driven else threading.get_ident()
+        key = threading.get_ident()
         runner = self._runners.get(key)
         if runner is None:
             runner = self._runners[key] = UnitRunner(
                 self._program,
                 self.ring,
                 len(self._runners),
-                isolation=seeded_globals if self._executor.is_driven else None,  # it runs one element at a time
+                isolation=None,  # other threads run elements at the same time
                 window=self._window(),
                 timeout_s=self._timeout_s,
             )

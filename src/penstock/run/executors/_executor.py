@@ -64,7 +64,7 @@ class Executor(ABC):
     name: ClassVar[str]
     """The name by which users ask for it; see `_registry.py`."""
     worker_count: int
-    """How many units can run at once; 0 if the consumer runs them."""
+    """How many units can run at once."""
     queue_target: int
     """The client issues batches while fewer units than this are unfinished."""
     is_elsewhere: bool = False
@@ -73,8 +73,6 @@ class Executor(ABC):
     """Whether other processes map the ring. Else results carry all rows, if units run elsewhere."""
     shared: SharedFile | None = None
     """Where worker processes find data that has no place in a ring; None if there are none."""
-    is_driven: bool = False
-    """Whether the consumer runs the units, by `drive`. So no two run at once in this process."""
 
     def begin(self, program: Program, ring: Ring, spans: Ring | None = None) -> None:
         """Receives the program, once, before the first unit.
@@ -93,22 +91,6 @@ class Executor(ABC):
     @abstractmethod
     def wake(self) -> None:
         """Makes the executor call `Client.issue` soon. Finalizers call this, so it takes no lock and does not fail."""
-
-    def drive(self, timeout_s: float) -> bool:
-        """Runs units on the calling thread, the consumer's, or waits there until some are done.
-
-        The consumer calls this while its batch is not ready. An executor that is never driven returns False at once.
-
-        Args:
-            timeout_s: How long nothing may move before this returns.
-
-        Returns:
-            Whether anything was done. If not, and `is_driven`, no unit is under way.
-        """
-        return False
-
-    def forget(self) -> None:
-        """Drops all units of a driven executor. After this, nothing writes to a slot. The consumer calls it."""
 
     def deadline_s(self, timeout_s: float) -> float:
         """How long a standstill lasts before the loader gives up. Longer for executors that watch their workers."""

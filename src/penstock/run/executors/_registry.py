@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Final, final
 
 from penstock.run.executors._executor import Client, Executor
-from penstock.run.executors._inline import InlineExecutor
 from penstock.run.executors._processes import ProcessesExecutor
 from penstock.run.executors._request import ExecutorRequest
 from penstock.run.executors._threads import ThreadsExecutor
@@ -20,8 +19,8 @@ from penstock.run.executors._threads import ThreadsExecutor
 class ExecutorKind:
     """An entry of the registry."""
 
-    make: Callable[[Client, ExecutorRequest], Executor]
-    has_workers: bool = True
+    make: Callable[[Client, ExecutorRequest], Executor] | None
+    """None where there are no workers: the caller's thread does the work (`run/_inline.py`)."""
     reads_spans: bool = True
     """Whether units can read the elements of a stream, which lie in memory of this machine. Else worker processes of
     this machine run them."""
@@ -47,7 +46,7 @@ def _ray() -> ModuleType:
 
 
 EXECUTORS: Final = {
-    "inline": ExecutorKind(lambda client, _: InlineExecutor(client), has_workers=False),
+    "inline": ExecutorKind(None),
     "threads": ExecutorKind(lambda client, to: ThreadsExecutor(client, to.worker_count)),
     "processes": ExecutorKind(
         lambda client, to: ProcessesExecutor(client, to.join_pool(), to.take_payload(), to.worker_count, to.timeout_s),
@@ -67,5 +66,5 @@ EXECUTORS: Final = {
 
 def executor_names() -> str:
     """Returns the names for a message."""
-    names = ", ".join(repr(name) for name, kind in EXECUTORS.items() if kind.has_workers)
+    names = ", ".join(repr(name) for name, kind in EXECUTORS.items() if kind.make is not None)
     return f"'auto', {names}, or 'inline' (no workers)"
