@@ -38,6 +38,7 @@ class InlineDelivery(DeliveryBase):
         slot_count: Slots in the ring.
         spare_count: Slots that a hand-out must leave unleased.
         timeout_s: How long reads of a server are repeated.
+        gives_rest: Whether rows before an error are delivered; see `rest`.
         quarantine: Receives the elements that are set aside, if the plan has guards.
     """
 
@@ -50,9 +51,11 @@ class InlineDelivery(DeliveryBase):
         slot_count: int,
         spare_count: int,
         timeout_s: float,
+        gives_rest: bool,
         quarantine: Quarantine | None,
     ) -> None:
         super().__init__()
+        self._gives_rest = gives_rest
         self._program = program
         self._quarantine = quarantine
         self._next: Position | None = None
@@ -89,12 +92,11 @@ class InlineDelivery(DeliveryBase):
             self.pass_on_interrupt()
         if position != self._next:  # Ctrl-C struck in the middle of `_start`, or after the batch was made
             self._start(position)
+        self.rest = None
         epoch, index = position
         length = -1
         if self._stream is not None:
-            while (result := self._stream.step(self._program, index)) is not None:
-                self._finish(result)
-            length = self._stream.length
+            length = self._read(self._stream, index)
             count = self._program.at(length).length
             if count is None or index >= count:
                 self._go_to(self._program.next_position(epoch, index, is_last=True))
@@ -106,7 +108,7 @@ class InlineDelivery(DeliveryBase):
         announce = self._announcements.after(position)
         (unit,) = self._program.cut(Unit(epoch, index, 0, 1, slot, self._generation, announce, length=length), 0)
         try:
-            self._finish(self._runner.run(unit))
+            self._fill(unit)
         except Exception:
             self.ring.give_back(slot)
             raise
@@ -115,6 +117,38 @@ class InlineDelivery(DeliveryBase):
         batch = self.ring.hand_out(slot)
         self._go_to(self._program.next_position(epoch, index))
         return batch
+
+    def _read(self, stream: "_Stream", index: int) -> int:
+        """Reads what a batch needs. Returns how many elements the epoch has; -1 if that is not known yet.
+
+        The rest before an error of the stream is delivered as the end of an epoch; the error itself comes with it.
+        """
+        first, _ = needed(self._program.at(stream.length), index)
+        while (result := stream.step(self._program, index)) is not None:
+            try:
+                self._finish(result)
+            except Exception as error:
+                if not self._gives_rest or stream.filled <= first:
+                    raise
+                self.rest = stream.filled - first, error
+                return stream.filled
+        return stream.length
+
+    def _fill(self, unit: Unit) -> None:
+        """Fills the rows of a batch. If the rest is given, those before the first that fails."""
+        try:
+            self._finish(self._runner.run(unit))
+        except Exception:
+            if not self._gives_rest or unit.stop - unit.start < 2:
+                raise
+            for row in range(unit.start, unit.stop):
+                try:
+                    self._finish(self._runner.run(unit._replace(start=row, stop=row + 1)))
+                except Exception as error:
+                    if row == unit.start:
+                        raise
+                    self.rest = row, error
+                    return
 
     def _go_to(self, position: Position) -> None:
         self._next = None if position[1] == 0 and self._stream is not None else position
@@ -186,7 +220,8 @@ class _Stream:
     def begin(self, epoch: int, first: int, consumed: int) -> None:
         """Goes to an element of an epoch; see `DeliveryBase.seek`."""
         self._epoch = epoch
-        self._filled = first
+        self.filled = first
+        """Elements up to this number were read."""
         self._origin = (first, consumed) if consumed >= 0 else (0, 0)
         self.length = -1
         """The number of elements of the epoch; -1 until its end is seen."""
@@ -194,17 +229,17 @@ class _Stream:
     def step(self, program: ParallelProgram, index: int) -> UnitResult | None:
         """Reads towards what a batch needs. Returns the result, or None if nothing is left to read."""
         _, stop = needed(program.at(self.length), index)
-        if self._filled >= stop or self.length >= 0:
+        if self.filled >= stop or self.length >= 0:
             return None
         size = self._layout.size
-        span, row = divmod(self._filled, size)
+        span, row = divmod(self.filled, size)
         self._generation += 1
-        end = min(size, row + stop - self._filled)
+        end = min(size, row + stop - self.filled)
         result = self._runner.run(Unit(self._epoch, span, row, end, 0, self._generation, origin=self._origin))
         filled, is_last, _ = self._layout.marks(self._slot).tolist()
-        self._filled = span * size + filled
+        self.filled = span * size + filled
         if is_last:
-            self.length = self._filled
+            self.length = self.filled
         return result
 
     def consumed(self, node: Node, index: int) -> int:

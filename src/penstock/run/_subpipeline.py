@@ -147,10 +147,7 @@ class SubPipeline:
     def _set_up_feed(self, parts: StreamParts) -> None:
         options = self._options
         are_many = len(parts.stages) > usable_cpu_count()
-        is_inline = self.executor.executor == "inline"
         for part in parts.stages:
-            if is_inline:
-                part = replace(part, plan=part.node, size=1)
             executor = options.executor
             if are_many and part.is_generator and executor == "auto":
                 executor = "threads"  # a process for each shard would be too many
@@ -163,7 +160,7 @@ class SubPipeline:
                 quarantine=self._quarantine,
             )
             self._stages[part.place] = _Stage(part, inner, options.timeout_s)
-        if is_inline:
+        if self.executor.executor == "inline":
             self._feed = FeedProgram(parts.below.plan, 2 * parts.batch_count, 1, self._stages)
             return
         self._feed = FeedProgram(parts.below.plan, parts.span_size, parts.span_count, self._stages)
@@ -248,6 +245,7 @@ class SubPipeline:
                 slot_count=self.budget.slot_count,
                 spare_count=self._spare_count,
                 timeout_s=self._options.timeout_s,
+                gives_rest=gives_rest,
                 quarantine=self._quarantine,
             )
         else:
