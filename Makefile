@@ -54,9 +54,10 @@ KERAS_SETS := keras-tensorflow keras-jax keras-torch
 demo: $(STAMP)-demo
 	$(VENV)/bin/penstock demo $(ARGS)
 
-# All sets run, also after one that failed. PYTEST is then tests/sets.py, which runs once more what failed.
+# All sets run, also after one that failed. PYTEST is then tests/sets.py, which runs once more what failed. A cluster
+# waits most of the time, so its set runs beside another.
 test: $(STAMP)-venv
-	@$(PY) -m tests.sets all $(MAKE) fast framework $(KERAS_SETS) faults cluster limits
+	@$(PY) -m tests.sets all $(MAKE) fast framework+cluster $(KERAS_SETS) faults limits
 
 test-fast: $(STAMP)-core
 	$(PYTEST) $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
@@ -70,8 +71,9 @@ test-keras: $(KERAS_SETS:%=test-%)
 $(KERAS_SETS:%=test-%): test-keras-%: $(STAMP)-frameworks
 	KERAS_BACKEND=$* $(PYTEST) $(PARALLEL) -m "$(KERAS)" $(ARGS)
 
+# Half of the time these tests wait, for processes that start or end, so twice as many processes run them.
 test-faults: $(STAMP)-core
-	$(PYTEST) $(PARALLEL) -m "$(FAULTS)" $(ARGS)
+	$(PYTEST) $(PARALLEL) --numprocesses=4 -m "$(FAULTS)" $(ARGS)
 
 test-cluster: $(STAMP)-cluster
 	$(PYTEST) $(SERIAL) -m "$(CLUSTER)" -o faulthandler_timeout=120 $(ARGS)

@@ -1,6 +1,6 @@
 """Runs the sets of tests, and once more, alone, each test that failed; then one summary stands at the end.
 
-    python -m tests.sets all MAKE SET ...          what `make test` runs: `MAKE test-SET` for each set
+    python -m tests.sets all MAKE SET SET+SET ...  what `make test` runs: `MAKE test-SET` for each set
     python -m tests.sets one SET ARGUMENT ...      what that runs in place of pytest: `pytest ARGUMENT ...`
 
 A test that fails and then passes alone, in a fresh process, does not fail its set. The summary counts and lists it,
@@ -240,32 +240,61 @@ def pytest_configure(config: "pytest.Config") -> None:
 # All sets.
 
 
-def run_all(make: str, names: Sequence[str]) -> int:
-    """Runs each set by `make test-NAME`, prints the summary, and returns the exit status."""
+def run_all(make: str, groups: Sequence[str]) -> int:
+    """Runs each set by `make test-NAME`, prints the summary, and returns the exit status.
+
+    Sets that are joined by `+` run at the same time. The output of the first is seen as it comes, that of the others
+    after it.
+    """
     shutil.rmtree(RESULTS, ignore_errors=True)
-    results: dict[str, Result] = {}
+    RESULTS.mkdir(parents=True)
+    results = {name: Result(fault="not run") for group in groups for name in group.split("+")}
     interrupted = False
-    for name in names:
+    for group in groups:
+        names = group.split("+")
+        if len(names) > 1:  # not at the same time: what they need is installed into one folder
+            interrupted = any(_wait([_make(make, name, "true")]) for name in names)
+        processes = []
+        for name in names if not interrupted else ():
+            output = None if name == names[0] else RESULTS / f"{name}.txt"
+            _say(f"== {name}" if output is None else f"== {name} at the same time; its output follows")
+            processes.append(_make(make, name, f"$(PY) -m tests.sets one {name}", output))
+        interrupted = _wait(processes) or interrupted
+        for name, process in zip(names, processes, strict=False):
+            path = RESULTS / name / "result.json"
+            if path.exists():
+                results[name] = Result(**json.loads(path.read_text()))
+                interrupted = interrupted or results[name].fault == INTERRUPTED
+            else:
+                results[name] = Result(fault=f"did not start: make ended with status {process.returncode}")
+            if name != names[0]:
+                _say(f"== {name}\n{(RESULTS / f'{name}.txt').read_text(errors='replace')}")
         if interrupted:
-            results[name] = Result(fault="not run")
-            continue
-        _say(f"== {name}")
-        command = [make, "--no-print-directory", f"test-{name}", f"PYTEST=$(PY) -m tests.sets one {name}"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            interrupted = True
-            os.killpg(process.pid, signal.SIGINT)  # make waits after SIGINT, and ends at once after SIGTERM
-            status = process.wait()
-        path = RESULTS / name / "result.json"
-        if path.exists():
-            results[name] = Result(**json.loads(path.read_text()))
-            interrupted = interrupted or results[name].fault == INTERRUPTED
-        else:
-            results[name] = Result(fault=f"did not start: make ended with status {status}")
+            break
     print("\n".join(_summary(results)), flush=True)
     return STOPPED if interrupted else int(not all(result.good for result in results.values()))
+
+
+def _make(make: str, name: str, pytest: str, output: Path | None = None) -> subprocess.Popen[bytes]:
+    command = [make, "--no-print-directory", f"test-{name}", f"PYTEST={pytest}"]
+    with output.open("wb") if output else contextlib.nullcontext() as file:
+        errors = file and subprocess.STDOUT
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=errors, process_group=0)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Waits for the processes. Returns whether we were interrupted, and so interrupted them."""
+    interrupted = False
+    for process in processes:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            interrupted = True
+            for each in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGINT)  # make waits after SIGINT, and ends at once after SIGTERM
+            process.wait()
+    return interrupted
 
 
 def _summary(results: dict[str, Result]) -> Iterator[str]:

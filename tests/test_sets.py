@@ -195,7 +195,7 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
         empty="",
         last="def test_good(): pass",
     )
-    status, out = _run(tmp_path, "all", "make", "first", "second", "broken", "empty", "last")
+    status, out = _run(tmp_path, "all", "make", "first", "second+broken+empty", "last")
     assert status == 1
     summary = out[out.rindex("\nset ") :].splitlines()[1:]
     rows = {line.split()[0]: line.split(maxsplit=4)[1:3] + line.split(maxsplit=4)[4:] for line in summary[1:6]}
@@ -206,6 +206,7 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
         "empty": ["0", "0", "no tests were found"],
         "last": ["1", "0"],
     }
+    assert out.index("== broken at the same time") < out.rindex("\n== broken\n") < out.index("no tests ran in")
     assert summary[6:] == [
         "",
         "Failed: 1",
@@ -246,10 +247,10 @@ def test_waits():
     open("fifo", "w").write(str(os.getpid()))
     threading.Event().wait()
 """
-    _sets(tmp_path, first=waiting, last="def test_good(): pass")
+    _sets(tmp_path, first=waiting, other="def test_waits(): threading.Event().wait()", last="def test_good(): pass")
     (tmp_path / "pytest.ini").write_text(PYTEST_INI.replace("timeout = 2", "timeout = 60"))
     with subprocess.Popen(
-        _command("all", "make", "first", "last"),
+        _command("all", "make", "first+other", "last"),
         cwd=tmp_path,
         env=_environment(),
         stdin=subprocess.DEVNULL,
@@ -273,4 +274,4 @@ def test_waits():
     summary = out[out.rindex("\nset ") :]
     assert "interrupted\n" in summary
     assert "not run\n" in summary
-    assert out.endswith("All sets: 1 passed, 0 failed, 0 failed once, 2 sets in error\n")
+    assert out.endswith("All sets: 1 passed, 0 failed, 0 failed once, 3 sets in error\n")
