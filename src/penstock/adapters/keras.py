@@ -10,11 +10,10 @@ On TensorFlow that iterator takes the place of a `tf.data` one: Keras trains on 
 twice, reads ahead by an unknown number of batches, turns errors into text, and holds on to the function that
 it was given.
 
-Keras does not pass everything to an adapter. The rest is read from the frame of the calling `EpochIterator`: whether
+Keras does not pass everything to an adapter. The rest is read from the frames of the calling `EpochIterator`: whether
 `fit` was given steps (then Keras's epochs are not the loader's), and arguments that Keras drops silently. There an
-epoch
-of unknown length is also marked, so that it ends when the data end. If another version of Keras lacks these variables,
-these checks are left out.
+epoch of unknown length is also marked, so that it ends when the data end. If another version of Keras lacks these
+variables, these checks are left out.
 """
 
 import contextlib
@@ -51,6 +50,8 @@ takes this one: it is larger than most kernels, and can be halved six times."""
 TARGETS: Final = ("label", "labels", "target", "targets", "y")
 """Keys of a dict that are taken for targets."""
 
+_VERBS: Final = ("fit", "evaluate", "predict")
+
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
 
@@ -70,7 +71,8 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
     An epoch of Keras is an epoch of the loader. A second `fit` goes on with new epochs, whatever its `initial_epoch`.
     After `adapter.set_state(...)` the first epoch is the rest of the saved one. With `steps_per_epoch` Keras's
     epochs have that number of batches, and run on from one epoch of the loader into the next, from one `fit` to the
-    next. An adapter with `training=False` starts with the first batch of epoch 0 each time.
+    next. Validation, `evaluate` and `predict` end with the epoch: if they are given more steps than it has batches,
+    Keras warns. An adapter with `training=False` starts with the first batch of epoch 0 each time.
 
     Memory: the loader's slots. On TensorFlow and torch, on a CPU, a step works on the slot's own memory; JAX copies
     a batch when a step begins. A leaf whose length only its batch knows has memory of its own, of which nothing is
@@ -120,14 +122,15 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         frame = sys._getframe(1)
         _require_nothing_dropped(frame)
         _require_own_data(frame, self)
-        counts_steps = _counts_steps(frame)
-        if _asking(frame) is not None:
+        length, asking = self.loader.length, _asking(frame)
+        steps = asking.steps_per_epoch if asking is not None else None
+        if asking is not None:
             full = set() if self.batch_size is None else {self.batch_size}
-            _require_divisible(full if counts_steps else full | self._short_batch_sizes)
-        if counts_steps:
+            takes_all = not steps or (length is not None and steps >= length and not _runs_on(frame))
+            _require_divisible(full | self._short_batch_sizes if takes_all else full)
+        if _runs_on(frame):
             return None
-        length = self.loader.length
-        if length == math.inf and _asking(frame) is not None:
+        if length == math.inf and asking is not None and not steps:
             raise ArgumentError(
                 "This dataset is endless, so Keras would never come to the end of an epoch. Say how long one is: "
                 "fit(..., steps_per_epoch=1000), or steps= for evaluate and predict, or validation_steps=."
@@ -162,25 +165,24 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         """Says how many batches this epoch has: the rest of one after `set_state`.
 
         Where that is unknown, Keras looks for the end of the epoch, and does not go by the length of the one before. It
-        would also warn that the data ran out, which here is how every epoch ends.
+        would also warn that the data ran out, which here is how every epoch ends, unless it was given steps.
         """
-        asking = _asking(sys._getframe(1))
-        if asking is not None and not asking.steps_per_epoch:
+        frame = sys._getframe(1)
+        asking = _asking(frame)
+        if asking is not None and not _runs_on(frame):
             asking._num_batches = self.loader._rest_count()
-            if asking._num_batches is None:
+            if asking._num_batches is None and not asking.steps_per_epoch:
                 asking._interrupted_warning = _say_nothing
 
     # What Keras trains on. It asks more often than it reads, so all of these do nothing until their first `next`.
 
     def get_numpy_iterator(self) -> Iterator[Tree]:
         """Batches of NumPy arrays."""
-        return _Pass(self, _as_numpy, runs_on=_counts_steps(sys._getframe(1)))
+        return _Pass(self, _as_numpy, runs_on=_runs_on(sys._getframe(1)))
 
     def get_tf_dataset(self) -> "_Feed":
         """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
-        frame = sys._getframe(1)
-        runs_on, for_trainer = _counts_steps(frame), _asking(frame) is not None
-        return _Feed(lambda: _Pass(self, _as_tensorflow, runs_on=runs_on, for_trainer=for_trainer))
+        return _Feed(self)
 
     def get_jax_iterator(self) -> Iterator[Tree]:
         """Batches that JAX takes."""
@@ -189,11 +191,11 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         on_cpu = jax.default_backend() == "cpu"
         # Then Keras moves each batch to the device while the model works on the one before.
         reads_ahead = not on_cpu and keras.distribution.distribution() is None
-        return _Pass(self, _as_numpy, runs_on=_counts_steps(sys._getframe(1)), reads_ahead=reads_ahead)
+        return _Pass(self, _as_numpy, runs_on=_runs_on(sys._getframe(1)), reads_ahead=reads_ahead)
 
     def get_torch_dataloader(self) -> Iterator[Tree]:
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
-        return _Pass(self, _as_torch, runs_on=_counts_steps(sys._getframe(1)))
+        return _Pass(self, _as_torch, runs_on=_runs_on(sys._getframe(1)))
 
 
 @final
@@ -205,7 +207,7 @@ class _Pass(Iterator[Tree]):
         convert: What Keras gets for a leaf.
         runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
         reads_ahead: Keras trains on the batch before the one that it drew last.
-        for_trainer: It is iterated by Keras's TensorFlow trainer.
+        for_trainer: The steps of an execution of Keras's TensorFlow trainer, which iterates it; 0 if none does.
     """
 
     def __init__(
@@ -215,7 +217,7 @@ class _Pass(Iterator[Tree]):
         *,
         runs_on: bool,
         reads_ahead: bool = False,
-        for_trainer: bool = False,
+        for_trainer: int = 0,
     ) -> None:
         self._loader, self._spec, self._weights = adapter.loader, adapter._spec, adapter._weights
         self._delivered = adapter._delivered
@@ -225,6 +227,7 @@ class _Pass(Iterator[Tree]):
         self._for_trainer = for_trainer
         self._rows = adapter.batch_size
         self._epoch: Iterator[Tree] | None = None
+        self._drawn_count = 0
         self._begun_at: tuple[int, int] | None = None
         """Epoch and batch where it began; None when something was drawn."""
 
@@ -237,20 +240,29 @@ class _Pass(Iterator[Tree]):
             self._begun_at = self._loader._start()
             self._epoch = iter(self._loader)
         try:
-            batch = self._drawn(self._epoch)
+            batch = self._next()
         except StopIteration:
-            if not self._runs_on:
-                self._require_some_rest()
-                if self._for_trainer and self._loader.length is None:
-                    self._end_for_tensorflow()
-                raise
-            self._epoch = iter(self._loader)
-            batch = self._drawn(self._epoch)
+            self._require_some_rest()
+            if self._for_trainer:
+                self._end_for_tensorflow()
+            raise
         except Exception as error:
             _tell_cause(error)
             raise
         self._begun_at = None
+        self._drawn_count += 1
         return self._made(batch)
+
+    def _next(self) -> Tree:
+        """The next batch of this epoch, or of the next one where Keras counts the steps."""
+        assert self._epoch is not None
+        try:
+            return self._drawn(self._epoch)
+        except StopIteration:
+            if not self._runs_on:
+                raise
+            self._epoch = iter(self._loader)
+            return self._drawn(self._epoch)  # an epoch without a batch ends it, too
 
     def _require_some_rest(self) -> None:
         """Refuses to go on behind the last batch of an epoch, where Keras would fail on a name that it has not set.
@@ -267,9 +279,15 @@ class _Pass(Iterator[Tree]):
             ) from None
 
     def _end_for_tensorflow(self) -> None:
-        """Ends an epoch of unknown length as an iterator of tf.data does: Keras's trainer looks for that alone."""
+        """Ends an epoch as an iterator of tf.data does: where nothing was drawn, Keras's trainer knows no other end.
+
+        Within an execution of several steps it does, and the steps before count.
+        """
         import tensorflow as tf
 
+        if self._drawn_count % self._for_trainer:
+            self._drawn_count = 0
+            return
         raise tf.errors.OutOfRangeError(None, None, "The epoch has ended.") from None
 
     def _drawn(self, epoch: Iterator[Tree]) -> Tree:
@@ -323,11 +341,15 @@ class _Pass(Iterator[Tree]):
 class _Feed:
     """What Keras's TensorFlow trainer iterates: something new at each `iter`, and nothing read before `next`."""
 
-    def __init__(self, make: Callable[[], Iterator[Tree]]) -> None:
-        self._make = make
+    def __init__(self, adapter: KerasAdapter) -> None:
+        self._adapter = adapter
 
     def __iter__(self) -> Iterator[Tree]:
-        return self._make()
+        # Only now: of validation data, `fit` asks for this before it calls `evaluate`.
+        frame = sys._getframe(1)
+        asking = _asking(frame)
+        step_count = 0 if asking is None else asking.steps_per_execution
+        return _Pass(self._adapter, _as_tensorflow, runs_on=_runs_on(frame), for_trainer=step_count)
 
     @property
     def _variant_tensor(self) -> Any:
@@ -378,14 +400,29 @@ def _asking(frame: Any) -> EpochIterator | None:
     return asking if isinstance(asking, EpochIterator) else None
 
 
-def _counts_steps(frame: Any) -> bool:
-    """Whether Keras goes by the steps that `fit` was given, and not by our epochs."""
+def _verb(frame: Any) -> str:
+    """The innermost of Keras's methods `fit`, `evaluate` and `predict` that runs; empty if none does."""
+    while frame is not None:
+        if frame.f_code.co_name in _VERBS and frame.f_globals.get("__name__", "").startswith("keras."):
+            return str(frame.f_code.co_name)
+        frame = frame.f_back
+    return ""
+
+
+def _runs_on(frame: Any) -> bool:
+    """Whether Keras trains by steps, and not by our epochs; what measures stops where an epoch ends, as Keras does."""
     asking = _asking(frame)
-    return asking is not None and bool(asking.steps_per_epoch)
+    return asking is not None and bool(asking.steps_per_epoch) and _verb(frame) in ("fit", "")
 
 
 def _is_building(frame: Any) -> bool:
     """Whether Keras draws a batch to build the model, that is for shapes and dtypes, and not to train on it."""
+    if keras.backend.backend() == "jax":  # whose predict() draws one by itself before it has its steps draw any
+        drawing = frame
+        while drawing is not None and drawing.f_code.co_name.endswith("_iterator"):
+            drawing = drawing.f_back
+        if drawing is not None and _verb(drawing) == drawing.f_code.co_name == "predict":
+            return True
     for _ in range(4):  # itself, or by way of iterators that wrap ours
         if frame is None:
             break
