@@ -104,6 +104,44 @@ def test_class_weight_is_what_keras_makes_of_it_for_arrays():
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["integers", "a column", "floats", "one-hot"])
+def test_class_weight_makes_the_sample_weights_that_keras_makes(form):
+    classes = np.arange(10) % 3
+    forms = {
+        "integers": classes,
+        "a column": classes[:, None].astype(np.uint8),
+        "floats": classes.astype(np.float32),
+        "one-hot": np.eye(3, dtype=np.float32)[classes],
+    }
+    y, x, table = forms[form], np.zeros((10, 2), np.float32), {0: 0.5, 2: 7.0}
+    import keras
+
+    ours, theirs = recording_model([keras.layers.Dense(3)]), recording_model([keras.layers.Dense(3)])
+    for model in (ours, theirs):
+        model.compile("sgd", "mse" if form == "one-hot" else "sparse_categorical_crossentropy", run_eagerly=True)
+    ours.fit(ps.from_arrays((x, y)).batch(4).to_keras(class_weight=table), verbose=0)
+    theirs.fit(x, y, batch_size=4, shuffle=False, class_weight=table, verbose=0)
+    assert_same(arrays(ours.trained, 2), arrays(theirs.trained, 2))
+
+
+def test_class_weight_of_tags_and_of_numbers_is_refused_in_the_batch_that_shows_it():
+    import keras
+
+    tags = np.eye(3, dtype=np.float32)[np.arange(10) % 3]
+    tags[6] = 1
+    amounts = np.arange(10, dtype=np.float32)
+    amounts[6] = 0.5
+    for y, text in (
+        (tags, r"has y = \[1.0, 1.0, 1.0\], which is not one-hot"),
+        (amounts, "has y = 0.5, which is no cl"),
+    ):
+        model = recording_model([keras.layers.Dense(y[0].size)])
+        adapter = ps.from_arrays((np.zeros((10, 2), np.float32), y)).batch(4).to_keras(class_weight={1: 2.0})
+        with pytest.raises(ps.SpecError, match=f"element 2 of batch 1 of epoch 0 {text}"):
+            model.fit(adapter, verbose=0)
+        assert len(model.trained) == 1
+
+
 @pytest.mark.parametrize(
     ("argument", "cure"),
     [

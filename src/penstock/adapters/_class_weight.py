@@ -1,8 +1,13 @@
-"""Weights of classes as weights of samples, as Keras does it for arrays."""
+"""Weights of classes as weights of samples, as Keras does it for arrays.
+
+Keras takes `argmax` of whatever has several columns, and rounds. So tags for each step, several labels at once, soft
+labels and real numbers get weights that mean nothing. Here they are refused: by their shape before anything is read, by
+their values in the batch that has them.
+"""
 
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Final, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +40,10 @@ class ClassWeights:
         for label, weight in weights.items():
             if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
                 raise ArgumentTypeError(f"class_weight has the key {label!r}, which is no integer label.")
+            if not -_LABEL_LIMIT <= label < _LABEL_LIMIT:
+                raise ArgumentError(f"class_weight has the key {label!r}, which is no label of 64 bits.")
+            if not isinstance(weight, (int, float, np.number)):
+                raise ArgumentTypeError(f"class_weight[{label}]={weight!r} is no number.")
             if not (math.isfinite(weight) and weight >= 0):
                 raise ArgumentError(f"class_weight[{label}]={weight!r} is not a finite weight of at least 0.")
         if not isinstance(element_spec, tuple) or len(element_spec) != 2:
@@ -47,7 +56,7 @@ class ClassWeights:
         if (
             not isinstance(labels, ArraySpec)
             or len(labels.shape) not in (1, 2)
-            or labels.shape[1:] == (None,)  # a label for each part of a sequence, as many as it has
+            or labels.shape[1:] in ((None,), (0,))  # a label for each part of a sequence, as many as it has
             or labels.dtype.kind not in "biuf"
         ):
             raise SpecError(
@@ -58,10 +67,41 @@ class ClassWeights:
         self._labels = np.array(order, np.int64)
         self._weights = np.array([weights[label] for label in order], np.float32)
 
-    def of(self, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Returns the weights `(n,)`, float32, of a batch of labels."""
-        if y.ndim == 2:
-            y = y[:, 0] if y.shape[1] == 1 else y.argmax(axis=1)
-        labels = np.rint(y).astype(np.int64) if y.dtype.kind == "f" else y.astype(np.int64, copy=False)
+    def of(self, y: npt.NDArray[Any], place: str = "a batch") -> npt.NDArray[np.float32]:
+        """Returns the weights `(n,)`, float32, of a batch of labels.
+
+        Args:
+            y: The labels, see above.
+            place: Names the batch in messages.
+
+        Raises:
+            SpecError: An element has no class, or several.
+        """
+        labels = y[:, 0] if y.shape[1:] == (1,) else y
+        if labels.ndim == 2:
+            rows, labels = labels, labels.argmax(axis=1)
+            # So many numbers that are not 0, and a 1 in each row: each row has this one alone.
+            is_hot = rows[np.arange(len(rows)), labels] == 1
+            if not is_hot.all() or np.count_nonzero(rows) != len(rows):
+                self._refuse(rows, is_hot & (np.count_nonzero(rows, axis=1) == 1), place, "not one-hot")
+        elif labels.dtype.kind == "f":
+            numbers = labels.astype(np.float64)
+            labels = np.rint(numbers)
+            is_whole = (numbers == labels) & (np.abs(numbers) < _LABEL_LIMIT)
+            if not is_whole.all():
+                self._refuse(numbers, is_whole, place, "no class")
+        labels = labels.astype(np.int64, copy=False)
         places = np.minimum(np.searchsorted(self._labels, labels), len(self._labels) - 1)
         return np.where(self._labels[places] == labels, self._weights[places], np.float32(1))
+
+    @staticmethod
+    def _refuse(y: npt.NDArray[Any], is_class: npt.NDArray[np.bool_], place: str, what: str) -> NoReturn:
+        row = int(np.flatnonzero(~is_class)[0])
+        raise SpecError(
+            f"class_weight needs one class for each element, as an integer or one-hot, but element {row} of {place} "
+            f"has y = {y[row].tolist()!s:.80}, which is {what}. Leave class_weight= out, and give sample weights as "
+            "a third part of the element: map(lambda e: (*e, weight_of(e[1])))."
+        )
+
+
+_LABEL_LIMIT: Final = 1 << 63

@@ -228,6 +228,8 @@ class _Pass(Iterator[Tree]):
         self._rows = adapter.batch_size
         self._epoch: Iterator[Tree] | None = None
         self._drawn_count = 0
+        self._drawn_from = (0, 0)
+        """Epoch and number of the batch that was drawn last."""
         self._begun_at: tuple[int, int] | None = None
         """Epoch and batch where it began; None when something was drawn."""
 
@@ -291,9 +293,9 @@ class _Pass(Iterator[Tree]):
         raise tf.errors.OutOfRangeError(None, None, "The epoch has ended.") from None
 
     def _drawn(self, epoch: Iterator[Tree]) -> Tree:
+        before = self._drawn_from = self._loader._at
         if not self._reads_ahead:
             return next(epoch)
-        before = self._loader._at
         try:
             batch = next(epoch)
         except StopIteration:  # the last batch is now trained on
@@ -312,7 +314,11 @@ class _Pass(Iterator[Tree]):
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
         if self._weights is not None:
             x, y = tensors
-            tensors = x, y, self._convert(self._weights.of(leaves[-1]))
+            if self._epoch is None:  # a blank batch has no labels
+                weights = np.ones(len(leaves[0]), np.float32)
+            else:
+                weights = self._weights.of(leaves[-1], "batch {1} of epoch {0}".format(*self._drawn_from))
+            tensors = x, y, self._convert(weights)
         if self._for_trainer and type(tensors) is tuple and self._rows not in (None, len(leaves[0])):
             # A list, so that TensorFlow traces a separate step for the short batch. For a tuple it would trace one step
             # for any number of rows. In that step Keras counts a batch as one sample when it averages the losses of
