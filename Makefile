@@ -101,14 +101,16 @@ check-native: $(STAMP)-check
 	$(CMAKE) --build build/check
 
 # Left out: builds of the package, the oracle, programs of their own (they load the ordinary build), and rows of megabytes.
-SANITIZED := not builds and not numpy and not divided and not other_faults and not forked and not forgotten and not environment
+SANITIZED := not builds and not numpy and not divided and not other_faults and not forked and not forgotten and not environment and not memory_calls and not program_ends
 PRELOAD = $(shell $(CXX) -print-file-name=libasan.so):$(shell $(CXX) -print-file-name=libstdc++.so)
+# Python's own memory is no leak, and a request for too much is a MemoryError.
+ASAN := detect_leaks=0:allocator_may_return_null=1
 sanitize: $(STAMP)-core $(STAMP)-check
 	$(CONFIGURE) -B build/address -DPENSTOCK_SANITIZE=address
 	$(CMAKE) --build build/address
-	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=detect_leaks=0 \
+	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=$(ASAN) \
 		$(PY) -m pytest -p tests.native.sanitized tests/native --numprocesses=0 -k "$(SANITIZED)" $(ARGS)
-	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=detect_leaks=0 \
+	PENSTOCK_ENGINE=$$(echo build/address/_engine*.so) LD_PRELOAD=$(PRELOAD) ASAN_OPTIONS=$(ASAN) \
 		$(PY) -m tests.fuzz --seconds 60
 	$(CONFIGURE) -B build/thread -DPENSTOCK_SANITIZE=thread
 	$(CMAKE) --build build/thread

@@ -104,7 +104,9 @@ void run(int round, const std::vector<Source> &sources, const std::vector<uint8_
         }
     }
     require(engine.close(INT64_MAX), "closed");
-    engine.take_all(&finished);
+    while (Job *job = engine.take()) {
+        finished.push_back(job);
+    }
     require(finished.size() == 6, "all jobs come back");
     for (Job *job : finished) {
         delete job;

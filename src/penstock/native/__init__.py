@@ -8,7 +8,7 @@ one batch. A copy is a tuple `(source, rows, destination, destination_rows, conv
 
 - `rows`: the elements to copy, int64, shape `(n,)`.
 - `destination`: a writable array (or buffer) whose first axis counts rows. Each row is contiguous; the distance between
-  rows is free. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit.
+  rows is free. If it shares memory with the source, its bytes are not defined afterwards. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit.
 - `destination_rows`: the rows to write, int64, shape `(n,)`; None for 0, 1, 2, ...
 - `conversion`: what `conversion(source_dtype, destination_dtype)` returned; None to copy bytes.
 
@@ -17,6 +17,7 @@ See design/0021-copy-engine.md for the reasons.
 
 import atexit
 import logging
+import math
 import os
 import weakref
 from collections.abc import Iterable, Sequence
@@ -93,7 +94,7 @@ def read_parts(
     Args:
         descriptor: The open file.
         offsets: The first byte of each part in the file, shape `(n,)`.
-        memory: Where they go, of one axis.
+        memory: Where they go: a writable array of bytes, of one axis.
         starts: The first byte of each part in the memory.
         sizes: The bytes of each part.
 
@@ -127,7 +128,7 @@ def permute(
     Args:
         values: Shape (k,), each below `n`; overwritten.
         n: Length of the range.
-        a: `a` and `b`, at most 2**31, are the sizes of the halves, `n <= a * b`.
+        a: `a` and `b`, at most 2**31, are the sizes of the halves, `a * b // 2 <= n <= a * b`.
         b: See `a`.
         tweaks: Shape (k,), or (1,) for all values.
         rounds: A multiplier and an addend for each round of the network, shape (2 * rounds,).
@@ -219,7 +220,7 @@ class Engine(_implementation.Engine):
             OSError: The file cannot be opened.
         """
         item_nbytes, shape, strides = inner or (1, (row_nbytes,), (1,))
-        if item_nbytes * int(np.prod(shape, dtype=np.int64)) != row_nbytes:
+        if item_nbytes * math.prod(shape) != row_nbytes:
             raise ValueError(f"elements of {item_nbytes} x {tuple(shape)} bytes do not have {row_nbytes} bytes")
         fd, path_or_none = (path, None) if isinstance(path, int) else (-1, os.fspath(path))
         return _implementation.file_source(

@@ -37,7 +37,13 @@ def can_convert(source: DTypeLike, out: DTypeLike) -> bool:
 
 
 def dtypes_of(code: int) -> tuple[np.dtype, np.dtype]:
-    """Returns the types of a conversion, the inverse of `conversion`."""
+    """Returns the types of a conversion, the inverse of `conversion`.
+
+    Raises:
+        ValueError: The number is no conversion.
+    """
+    if not (0 < code < 1 << 10 and 0 < code & 15 <= len(KINDS) and 0 < code >> 4 & 15 <= len(KINDS)):
+        raise ValueError(f"{code} is not a conversion")
     source, out = np.dtype(KINDS[(code & 15) - 1]), np.dtype(KINDS[(code >> 4 & 15) - 1])
     return source.newbyteorder() if code & 256 else source, out.newbyteorder() if code & 512 else out
 

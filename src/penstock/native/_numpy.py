@@ -5,7 +5,10 @@ nothing.
 """
 
 import errno
+import math
+import operator
 import os
+import stat
 import threading
 import time
 import weakref
@@ -27,11 +30,19 @@ Rows = NDArray[np.int64]
 _FOLD: Final = np.uint64(32)
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
+_MOST_NBYTES: Final = (2**63 - 1) // 4
+"""A larger row overflows."""
+
 Words = NDArray[np.uint64]
 
 
 def permute_now(values: Words, n: int, a: int, b: int, tweaks: Words, rounds: Words) -> None:
     """See `permute`. A value that leaves `[0, n)` goes through the network again, until it is back."""
+    if any(each.dtype.itemsize != 8 or each.dtype.hasobject for each in (values, tweaks, rounds)):
+        raise TypeError("expected an array of 64-bit numbers")
+    is_right = 0 < a <= 1 << 31 and 0 < b <= 1 << 31 and a * b // 2 <= n <= a * b
+    if not is_right or tweaks.size not in (1, values.size) or (values >= n).any():
+        raise ValueError("these are no values of a permutation")
     values[...] = _network(values, a, b, tweaks, rounds)
     outside = np.flatnonzero(values >= n)
     while outside.size:
@@ -81,9 +92,9 @@ def memory_source(array: Any, name: object) -> Source:
     array = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
     if array.dtype.hasobject:
         raise TypeError("an array of Python objects cannot be copied as bytes")
-    if not 1 <= array.ndim <= 32:
-        raise ValueError(f"a source needs 1 to 32 axes, not {array.ndim}")
-    row_nbytes = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    if array.ndim < 1:
+        raise ValueError(f"a source needs 1 to 64 axes, not {array.ndim}")
+    row_nbytes = array.itemsize * math.prod(array.shape[1:])
     return Source(name, len(array), row_nbytes, "memory", lambda row: _bytes_of(array[row : row + 1]))
 
 
@@ -101,15 +112,18 @@ def file_source(
     name: object,
 ) -> Source:
     """See `Engine.file`; here, every element is read with `pread`."""
-    if len(shape) != len(strides) or count < 0 or item_nbytes <= 0 or any(n < 0 for n in shape):
+    row_nbytes = item_nbytes * math.prod(shape)
+    is_right = len(shape) == len(strides) and count >= 0 and item_nbytes > 0 and all(n >= 0 for n in shape)
+    if not is_right or row_nbytes > _MOST_NBYTES:
         raise ValueError("the sizes of a file's rows are negative, too large, or do not match")
     reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
     is_empty = 0 in shape
     low = 0 if is_empty else sum(min(0, each) for each in reach)
     nbytes = 0 if is_empty else sum(max(0, each) for each in reach) + item_nbytes - low
-    if count > 0 and offset + min(0, stride * (count - 1)) + low < 0:
+    ends = (offset, offset + stride * max(0, count - 1))
+    if count > 0 and (min(ends) + low < 0 or max(ends) + low + nbytes > 2 * _MOST_NBYTES):
         raise ValueError("elements would lie before the file's first byte, or too far behind it")
-    file = os.dup(fd) if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = _opened(path, fd)
     dtype = np.dtype((np.void, item_nbytes))
     has_name = os.fstat(file).st_nlink > 0
 
@@ -129,9 +143,21 @@ def file_source(
             found, view = found + length, view[length:]
         return _bytes_of(np.ndarray(shape, dtype, data, -low, strides) if nbytes else np.empty(0, np.uint8))
 
-    source = Source(name, count, item_nbytes * int(np.prod(shape, dtype=np.int64)), "read", read)
+    source = Source(name, count, row_nbytes, "read", read)
     weakref.finalize(source, os.close, file)
     return source
+
+
+def _opened(path: Any, fd: int) -> int:
+    """Opens a file with places, or duplicates its descriptor: no pipe, whose opening would wait for a writer."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    file = os.dup(fd) if path is None else os.open(path, flags)
+    mode = os.fstat(file).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        os.close(file)
+        error = errno.EISDIR if stat.S_ISDIR(mode) else errno.ESPIPE
+        raise OSError(error, os.strerror(error), path)
+    return file
 
 
 def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) -> bool:
@@ -150,10 +176,15 @@ def pad_rows(values: Sequence[Any], out: NDArray[Any], filling: NDArray[Any]) ->
 
 def read_parts(descriptor: int, offsets: Rows, memory: Bytes, starts: Rows, sizes: Rows) -> tuple[int, int, int]:
     """See `native.read_parts`."""
-    if ((starts < 0) | (sizes < 0) | (starts + sizes > len(memory))).any():
+    if not (memory.ndim == memory.itemsize == 1 and memory.flags.carray and not memory.dtype.hasobject):
+        raise ValueError("parts are read into a writable array of bytes with one axis")
+    is_outside = (starts < 0) | (sizes < 0) | (starts > len(memory)) | (sizes > len(memory) - starts)
+    if not len(offsets) == len(starts) == len(sizes) or is_outside.any():
         raise ValueError("the parts lie outside of the memory")
     for done, (offset, start, size) in enumerate(zip(offsets.tolist(), starts.tolist(), sizes.tolist(), strict=True)):
         place, got = memory.data[start : start + size], 0
+        if offset < 0 < size:
+            return done, 0, errno.EINVAL  # -1 would be the present place for preadv()
         while got < size:
             try:
                 step = os.preadv(descriptor, [place[got:]], offset + got)
@@ -208,6 +239,7 @@ class Engine:
 
     def submit(self, job_number: int, copies: Iterable[tuple[Any, ...]], /) -> None:
         self._refuse_forked()
+        job_number = operator.index(job_number)
         tasks = [_task(*copy) for copy in copies]
         with self._lock:
             if self._is_closed:
@@ -313,6 +345,8 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
     out = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
     if out.dtype.hasobject:
         raise TypeError("a destination cannot hold Python objects")
+    if not out.ndim:
+        raise ValueError("a destination needs an axis of rows")
     if not out.flags.writeable:
         raise ValueError("a destination must be writable")
     if out.nbytes and not out[:1].flags.c_contiguous:  # not `out[0]`: a record has no flags of its own
@@ -327,8 +361,8 @@ def _task(source: Source, rows: Rows, out: Any, out_rows: Rows | None, code: int
         if len(out_rows) != len(rows):
             raise ValueError(f"{len(rows)} rows have {len(out_rows)} destination rows")
     rows, out_rows = rows.copy(), out_rows.copy()
-    out_nbytes = out.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
-    types = dtypes_of(code) if code else None
+    out_nbytes = out.itemsize * math.prod(out.shape[1:])
+    types = None if code is None or code == 0 else dtypes_of(code)
     if source.row_nbytes * (types[1].itemsize if types else 1) != out_nbytes * (types[0].itemsize if types else 1):
         raise ValueError(
             f"elements of {source.name} have {source.row_nbytes} bytes, which do not fit rows of {out_nbytes} bytes"

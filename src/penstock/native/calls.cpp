@@ -21,15 +21,19 @@ struct Held {
 } // namespace
 
 void release(Job *job) {
-    auto *held = static_cast<Held *>(job->held);
-    for (Py_buffer &view : held->views) {
-        PyBuffer_Release(&view);
+    PyObject *type, *error, *traceback; // objects that end here may run code
+    PyErr_Fetch(&type, &error, &traceback);
+    if (auto *held = static_cast<Held *>(job->held)) {
+        for (Py_buffer &view : held->views) {
+            PyBuffer_Release(&view);
+        }
+        for (PyObject *source : held->sources) {
+            Py_DECREF(source);
+        }
+        delete held;
     }
-    for (PyObject *source : held->sources) {
-        Py_DECREF(source);
-    }
-    delete held;
     delete job;
+    PyErr_Restore(type, error, traceback);
 }
 
 // ---------------------------------------------------------------------------------------------- jobs
@@ -51,7 +55,7 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
     Task task;
     task.source = &source;
     long code = code_object == Py_None ? 0 : PyLong_AsLong(code_object);
-    if (code != 0 && (PyErr_Occurred() || !find_conversion(static_cast<int>(code), &task.conversion))) {
+    if (code != 0 && (PyErr_Occurred() || !find_conversion(code, &task.conversion))) {
         if (!PyErr_Occurred()) {
             PyErr_Format(PyExc_ValueError, "%ld is not a conversion", code);
         }
@@ -81,12 +85,19 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
         held->views.pop_back();
         return false;
     }
-    held->sources.push_back(Py_NewRef(source_object));
+    held->sources.push_back(Py_NewRef(source_object)); // there is room, see `job_of`
+    if (view.ndim < 1) {
+        PyErr_SetString(PyExc_ValueError, "a destination needs an axis of rows");
+        return false;
+    }
     task.out_nbytes = view.itemsize;
-    bool is_contiguous = view.ndim >= 1;
+    bool is_contiguous = true;
     for (int i = view.ndim - 1; i >= 1; i--) {
         is_contiguous = is_contiguous && (view.shape[i] <= 1 || view.strides[i] == task.out_nbytes);
-        task.out_nbytes *= view.shape[i];
+        if (__builtin_mul_overflow(task.out_nbytes, view.shape[i], &task.out_nbytes)) {
+            PyErr_SetString(PyExc_ValueError, "the rows of a destination are too large");
+            return false;
+        }
     }
     if (!is_contiguous && task.out_nbytes > 0) {
         PyErr_SetString(PyExc_ValueError, "the rows of a destination must be C-contiguous");
@@ -124,6 +135,15 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
     }
     task.out = static_cast<uint8_t *>(view.buf);
     task.out_stride = view.strides[0];
+    const int64_t reach = (out_count - 1) * task.out_stride;
+    task.out_low = task.out + std::min<int64_t>(0, reach);
+    task.out_high = task.out + std::max<int64_t>(0, reach) + task.out_nbytes;
+    int64_t nbytes;
+    if (__builtin_mul_overflow(task.count, task.out_nbytes, &nbytes) ||
+        __builtin_add_overflow(job->nbytes, nbytes, &job->nbytes)) {
+        PyErr_SetString(PyExc_ValueError, "the copies have more bytes than can be counted");
+        return false;
+    }
     if (source.file != nullptr) {
         for (int64_t i = 0; i < task.count; i++) {
             int64_t high = source.start(task.rows[i]) + layout.high;
@@ -134,10 +154,10 @@ static bool take_copy(PyObject *copy, Job *job, Held *held) {
         task.step_nbytes = STEP_NBYTES;
         task.steps_per_row = (layout.nbytes + STEP_NBYTES - 1) / STEP_NBYTES;
     }
-    job->nbytes += task.count * task.out_nbytes;
     job->tasks.push_back(std::move(task));
     return true;
 }
+
 void raise_failure(const Job &job) {
     const Task &task = job.tasks[job.failed_task];
     PyObject *source_name = nullptr;
@@ -163,29 +183,40 @@ void raise_failure(const Job &job) {
     Py_XDECREF(module);
 }
 
-Job *job_of(PyObject *sequence, int64_t number) {
-    PyObject *copies = PySequence_Tuple(sequence);
-    if (copies == nullptr) {
+OwnedJob job_of(PyObject *sequence, int64_t number) {
+    Owned copies(PySequence_Tuple(sequence));
+    if (!copies) {
         return nullptr;
     }
-    Job *job = new Job();
+    OwnedJob job(new Job());
     auto *held = new Held();
     job->held = held;
     job->number = number;
-    Py_ssize_t count = PyTuple_Size(copies);
+    Py_ssize_t count = PyTuple_Size(copies.get());
     held->views.reserve(count);
     held->sources.reserve(count);
     job->tasks.reserve(count);
-    bool is_right = true;
-    for (Py_ssize_t i = 0; is_right && i < count; i++) {
-        is_right = take_copy(PyTuple_GetItem(copies, i), job, held);
-    }
-    Py_DECREF(copies);
-    if (!is_right) {
-        release(job);
-        return nullptr;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!take_copy(PyTuple_GetItem(copies.get(), i), job.get(), held)) {
+            return nullptr;
+        }
     }
     return job;
+}
+
+// Memory of the calling thread, for `copy_steps`. It stays with the thread.
+static uint8_t *own_scratch() {
+    static thread_local const std::unique_ptr<uint8_t[]> scratch(new uint8_t[2 * SCRATCH_NBYTES]);
+    return scratch.get();
+}
+
+void execute(Job *job) {
+    uint8_t *scratch = own_scratch();
+    for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
+        job->failed_task = i;
+        const Task &task = job->tasks[i];
+        job->has_failed = !copy_steps(task, 0, task.steps(), scratch, &job->failure);
+    }
 }
 
 // A thread that releases the GIL may wait longer for it than such a copy takes, where another one wants it.
@@ -193,32 +224,24 @@ constexpr int64_t SHORT_NBYTES = 256 << 10;
 
 // Executes copies on the calling thread, without the GIL if they may take long.
 PyObject *copy_now(PyObject *, PyObject *copies) {
-    Job *job = job_of(copies, 0);
-    if (job == nullptr) {
+    OwnedJob job = job_of(copies, 0);
+    if (!job) {
         return nullptr;
     }
-    int64_t nbytes = 0;
-    bool may_wait = false;
+    bool may_wait = job->nbytes > SHORT_NBYTES;
     for (const Task &task : job->tasks) {
-        nbytes += task.count * task.out_nbytes;
         may_wait |= task.source->file != nullptr;
     }
-    PyThreadState *released = may_wait || nbytes > SHORT_NBYTES ? PyEval_SaveThread() : nullptr;
-    std::unique_ptr<uint8_t[]> scratch(new uint8_t[2 * SCRATCH_NBYTES]);
-    for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
-        job->failed_task = i;
-        const Task &task = job->tasks[i];
-        job->has_failed = !copy_steps(task, 0, task.steps(), scratch.get(), &job->failure);
+    if (may_wait) {
+        without_gil([&] { execute(job.get()); });
+    } else {
+        execute(job.get());
     }
-    if (released != nullptr) {
-        PyEval_RestoreThread(released);
-    }
-    bool has_failed = job->has_failed;
-    if (has_failed) {
+    if (job->has_failed) {
         raise_failure(*job);
+        return nullptr;
     }
-    release(job);
-    return has_failed ? nullptr : Py_NewRef(Py_None);
+    Py_RETURN_NONE;
 }
 
 // ---------------------------------------------------------------------------------------------- padding
@@ -230,7 +253,9 @@ struct Views {
 
     ~Views() {
         for (Py_buffer &view : held) {
-            PyBuffer_Release(&view);
+            if (!t_has_released) {
+                PyBuffer_Release(&view);
+            }
         }
     }
     // Adds a buffer, contiguous and with so many axes. Returns null without an exception if it is another one.
@@ -252,7 +277,7 @@ void repeat(const uint8_t *item, int64_t nbytes, uint8_t *to, const uint8_t *end
         return;
     }
     for (; to < end; to += nbytes) {
-        std::memcpy(to, item, nbytes);
+        std::memmove(to, item, nbytes);
     }
 }
 
@@ -290,7 +315,7 @@ PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
             Py_RETURN_FALSE;
         }
         const Py_buffer *view = views.add(value, PyBUF_STRIDED_RO, 1);
-        if (view == nullptr) {
+        if (view == nullptr || view->itemsize != out->itemsize) {
             Py_RETURN_FALSE;
         }
         if (view->shape[0] > out->shape[1]) {
@@ -299,16 +324,19 @@ PyObject *pad_rows(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
             return nullptr;
         }
     }
-    PyThreadState *released = out->len > SHORT_NBYTES ? PyEval_SaveThread() : nullptr;
-    auto *to = static_cast<uint8_t *>(out->buf);
-    int64_t row_nbytes = out->shape[1] * out->itemsize;
-    for (Py_ssize_t i = 0; i < count; i++, to += row_nbytes) {
-        const Py_buffer &view = views.held[i + 2];
-        std::memcpy(to, view.buf, view.len);
-        repeat(static_cast<const uint8_t *>(filling->buf), filling->len, to + view.len, to + row_nbytes);
-    }
-    if (released != nullptr) {
-        PyEval_RestoreThread(released);
+    auto pad = [&] {
+        auto *to = static_cast<uint8_t *>(out->buf);
+        int64_t row_nbytes = out->shape[1] * out->itemsize;
+        for (Py_ssize_t i = 0; i < count; i++, to += row_nbytes) {
+            const Py_buffer &view = views.held[i + 2];
+            std::memmove(to, view.buf, view.len); // which may be a part of the rows
+            repeat(static_cast<const uint8_t *>(filling->buf), filling->len, to + view.len, to + row_nbytes);
+        }
+    };
+    if (out->len > SHORT_NBYTES) {
+        without_gil(pad);
+    } else {
+        pad();
     }
     Py_RETURN_TRUE;
 }
@@ -324,9 +352,7 @@ PyObject *announce_now(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
         return nullptr;
     }
     if (source->file != nullptr && count > 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        announce(*source, rows.get(), count);
-        Py_END_ALLOW_THREADS;
+        without_gil([&] { announce(*source, rows.get(), count); });
     }
     Py_RETURN_NONE;
 }
@@ -337,15 +363,21 @@ namespace {
 struct Words {
     Py_buffer view = {};
     bool take(PyObject *array, int flags) {
-        if (PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | flags) != 0) {
+        Element element;
+        if (!element_of(array, &element) || PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | flags) != 0) {
             return false;
         }
-        if (view.itemsize != 8) {
+        bool is_right = view.itemsize == 8 && element != OBJECTS;
+        if (!is_right) {
             PyErr_SetString(PyExc_TypeError, "expected an array of 64-bit numbers");
         }
-        return view.itemsize == 8;
+        return is_right;
     }
-    ~Words() { PyBuffer_Release(&view); }
+    ~Words() {
+        if (!t_has_released) {
+            PyBuffer_Release(&view);
+        }
+    }
     uint64_t *data() const { return static_cast<uint64_t *>(view.buf); }
     int64_t count() const { return view.len / 8; }
 };
@@ -354,10 +386,14 @@ struct Words {
 
 PyObject *permute_now(PyObject *, PyObject *args) {
     PyObject *values_object, *tweaks_object, *words_object;
-    unsigned long long n, a, b;
-    if (!PyArg_ParseTuple(args, "OKKKOO", &values_object, &n, &a, &b, &tweaks_object, &words_object)) {
+    long long signed_n, signed_a, signed_b;
+    if (!PyArg_ParseTuple(args, "OLLLOO", &values_object, &signed_n, &signed_a, &signed_b, &tweaks_object,
+                          &words_object)) {
         return nullptr;
     }
+    // A negative one is too large.
+    const auto n = static_cast<uint64_t>(signed_n), a = static_cast<uint64_t>(signed_a),
+               b = static_cast<uint64_t>(signed_b);
     Words values, tweaks, words;
     if (!values.take(values_object, PyBUF_WRITABLE) || !tweaks.take(tweaks_object, 0) || !words.take(words_object, 0)) {
         return nullptr;
@@ -366,15 +402,14 @@ PyObject *permute_now(PyObject *, PyObject *args) {
     bool is_one = tweaks.count() == 1;
     bool is_inside =
         std::all_of(values.data(), values.data() + values.count(), [n](uint64_t each) { return each < n; });
-    if (a == 0 || b == 0 || a > most || b > most || n > a * b || !is_inside ||
+    // Half of [0, a * b) lies inside of [0, n): a value outside of it comes back soon.
+    if (a == 0 || b == 0 || a > most || b > most || n > a * b || a * b / 2 > n || !is_inside ||
         (!is_one && tweaks.count() != values.count())) {
         PyErr_SetString(PyExc_ValueError, "these are no values of a permutation");
         return nullptr;
     }
     Permutation key = {n, a, b, words.data(), static_cast<size_t>(words.count() / 2)};
-    Py_BEGIN_ALLOW_THREADS;
-    permute(values.data(), values.count(), key, tweaks.data(), is_one);
-    Py_END_ALLOW_THREADS;
+    without_gil([&] { permute(values.data(), values.count(), key, tweaks.data(), is_one); });
     Py_RETURN_NONE;
 }
 
@@ -384,17 +419,26 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
         PyErr_Format(PyExc_TypeError, "read_parts() takes 5 arguments, not %zd", nargs);
         return nullptr;
     }
-    int descriptor = static_cast<int>(PyLong_AsLong(args[0]));
+    const long number = PyLong_AsLong(args[0]);
+    if (number == -1 && PyErr_Occurred()) {
+        return nullptr;
+    }
+    const int descriptor = number == static_cast<int>(number) ? static_cast<int>(number) : -1; // which is not open
     std::unique_ptr<int64_t[]> offsets, starts, sizes;
-    int64_t count = PyErr_Occurred() ? -1 : take_rows(args[1], "offsets", &offsets);
+    int64_t count = take_rows(args[1], "offsets", &offsets);
     int64_t start_count = count < 0 ? -1 : take_rows(args[3], "starts", &starts);
     int64_t size_count = start_count < 0 ? -1 : take_rows(args[4], "sizes", &sizes);
-    if (size_count < 0) {
+    Element element;
+    if (size_count < 0 || !element_of(args[2], &element)) {
         return nullptr;
     }
     Views views;
     const Py_buffer *memory = views.add(args[2], PyBUF_STRIDED, 1);
-    bool fits = memory != nullptr && start_count == count && size_count == count;
+    if (memory == nullptr || memory->itemsize != 1 || element == OBJECTS) {
+        PyErr_SetString(PyExc_ValueError, "parts are read into a writable array of bytes with one axis");
+        return nullptr;
+    }
+    bool fits = start_count == count && size_count == count;
     for (int64_t i = 0; fits && i < count; i++) {
         fits = starts[i] >= 0 && sizes[i] >= 0 && starts[i] <= memory->len && sizes[i] <= memory->len - starts[i];
     }
@@ -404,22 +448,22 @@ PyObject *read_parts(PyObject *, PyObject *const *args, Py_ssize_t nargs) {
     }
     int64_t done = 0, got = 0;
     int error = 0;
-    PyThreadState *released = PyEval_SaveThread();
-    for (; done < count; done++) {
-        auto *to = static_cast<uint8_t *>(memory->buf) + starts[done];
-        for (got = 0; got < sizes[done];) {
-            ssize_t step = pread(descriptor, to + got, sizes[done] - got, offsets[done] + got);
-            if (step <= 0 && !(step < 0 && errno == EINTR)) {
-                error = step < 0 ? errno : 0;
+    without_gil([&] {
+        for (; done < count; done++) {
+            auto *to = static_cast<uint8_t *>(memory->buf) + starts[done];
+            for (got = 0; got < sizes[done];) {
+                ssize_t step = pread(descriptor, to + got, sizes[done] - got, offsets[done] + got);
+                if (step <= 0 && !(step < 0 && errno == EINTR)) {
+                    error = step < 0 ? errno : 0;
+                    break;
+                }
+                got += step > 0 ? step : 0;
+            }
+            if (got < sizes[done]) {
                 break;
             }
-            got += step > 0 ? step : 0;
         }
-        if (got < sizes[done]) {
-            break;
-        }
-    }
-    PyEval_RestoreThread(released);
+    });
     return Py_BuildValue("(LLi)", static_cast<long long>(done), static_cast<long long>(got), error);
 }
 

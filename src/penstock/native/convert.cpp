@@ -218,9 +218,9 @@ void swap_bytes(const uint8_t *source, uint8_t *out, int64_t nbytes, int width) 
 
 } // namespace
 
-bool find_conversion(int code, Conversion *found) {
+bool find_conversion(long code, Conversion *found) {
     // See `conversion` in `_dtypes.py`: the two types plus one, four bits each, and which of the two is swapped.
-    int source = (code & 15) - 1, out = ((code >> 4) & 15) - 1;
+    int source = static_cast<int>(code & 15) - 1, out = static_cast<int>(code >> 4 & 15) - 1;
     if (code <= 0 || code >> 10 != 0 || source < 0 || source >= KIND_COUNT || out < 0 || out >= KIND_COUNT) {
         return false;
     }

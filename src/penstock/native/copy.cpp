@@ -22,6 +22,8 @@ constexpr int64_t FETCH_ROWS = 6, FETCH_NBYTES = 512;
 constexpr int64_t ANNOUNCE_GAP_NBYTES = 16 << 10;
 // The kernel cuts one announcement to the device's readahead, by default this much, and forgets the rest.
 constexpr int64_t ANNOUNCE_NBYTES = 128 << 10;
+// Announcements of one call. The pages of more would be gone before they are read.
+constexpr int64_t MAX_ANNOUNCED_NBYTES = 1 << 30;
 
 // Bytes that go to one place: a row, a part of one, or several rows that are neighbours in both places.
 struct Span {
@@ -54,7 +56,7 @@ Span span_at(const Task &task, int64_t step, int64_t end) {
 
 void move(const Conversion &conversion, const uint8_t *from, uint8_t *to, int64_t nbytes) {
     if (conversion.is_plain) {
-        std::memcpy(to, from, nbytes);
+        std::memmove(to, from, nbytes); // a caller may copy an array into itself
     } else {
         convert(conversion, from, to, nbytes / conversion.source_nbytes);
     }
@@ -76,7 +78,7 @@ void pack(const uint8_t *from, int64_t stride, int64_t count, int64_t nbytes, ui
     case 16: return pack_runs<16>(from, stride, count, to);
     default:
         for (int64_t i = 0; i < count; i++) {
-            std::memcpy(to + i * nbytes, from + i * stride, nbytes);
+            std::memmove(to + i * nbytes, from + i * stride, nbytes);
         }
     }
 }
@@ -218,7 +220,7 @@ bool copy_memory(const Task &task, int64_t begin, int64_t end, uint8_t *scratch,
     if (!run_guarded(copy_spans, &copying, &address)) {
         const uint8_t *fault = static_cast<const uint8_t *>(address), *from = source.base + copying.start;
         int64_t row = copying.row;
-        if (fault >= task.out && fault < task.out + task.out_stride * std::max<int64_t>(task.count, 1)) {
+        if (fault >= task.out_low && fault < task.out_high) {
             *failure = {-1, ENOMEM, 0, 0};
             return false;
         }
@@ -376,14 +378,21 @@ bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, c
     layout->count = count;
     layout->stride = stride;
     layout->item_nbytes = item_nbytes;
+    bool is_empty = item_nbytes == 0;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0) {
+            return false;
+        }
+        is_empty |= shape[i] == 0;
+    }
+    if (is_empty) { // the other sizes and the strides mean nothing, and may be anything
+        return true;
+    }
     __int128 nbytes = item_nbytes, low = 0, high = item_nbytes;
     int dim_count = 0;
     Dim dims[MAX_DIMS]; // innermost first
     int64_t run = item_nbytes;
     for (int i = ndim - 1; i >= 0; i--) {
-        if (shape[i] < 0) {
-            return false;
-        }
         nbytes *= shape[i];
         if (nbytes > INT64_MAX / 4) {
             return false;
@@ -401,11 +410,6 @@ bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, c
         } else {
             dims[dim_count++] = {shape[i], strides[i]};
         }
-    }
-    if (nbytes == 0) {
-        low = high = 0;
-        dim_count = 0;
-        run = 0;
     }
     if (low < -(INT64_MAX / 4) || high > INT64_MAX / 4) {
         return false;
@@ -437,14 +441,16 @@ void announce(const Source &source, const int64_t *rows, int64_t count) {
     }
     std::vector<int64_t> sorted(rows, rows + count);
     std::sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return source.start(a) < source.start(b); });
+    const int64_t size = source.file->nbytes();
+    int64_t left = MAX_ANNOUNCED_NBYTES;
     auto low_of = [&](int64_t row) { return source.start(row) + source.layout.low; };
-    auto high_of = [&](int64_t row) { return source.start(row) + source.layout.high; };
-    for (int64_t i = 0; i < count;) {
+    auto high_of = [&](int64_t row) { return std::min(size, source.start(row) + source.layout.high); };
+    for (int64_t i = 0; i < count && left > 0;) {
         int64_t low = low_of(sorted[i]), high = high_of(sorted[i]);
         for (i++; i < count && low_of(sorted[i]) <= high + ANNOUNCE_GAP_NBYTES; i++) {
             high = std::max(high, high_of(sorted[i]));
         }
-        for (; low < high; low += ANNOUNCE_NBYTES) {
+        for (; low < high && left > 0; low += ANNOUNCE_NBYTES, left -= ANNOUNCE_NBYTES) {
             posix_fadvise(fd, low, std::min(ANNOUNCE_NBYTES, high - low), POSIX_FADV_WILLNEED);
         }
     }

@@ -37,12 +37,12 @@ struct Conversion {
 };
 
 // Returns false for a code that is no conversion.
-bool find_conversion(int code, Conversion *found);
+bool find_conversion(long code, Conversion *found);
 void convert(const Conversion &conversion, const uint8_t *source, uint8_t *out, int64_t count);
 
 // ---------------------------------------------------------------------------------------------- sources
 
-constexpr int MAX_DIMS = 32;
+constexpr int MAX_DIMS = 64; // as NumPy and the buffer protocol
 
 struct Dim {
     int64_t count, stride;
@@ -62,14 +62,14 @@ struct Layout {
     bool is_contiguous() const { return dim_count == 0; }
 };
 
-// Joins axes that lie contiguously. Returns false if a size overflows.
+// Joins axes that lie contiguously. Returns false if a size is negative, or overflows.
 bool make_layout(int64_t count, int64_t stride, int64_t item_nbytes, int ndim, const int64_t *shape,
                  const int64_t *strides, Layout *layout);
 
 // An open file, with one mapping that all sources in it use.
 class File {
   public:
-    // Returns null and sets errno. `path` may be null: then `fd` is duplicated.
+    // Returns null and sets errno. `path` may be null: then `fd` is duplicated. Only files with places: no pipe.
     static File *open(const char *path, int fd);
     void acquire() { references_.fetch_add(1, std::memory_order_relaxed); }
     void release();
@@ -119,7 +119,8 @@ struct Task {
     int64_t count = 0;
     uint8_t *out = nullptr;
     int64_t out_stride = 0, out_nbytes = 0;
-    int64_t high = 0; // files: the greatest end of a row
+    const uint8_t *out_low = nullptr, *out_high = nullptr; // the bytes of all rows of the destination lie between
+    int64_t high = 0;                                      // files: the greatest end of a row
     Conversion conversion;
     // Large contiguous rows are divided, so that threads share them: a step is a row or a part of one.
     int64_t steps_per_row = 1, step_nbytes = 0;
@@ -138,7 +139,7 @@ constexpr int64_t SCRATCH_NBYTES = 64 << 10;
 // Executes steps [begin, end). `scratch` has SCRATCH_NBYTES. Returns false and fills `failure` for the first element
 // that cannot be read. Called on any thread; calls no Python and takes no lock.
 bool copy_steps(const Task &task, int64_t begin, int64_t end, uint8_t *scratch, Failure *failure);
-// Tells the kernel to read these rows of a file, if the first and the middle one are not in memory.
+// Tells the kernel to read these rows of a file, if the first and the middle one are not in memory. Throws `bad_alloc`.
 void announce(const Source &source, const int64_t *rows, int64_t count);
 
 // Runs `body(context)`. Returns false if the kernel could not supply a page meanwhile (SIGBUS), and the address. The
@@ -167,6 +168,7 @@ struct Job {
 
 enum class Waited { DONE, TIMEOUT, UNKNOWN };
 
+// Methods that need memory throw `bad_alloc`, and leave the engine as it was. No thread needs any once it runs.
 class Engine {
   public:
     explicit Engine(int thread_count);
@@ -187,8 +189,8 @@ class Engine {
     // Stops the threads; returns whether they ended in time.
     bool close(int64_t until_ns);
     bool is_closed();
-    // After `close`: hands over all jobs.
-    void take_all(std::vector<Job *> *jobs);
+    // After `close`: hands over a job; null if there is none left.
+    Job *take();
 
     struct Stats {
         int64_t nbytes, jobs, cpu_ns, busy_ns, announced;
@@ -225,6 +227,8 @@ class Engine {
     std::deque<Job *> pending_; // those with unclaimed steps, by number
     std::deque<Advice> advices_;
     std::vector<pthread_t> threads_;
+    std::vector<std::unique_ptr<uint8_t[]>> scratch_; // of each copying thread
+    size_t scratch_count_ = 0;                        // of those that threads took
     int alive_ = 0, idle_ = 0, waiting_ = 0;
     bool is_closing_ = false, has_advisers_ = false;
     int64_t last_number_ = INT64_MIN, waited_number_ = INT64_MIN;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <ctime>
+#include <new>
 #include <sched.h>
 #include <thread>
 #include <unistd.h>
@@ -71,6 +72,10 @@ int64_t now_ns() {
 }
 
 bool Engine::start() {
+    threads_.reserve(thread_count_ + ADVISER_COUNT);
+    for (int i = 0; i < thread_count_; i++) {
+        scratch_.emplace_back(new uint8_t[2 * SCRATCH_NBYTES]);
+    }
     for (int i = 0; i < thread_count_; i++) {
         if (!start_thread(copy_thread, "penstock-copy")) {
             int error = errno;
@@ -82,7 +87,8 @@ bool Engine::start() {
     return true;
 }
 
-// Called with the mutex free, or by `advise` with it held: the new thread takes it only later.
+// Called with the mutex free, or by `advise` with it held: the new thread takes it only later. There is room in
+// `threads_`.
 bool Engine::start_thread(void *(*body)(void *), const char *name) {
     // Signals go to the program's threads. Faults cannot be blocked.
     sigset_t all, before;
@@ -91,11 +97,15 @@ bool Engine::start_thread(void *(*body)(void *), const char *name) {
         sigdelset(&all, each);
     }
     pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) {
+        errno = error;
+        return false;
+    }
     pthread_attr_setstacksize(&attributes, STACK_NBYTES);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
-    int error = pthread_create(&thread, &attributes, body, this);
+    error = pthread_create(&thread, &attributes, body, this);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_attr_destroy(&attributes);
     if (error != 0) {
@@ -176,8 +186,8 @@ bool Engine::run(const Part &part, uint8_t *scratch, size_t *failed_task, Failur
 }
 
 void Engine::copy_loop() {
-    std::unique_ptr<uint8_t[]> scratch(new uint8_t[2 * SCRATCH_NBYTES]);
     std::unique_lock<std::mutex> lock(mutex_);
+    uint8_t *scratch = scratch_[scratch_count_++].get();
     while (!is_closing_) {
         Part part;
         bool is_main = thread_count_ - idle_ <= main_count_;
@@ -192,7 +202,7 @@ void Engine::copy_loop() {
         size_t failed_task = 0;
         Failure failure;
         int64_t began_ns = now_ns();
-        bool is_right = run(part, scratch.get(), &failed_task, &failure);
+        bool is_right = run(part, scratch, &failed_task, &failure);
         int64_t busy_ns = now_ns() - began_ns;
         lock.lock();
         stats_.busy_ns += busy_ns;
@@ -225,14 +235,21 @@ bool Engine::submit(Job *job) {
     if (is_closing_ || job->number <= last_number_) {
         return false;
     }
-    last_number_ = job->number;
     jobs_.push_back(job);
+    if (!job->is_claimed()) {
+        try {
+            pending_.push_back(job);
+        } catch (...) {
+            jobs_.pop_back();
+            throw;
+        }
+    }
+    last_number_ = job->number;
     if (job->is_claimed()) { // nothing to copy, or copied already
         stats_.jobs++;
         stats_.nbytes += job->nbytes;
         return true;
     }
-    pending_.push_back(job);
     if (thread_count_ - idle_ < main_count_) {
         work_.notify_one();
     }
@@ -344,12 +361,12 @@ void Engine::advise(File *file, const Source &source, std::vector<int64_t> rows)
                 start_thread(advise_thread, "penstock-advise"); // without threads nothing is announced
             }
         }
-        if (advices_.size() == MAX_ADVICES) {
+        advices_.push_back({file, source, std::move(rows)});
+        file->acquire();
+        if (advices_.size() > MAX_ADVICES) {
             dropped = advices_.front().file;
             advices_.pop_front();
         }
-        file->acquire();
-        advices_.push_back({file, source, std::move(rows)});
         advice_.notify_one();
     }
     if (dropped != nullptr) {
@@ -368,7 +385,10 @@ void Engine::advise_loop() {
         advices_.pop_front();
         stats_.announced += advice.rows.size();
         lock.unlock();
-        announce(advice.source, advice.rows.data(), advice.rows.size());
+        try {
+            announce(advice.source, advice.rows.data(), advice.rows.size());
+        } catch (const std::bad_alloc &) { // then nothing is announced
+        }
         advice.file->release();
         lock.lock();
     }
@@ -387,25 +407,31 @@ bool Engine::close(int64_t until_ns) {
         }
         wait_until(ended_, lock, until_ns);
     }
-    std::vector<pthread_t> threads = std::move(threads_);
-    threads_.clear();
-    std::deque<Advice> advices = std::move(advices_);
-    advices_.clear();
+    std::vector<pthread_t> threads; // swapped, because a finalizer may find no memory
+    threads.swap(threads_);
     pending_.clear();
+    while (!advices_.empty()) {
+        File *file = advices_.front().file;
+        advices_.pop_front();
+        lock.unlock();
+        file->release();
+        lock.lock();
+    }
     lock.unlock();
     for (pthread_t thread : threads) {
         pthread_join(thread, nullptr);
     }
-    for (Advice &advice : advices) {
-        advice.file->release();
-    }
     return true;
 }
 
-void Engine::take_all(std::vector<Job *> *jobs) {
+Job *Engine::take() {
     std::lock_guard<std::mutex> lock(mutex_);
-    jobs->insert(jobs->end(), jobs_.begin(), jobs_.end());
-    jobs_.clear();
+    if (jobs_.empty()) {
+        return nullptr;
+    }
+    Job *job = jobs_.front();
+    jobs_.pop_front();
+    return job;
 }
 
 bool Engine::is_closed() {

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <list>
+#include <new>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,15 +30,22 @@ void watch_forks() {
 int64_t fork_count() { return g_fork_count.load(std::memory_order_relaxed); }
 
 File *File::open(const char *path, int fd) {
-    int own = path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    struct stat status;
-    if (own < 0 || fstat(own, &status) != 0) {
-        int error = errno;
+    // O_NONBLOCK: opening a pipe does not wait for a writer.
+    int own =
+        path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    auto fail = [own](int error) {
         if (own >= 0) {
             ::close(own);
         }
         errno = error;
         return nullptr;
+    };
+    struct stat status;
+    if (own < 0 || fstat(own, &status) != 0) {
+        return fail(errno);
+    }
+    if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) {
+        return fail(S_ISDIR(status.st_mode) ? EISDIR : ESPIPE);
     }
     std::lock_guard<std::mutex> lock(g_mutex);
     for (File *each : g_files) {
@@ -47,12 +55,19 @@ File *File::open(const char *path, int fd) {
             return each;
         }
     }
-    File *file = new File();
+    std::list<File *> entry;
+    File *file = nullptr;
+    try {
+        entry.push_back(nullptr);
+        file = entry.front() = new File();
+    } catch (const std::bad_alloc &) {
+        return fail(ENOMEM);
+    }
     file->fd_ = own;
     file->has_name_ = status.st_nlink > 0;
     file->device_ = status.st_dev;
     file->inode_ = status.st_ino;
-    g_files.push_back(file);
+    g_files.splice(g_files.end(), entry);
     return file;
 }
 

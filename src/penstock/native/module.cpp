@@ -21,15 +21,10 @@ constexpr int64_t FINALIZER_NS = 5'000'000'000;
 // as long.
 constexpr int64_t INLINE_NBYTES = 48 << 10;
 
-template <class Function> PyCFunction as_method(Function function) {
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 struct PyEngine {
     PyObject_HEAD Engine *engine;
     int64_t fork_count;
     int64_t waits, wait_ns;
-    uint8_t *scratch; // for jobs that the submitting thread executes
 };
 
 PyObject *raise_forked() {
@@ -52,8 +47,8 @@ PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t narg
     if (number == -1 && PyErr_Occurred()) {
         return nullptr;
     }
-    Job *job = job_of(args[1], number);
-    if (job == nullptr) {
+    OwnedJob job = job_of(args[1], number);
+    if (!job) {
         return nullptr;
     }
     bool is_inline = job->nbytes <= INLINE_NBYTES;
@@ -62,21 +57,17 @@ PyObject *engine_submit(PyObject *object, PyObject *const *args, Py_ssize_t narg
     }
     if (is_inline && !self->engine->is_closed()) {
         int64_t began_ns = now_ns();
-        for (size_t i = 0; i < job->tasks.size() && !job->has_failed; i++) {
-            job->failed_task = i;
-            const Task &task = job->tasks[i];
-            job->has_failed = !copy_steps(task, 0, task.steps(), self->scratch, &job->failure);
-        }
+        execute(job.get());
         self->engine->add_busy(now_ns() - began_ns);
         job->next_task = job->tasks.size();
     }
-    if (!self->engine->submit(job)) {
-        release(job);
+    if (!self->engine->submit(job.get())) {
         PyErr_SetString(PyExc_ValueError, self->engine->is_closed()
                                               ? "the engine is closed"
                                               : "job numbers must increase from one submission to the next");
         return nullptr;
     }
+    job.release(); // it is the engine's
     Py_RETURN_NONE;
 }
 
@@ -103,10 +94,8 @@ int64_t deadline_of(PyObject *timeout_s) {
 template <class Step> int in_slices(int64_t deadline, Step step) {
     for (;;) {
         int64_t until = now_ns() + SIGNALS_NS;
-        bool is_done;
-        Py_BEGIN_ALLOW_THREADS;
-        is_done = step(until < deadline ? until : deadline);
-        Py_END_ALLOW_THREADS;
+        bool is_done = false;
+        without_gil([&] { is_done = step(until < deadline ? until : deadline); });
         if (is_done) {
             return 1;
         }
@@ -141,12 +130,12 @@ PyObject *engine_wait(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
     if (is_forked(self)) {
         return raise_forked();
     }
-    Job *job = nullptr;
-    Waited waited = self->engine->wait(number, 0, &job);
+    Job *found = nullptr;
+    Waited waited = self->engine->wait(number, 0, &found);
     if (waited == Waited::TIMEOUT) {
         int64_t since = now_ns();
         int result = in_slices(deadline, [&](int64_t until) {
-            waited = self->engine->wait(number, until, &job);
+            waited = self->engine->wait(number, until, &found);
             return waited != Waited::TIMEOUT;
         });
         self->waits++;
@@ -160,12 +149,12 @@ PyObject *engine_wait(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
                      static_cast<long long>(number));
         return nullptr;
     }
+    OwnedJob job(found);
     if (job->has_failed) {
         raise_failure(*job);
+        return nullptr;
     }
-    bool has_failed = job->has_failed;
-    release(job);
-    return has_failed ? nullptr : Py_NewRef(Py_True);
+    Py_RETURN_TRUE;
 }
 
 PyObject *engine_is_done(PyObject *object, PyObject *argument) {
@@ -186,11 +175,12 @@ PyObject *engine_cancel(PyObject *object, PyObject *const *args, Py_ssize_t narg
     if (is_forked(self)) {
         return raise_forked();
     }
-    std::vector<Job *> finished;
-    int result = in_slices(deadline, [&](int64_t until) { return self->engine->cancel(number, until, &finished); });
-    for (Job *job : finished) {
-        release(job);
-    }
+    struct Finished {
+        std::vector<Job *> jobs;
+        ~Finished() { std::for_each(jobs.begin(), jobs.end(), Release()); }
+    } finished;
+    int result =
+        in_slices(deadline, [&](int64_t until) { return self->engine->cancel(number, until, &finished.jobs); });
     return result < 0 ? nullptr : PyBool_FromLong(result);
 }
 
@@ -217,21 +207,19 @@ bool close_engine(PyEngine *self, int64_t deadline) {
     if (self->engine == nullptr || is_forked(self)) {
         return true;
     }
-    bool has_ended;
-    Py_BEGIN_ALLOW_THREADS;
-    has_ended = self->engine->close(deadline);
-    Py_END_ALLOW_THREADS;
-    if (has_ended) {
-        std::vector<Job *> finished;
-        self->engine->take_all(&finished);
-        for (Job *job : finished) {
-            release(job);
-        }
+    bool has_ended = false;
+    without_gil([&] { has_ended = self->engine->close(deadline); });
+    while (Job *job = has_ended ? self->engine->take() : nullptr) {
+        release(job);
     }
     return has_ended;
 }
 
 PyObject *engine_close(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError, "close() takes a timeout in seconds, not %zd arguments", nargs);
+        return nullptr;
+    }
     int64_t deadline = deadline_of(nargs > 0 ? args[0] : nullptr);
     return deadline == -1 ? nullptr : PyBool_FromLong(close_engine(reinterpret_cast<PyEngine *>(object), deadline));
 }
@@ -257,19 +245,18 @@ PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *) {
         PyErr_Format(PyExc_ValueError, "an engine has 1 to 256 threads, not %d", thread_count);
         return nullptr;
     }
-    auto *self = reinterpret_cast<PyEngine *>(reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0));
-    if (self == nullptr) {
+    Owned made(reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0));
+    if (!made) {
         return nullptr;
     }
+    auto *self = reinterpret_cast<PyEngine *>(made.get());
     self->fork_count = fork_count();
-    self->scratch = new uint8_t[2 * SCRATCH_NBYTES];
-    self->engine = new Engine(thread_count);
-    if (!self->engine->start()) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        Py_DECREF(self);
-        return nullptr;
+    auto engine = std::make_unique<Engine>(thread_count);
+    if (!engine->start()) {
+        return PyErr_SetFromErrno(PyExc_OSError);
     }
-    return reinterpret_cast<PyObject *>(self);
+    self->engine = engine.release();
+    return made.release();
 }
 
 void engine_dealloc(PyObject *object) {
@@ -277,7 +264,6 @@ void engine_dealloc(PyObject *object) {
     // After a fork the mutex may be locked for ever. A thread that hangs in a read uses the engine when it returns.
     if (close_engine(self, now_ns() + FINALIZER_NS) && !is_forked(self)) {
         delete self->engine;
-        delete[] self->scratch;
     }
     PyTypeObject *type = Py_TYPE(object);
     reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
@@ -291,13 +277,13 @@ PyObject *engine_thread_count(PyObject *self, void *) {
 // ---------------------------------------------------------------------------------------------- the module
 
 PyMethodDef engine_methods[] = {
-    {"submit", as_method(engine_submit), METH_FASTCALL, nullptr},
-    {"wait", as_method(engine_wait), METH_FASTCALL, nullptr},
-    {"is_done", engine_is_done, METH_O, nullptr},
-    {"cancel", as_method(engine_cancel), METH_FASTCALL, nullptr},
-    {"advise", as_method(engine_advise), METH_FASTCALL, nullptr},
-    {"close", as_method(engine_close), METH_FASTCALL, nullptr},
-    {"stats", engine_stats, METH_NOARGS, nullptr},
+    {"submit", as_method<engine_submit>(), METH_FASTCALL, nullptr},
+    {"wait", as_method<engine_wait>(), METH_FASTCALL, nullptr},
+    {"is_done", as_method<engine_is_done>(), METH_O, nullptr},
+    {"cancel", as_method<engine_cancel>(), METH_FASTCALL, nullptr},
+    {"advise", as_method<engine_advise>(), METH_FASTCALL, nullptr},
+    {"close", as_method<engine_close>(), METH_FASTCALL, nullptr},
+    {"stats", as_method<engine_stats>(), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef engine_getset[] = {
@@ -305,7 +291,7 @@ PyGetSetDef engine_getset[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyType_Slot engine_slots[] = {
-    {Py_tp_new, reinterpret_cast<void *>(engine_new)},
+    {Py_tp_new, reinterpret_cast<void *>(Method<engine_new>::call)},
     {Py_tp_dealloc, reinterpret_cast<void *>(engine_dealloc)},
     {Py_tp_methods, engine_methods},
     {Py_tp_getset, engine_getset},
@@ -315,14 +301,14 @@ PyType_Spec engine_spec = {"penstock.native._engine.Engine", sizeof(PyEngine), 0
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, engine_slots};
 
 PyMethodDef module_methods[] = {
-    {"copy_now", copy_now, METH_O, nullptr},
-    {"announce_now", as_method(announce_now), METH_FASTCALL, nullptr},
-    {"permute_now", permute_now, METH_VARARGS, nullptr},
-    {"memory_source", memory_source, METH_VARARGS, nullptr},
-    {"file_source", file_source, METH_VARARGS, nullptr},
-    {"pad_rows", as_method(pad_rows), METH_FASTCALL, nullptr},
-    {"read_parts", as_method(read_parts), METH_FASTCALL, nullptr},
-    {"return_slot", as_method(return_slot), METH_FASTCALL, nullptr},
+    {"copy_now", as_method<copy_now>(), METH_O, nullptr},
+    {"announce_now", as_method<announce_now>(), METH_FASTCALL, nullptr},
+    {"permute_now", as_method<permute_now>(), METH_VARARGS, nullptr},
+    {"memory_source", as_method<memory_source>(), METH_VARARGS, nullptr},
+    {"file_source", as_method<file_source>(), METH_VARARGS, nullptr},
+    {"pad_rows", as_method<pad_rows>(), METH_FASTCALL, nullptr},
+    {"read_parts", as_method<read_parts>(), METH_FASTCALL, nullptr},
+    {"return_slot", as_method<return_slot>(), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

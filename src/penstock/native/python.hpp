@@ -5,12 +5,57 @@
 
 #include "core.hpp"
 
+#include <exception>
 #include <memory>
+#include <new>
 
 namespace penstock {
 
+// Whether this thread has released the GIL. A thread that outlives the interpreter ends where it takes the GIL again,
+// and the destructors that run then may not touch Python's objects.
+inline thread_local bool t_has_released = false;
+
+// Runs `body()` without the GIL.
+template <class Body> void without_gil(Body body) {
+    bool has_memory = true;
+    PyThreadState *state = PyEval_SaveThread();
+    t_has_released = true;
+    try {
+        body();
+    } catch (const std::bad_alloc &) {
+        has_memory = false;
+    }
+    PyEval_RestoreThread(state);
+    t_has_released = false;
+    if (!has_memory) {
+        throw std::bad_alloc();
+    }
+}
+
+// A function for Python that no exception of C++ leaves. Others pass: glibc ends a thread by one that must.
+template <auto> struct Method;
+template <class... Args, PyObject *(*function)(Args...)> struct Method<function> {
+    static PyObject *call(Args... args) {
+        try {
+            return function(args...);
+        } catch (const std::bad_alloc &) {
+            return PyErr_NoMemory();
+        } catch (const std::exception &error) {
+            PyErr_SetString(PyExc_RuntimeError, error.what());
+            return nullptr;
+        }
+    }
+};
+template <auto function> PyCFunction as_method() {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Method<function>::call));
+}
+
 struct Decref {
-    void operator()(PyObject *object) const { Py_DECREF(object); }
+    void operator()(PyObject *object) const {
+        if (!t_has_released) {
+            Py_DECREF(object);
+        }
+    }
 };
 using Owned = std::unique_ptr<PyObject, Decref>;
 
@@ -49,10 +94,20 @@ PyObject *file_source(PyObject *, PyObject *args);
 
 // ------------------------------------------------------------------------------------ calls.cpp
 
-// Checks copies, and makes a job of them.
-Job *job_of(PyObject *sequence, int64_t number);
-// Deletes a job, and drops what it holds of Python's.
+// Deletes a job, and drops what it holds of Python's. Python's exception stays.
 void release(Job *job);
+struct Release {
+    void operator()(Job *job) const {
+        if (!t_has_released) {
+            release(job);
+        }
+    }
+};
+using OwnedJob = std::unique_ptr<Job, Release>;
+// Checks copies, and makes a job of them.
+OwnedJob job_of(PyObject *sequence, int64_t number);
+// Executes a job on the calling thread.
+void execute(Job *job);
 // Raises the error of a failed job.
 void raise_failure(const Job &job);
 PyObject *copy_now(PyObject *, PyObject *copies);

@@ -10,24 +10,25 @@ namespace {
 
 PyTypeObject *g_source_type = nullptr;
 
+bool element_of_buffer(PyObject *array, Element *element) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
+        return false;
+    }
+    *element = view.format != nullptr && std::strchr(view.format, 'O') != nullptr ? OBJECTS : OTHER;
+    PyBuffer_Release(&view);
+    return true;
+}
+
 } // namespace
 
 // ---------------------------------------------------------------------------------------------- buffers
 
 bool element_of(PyObject *array, Element *element) {
     PyObject *dtype = PyObject_GetAttrString(array, "dtype");
-    if (dtype == nullptr) { // another buffer
+    if (dtype == nullptr) {
         PyErr_Clear();
-        *element = OTHER;
-        Py_buffer view;
-        if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
-            return false;
-        }
-        if (view.format != nullptr && std::strchr(view.format, 'O') != nullptr) {
-            *element = OBJECTS;
-        }
-        PyBuffer_Release(&view);
-        return true;
+        return element_of_buffer(array, element);
     }
 #ifndef Py_GIL_DISABLED
     // The types seen last. They are kept, so no other object gets their address.
@@ -43,7 +44,12 @@ bool element_of(PyObject *array, Element *element) {
     }
 #endif
     PyObject *has_object = PyObject_GetAttrString(dtype, "hasobject");
-    PyObject *text = has_object != nullptr ? PyObject_GetAttrString(dtype, "str") : nullptr;
+    if (has_object == nullptr) { // another library's
+        PyErr_Clear();
+        Py_DECREF(dtype);
+        return element_of_buffer(array, element);
+    }
+    PyObject *text = PyObject_GetAttrString(dtype, "str");
     bool is_right = text != nullptr;
     if (is_right) {
         const uint16_t one = 1;
@@ -83,6 +89,8 @@ int64_t take_rows(PyObject *array, const char *what, std::unique_ptr<int64_t[]> 
     int64_t count = -1;
     if (view.ndim != 1) {
         PyErr_Format(PyExc_ValueError, "%s must have one axis, not %d", what, view.ndim);
+    } else if (view.itemsize != 8) { // a subclass of NumPy's array that says another dtype than it has
+        PyErr_Format(PyExc_ValueError, "%s must be an array of int64, and have 8 bytes each", what);
     } else {
         count = view.shape[0];
         rows->reset(new (std::nothrow) int64_t[count > 0 ? count : 1]);
@@ -129,8 +137,13 @@ PySource *new_source(PyObject *name) {
     auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(g_source_type, Py_tp_alloc));
     auto *self = reinterpret_cast<PySource *>(allocate(g_source_type, 0));
     if (self != nullptr) {
-        self->source = new Source();
         self->name = Py_NewRef(name);
+        self->source = new (std::nothrow) Source();
+        if (self->source == nullptr) {
+            Py_DECREF(self);
+            PyErr_NoMemory();
+            return nullptr;
+        }
     }
     return self;
 }
@@ -193,14 +206,18 @@ PyObject *memory_source(PyObject *, PyObject *args) {
     }
     const Py_buffer &view = self->view;
     int64_t shape[MAX_DIMS], strides[MAX_DIMS];
-    bool is_right = view.ndim >= 1 && view.ndim <= MAX_DIMS;
-    for (int i = 1; is_right && i < view.ndim; i++) {
+    if (view.ndim < 1 || view.ndim > MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "a source needs 1 to %d axes, not %d", MAX_DIMS, view.ndim);
+        Py_DECREF(self);
+        return nullptr;
+    }
+    for (int i = 1; i < view.ndim; i++) {
         shape[i - 1] = view.shape[i];
         strides[i - 1] = view.strides[i];
     }
-    if (!is_right || !make_layout(view.shape[0], view.strides[0], view.itemsize, view.ndim - 1, shape, strides,
-                                  &self->source->layout)) {
-        PyErr_Format(PyExc_ValueError, "a source needs 1 to %d axes, not %d", MAX_DIMS, view.ndim);
+    if (!make_layout(view.shape[0], view.strides[0], view.itemsize, view.ndim - 1, shape, strides,
+                     &self->source->layout)) {
+        PyErr_SetString(PyExc_ValueError, "the elements of a source are too large");
         Py_DECREF(self);
         return nullptr;
     }
@@ -232,17 +249,20 @@ bool open_file(PySource *self, PyObject *path, int fd, int64_t high, int is_mapp
     if (path != Py_None && !PyUnicode_FSConverter(path, &bytes)) {
         return false;
     }
-    File *file;
-    Py_BEGIN_ALLOW_THREADS; // may wait for a server
-    file = File::open(bytes != nullptr ? PyBytes_AsString(bytes) : nullptr, fd);
-    Py_END_ALLOW_THREADS;
-    Py_XDECREF(bytes);
-    if (file == nullptr) {
+    Owned held(bytes);
+    const char *text = bytes != nullptr ? PyBytes_AsString(bytes) : nullptr;
+    Source &source = *self->source;
+    int error = 0;
+    without_gil([&] { // may wait for a server
+        source.file = File::open(text, fd);
+        error = errno;
+    });
+    if (source.file == nullptr) {
+        errno = error;
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
         return false;
     }
-    Source &source = *self->source;
-    source.file = file;
+    File *file = source.file;
     source.access = Access::READ;
     if (is_mapped && high > 0) {
         source.base = file->map(high);
