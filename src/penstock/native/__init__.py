@@ -8,7 +8,8 @@ one batch. A copy is a tuple `(source, rows, destination, destination_rows, conv
 
 - `rows`: the elements to copy, int64, shape `(n,)`.
 - `destination`: a writable array (or buffer) whose first axis counts rows. Each row is contiguous; the distance between
-  rows is free. If it shares memory with the source, its bytes are not defined afterwards. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit.
+  rows is free. The engine writes bytes: shape and dtype of a row are the caller's business, only the size must fit. The
+  bytes are undefined if it shares memory with the source.
 - `destination_rows`: the rows to write, int64, shape `(n,)`; None for 0, 1, 2, ...
 - `conversion`: what `conversion(source_dtype, destination_dtype)` returned; None to copy bytes.
 
