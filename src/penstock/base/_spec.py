@@ -18,6 +18,9 @@ from penstock.base._tree import Structure, Tree
 
 Shape = tuple[int | None, ...]
 
+MAX_DIMS: Final = 64
+"""The most axes of an array of NumPy."""
+
 _NO_MASKS: Final = ", and a batch has no masks (return it.filled(0), with it.mask as another leaf)"
 
 
@@ -61,6 +64,11 @@ class ArraySpec:
             raise SpecError(
                 f"{self} holds Python objects, which have no place in a batch. Elements are numbers, records, text or "
                 'bytes: np.dtype("U20") is text of up to 20 characters, np.dtype("U") of any number.'
+            )
+        if len(shape) > MAX_DIMS:
+            raise SpecError(
+                f"An array of {len(shape)} axes was to be made, and arrays of NumPy have at most {MAX_DIMS}. A batch "
+                "or a window has an axis more than its elements. Join axes of 1 before: x.reshape(...)."
             )
         object.__setattr__(self, "max_shape", self._bounds(shape if largest is None else _sizes(largest)))
 
@@ -289,6 +297,8 @@ def leaf_of(value: object) -> npt.NDArray[Any] | str | bytes:
         elif "unsupported ScalarType" in why:  # torch's words for a dtype that NumPy has not
             why += " (return tensor.float(), and make the batch of that type)"
         raise SpecError(f"{type_of(value)} that is not an array: {why}") from None
+    if array.dtype.itemsize == 0 and array.dtype.kind == "V":
+        raise SpecError(f"{type_of(value)} of values of no bytes at all (dtype {array.dtype}). Leave it out")
     if array.dtype.hasobject:
         cure = " (write str(path))" if isinstance(value, os.PathLike) else ""
         raise SpecError(f"{type_of(value)}, which is not an array of numbers, text or bytes{cure}")

@@ -19,6 +19,7 @@ deadline. `Engine.cancel` and `Engine.close`: the end of the parts that are bein
 """
 
 import functools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -199,7 +200,9 @@ class CopyDelivery(DeliveryBase):
     def _view(self, slot: int, array: int, leaf: int) -> Any:
         """Returns a leaf of a slot as rows of an array, and the code of the conversion to its dtype."""
         source, place = self._copies.arrays[array], self.ring.rows(slot).arrays[leaf]
-        view = place.reshape(-1, *source.shape[1:])
+        shape = source.shape[1:]
+        # Not -1 for the number of rows: rows without bytes do not tell it.
+        view = place.reshape(math.prod(place.shape[: place.ndim - len(shape)]), *shape)
         code = None if source.dtype == view.dtype else conversion(source.dtype, view.dtype)
         self._views[slot, array, leaf] = view, code
         return view, code

@@ -334,16 +334,21 @@ def as_array(leaf: object, place: str) -> npt.NDArray[Any]:
 
 
 def require_rows(array: Any, leaf: object, place: str, *, is_text: bool = False) -> None:
-    """Refuses an array without a first axis, or with rows of no fixed size, unless they are text.
+    """Refuses an array without a first axis, of values without bytes, or with rows of no fixed size that are no text.
 
     Raises:
-        ArgumentTypeError: It has no first axis.
+        ArgumentTypeError: It has no first axis, or its values have no bytes.
         SpecError: It holds Python objects, such as arrays of any size in HDF5.
     """
     if not array.shape:  # None where an HDF5 dataset is empty
         raise ArgumentTypeError(
             f"from_arrays() got the single value {leaf!r} at {place or 'the top'}. Every leaf needs a first axis that "
             "counts elements."
+        )
+    if not array.dtype.itemsize:
+        raise ArgumentTypeError(
+            f"from_arrays() got values of no bytes at all at {place or 'the top'} (dtype {array.dtype}), so there is "
+            "nothing to read. Leave them out, or give them a dtype that has a size, such as 'U1' for empty text."
         )
     if array.dtype.hasobject and not is_text:
         raise SpecError(
