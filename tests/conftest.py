@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.leftovers import children, not_of_others, shared_names
+from tests.turns import Turns
 
 # Read by Keras when it is first imported; without it, the user's own ~/.keras would decide what is tested.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -118,6 +119,14 @@ def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def turns() -> Iterator[Turns]:
+    """An interpreter that runs scripts in turn, for those that need none of their own. See `tests/turns.py`."""
+    turns = Turns(WARNINGS)
+    yield turns
+    turns.close()
 
 
 class _SharedWorkers:

@@ -3,8 +3,8 @@
 A page's ```python blocks run in order, as one script, in an empty directory, with the page's own line numbers
 in tracebacks. Comments steer that:
 
-    <!-- needs: keras tensorflow -->    extras of ours; the page runs in a fresh process, marked `framework`
-                                        unless the extras are formats alone
+    <!-- needs: keras tensorflow -->    extras of ours; the page runs in another process than the tests,
+                                        marked `framework` unless the extras are formats alone
     <!-- not run: why -->               before a block that cannot run here; the reason is required
     <!-- ranks: 2 -->                   the page runs in that number of processes at once, as under torchrun
     <!-- packages: lightning -->        packages of the target `test-trainers`; the page is skipped without them
@@ -26,6 +26,7 @@ import pytest
 import penstock
 from tests.adapters.ranks import run_ranks
 from tests.conftest import WARNINGS
+from tests.turns import needs_an_interpreter
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
@@ -124,10 +125,10 @@ def _docstring_examples() -> list:
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_stay")
 @pytest.mark.parametrize("path", _pages())
-def test_page_runs(path, fresh_python, tmp_path, monkeypatch):
+def test_page_runs(path, fresh_python, turns, tmp_path, monkeypatch):
     page = path.read_text()
     script = tmp_path / f"page_{path.stem}.py"
-    script.write_text(script_of(page))
+    script.write_text(text := script_of(page))
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -139,7 +140,10 @@ def test_page_runs(path, fresh_python, tmp_path, monkeypatch):
         for rank in run_ranks(script, int(found[1]), timeout_s=240, warnings=warnings):
             assert rank.status == 0, f"{path.relative_to(ROOT)}, same lines:\n{rank.out}\n{rank.err}"
     elif needs_of(page):
-        done = fresh_python(script, timeout_s=240)
+        if needs_an_interpreter(text):
+            done = fresh_python(script, timeout_s=240)
+        else:
+            done = turns.run(script, cwd=work)
         assert done.returncode == 0, f"{path.relative_to(ROOT)}, same lines:\n{done.stdout}\n{done.stderr}"
     else:
         runpy.run_path(str(script), run_name="__main__")
