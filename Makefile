@@ -50,6 +50,9 @@ PARALLEL := --numprocesses=2 --dist=worksteal
 SERIAL := --numprocesses=1
 PYTEST = $(PY) -m pytest
 KERAS_SETS := keras-tensorflow keras-jax keras-torch
+KERAS_AT_ONCE := keras-tensorflow+keras-jax+keras-torch
+# Tests and programs run side by side, and their frameworks' threads would wait for each other's CPUs.
+FRAMEWORK_ENV := OMP_NUM_THREADS=1
 
 demo: $(STAMP)-demo
 	$(VENV)/bin/penstock demo $(ARGS)
@@ -57,19 +60,20 @@ demo: $(STAMP)-demo
 # All sets run, also after one that failed. PYTEST is then tests/sets.py, which runs once more what failed. A cluster
 # waits most of the time, so its set runs beside another.
 test: $(STAMP)-venv
-	@$(PY) -m tests.sets all $(MAKE) fast framework+cluster $(KERAS_SETS) faults limits
+	@$(PY) -m tests.sets all $(MAKE) fast framework+cluster $(KERAS_AT_ONCE) faults limits
 
 test-fast: $(STAMP)-core
 	$(PYTEST) $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
 
 test-framework: $(STAMP)-frameworks
-	$(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
+	$(FRAMEWORK_ENV) $(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
 
-test-keras: $(KERAS_SETS:%=test-%)
+test-keras: $(STAMP)-venv
+	@$(PY) -m tests.sets all $(MAKE) $(KERAS_AT_ONCE)
 
-# A process has one Keras backend for its whole life.
+# A process has one Keras backend for its whole life, and imports it in ten seconds: one process for each.
 $(KERAS_SETS:%=test-%): test-keras-%: $(STAMP)-frameworks
-	KERAS_BACKEND=$* $(PYTEST) $(PARALLEL) -m "$(KERAS)" $(ARGS)
+	$(FRAMEWORK_ENV) KERAS_BACKEND=$* $(PYTEST) $(SERIAL) -m "$(KERAS)" $(ARGS)
 
 # Half of the time these tests wait, for processes that start or end, so twice as many processes run them.
 test-faults: $(STAMP)-core
