@@ -32,6 +32,7 @@ framework iterates, in a file in adapters/, and a method in _dataset.py. The tes
 CONTRIBUTING.md says more, and what to read first.
 """
 
+import logging as _logging
 import sys as _sys
 import typing as _typing
 from inspect import isfunction as _isfunction, ismodule as _ismodule
@@ -90,6 +91,7 @@ from penstock.base._errors import (
     UnknownLengthError as UnknownLengthError,
     WorkerError as WorkerError,
 )
+from penstock.base._printable import PrintableRecords as _PrintableRecords
 from penstock.base._spec import ArraySpec as ArraySpec
 from penstock.plan._source import Source as Source
 from penstock.report._report import Report as Report
@@ -99,6 +101,8 @@ if _typing.TYPE_CHECKING:
     from penstock import image as image  # at run time it is imported below
 
 __version__ = "0.1.0"
+
+_logging.getLogger("penstock").addFilter(_PrintableRecords())
 
 if not _typing.TYPE_CHECKING:  # type checkers take the names that are imported `as` themselves
     __all__ = [each for each, value in sorted(globals().items()) if each[0] != "_" and not _ismodule(value)]

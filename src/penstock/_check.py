@@ -16,6 +16,7 @@ import numpy as np
 from penstock._loader import Loader, LoaderOptions
 from penstock.base import _tree
 from penstock.base._errors import ArgumentError, ArgumentTypeError, PenstockError, TravelError, words_of
+from penstock.base._printable import printable
 from penstock.base._random import ElementRng, seeded_globals
 from penstock.lower._analysis import analyse
 from penstock.lower._guards import OnError
@@ -108,7 +109,8 @@ class CheckResult:
         for field_name, text in _TEXTS.items():
             lines += [f"{text}: {each}" for each in getattr(self, field_name)]
         lines += self.remarks
-        return "\n".join(lines if not self.ok or len(lines) > 1 else [*lines, "Nothing was found."])
+        text = "\n".join(lines if not self.ok or len(lines) > 1 else [*lines, "Nothing was found."])
+        return printable(text, has_lines=True)
 
     def __repr__(self) -> str:
         return str(self)  # what a notebook shows at the end of a cell

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import penstock
 from penstock.base._arguments import lost_folder
+from penstock.base._printable import printable
 from penstock.commands import bench, check, doctor, inspect, materialize
 from penstock.commands._target import count
 
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
     except (penstock.PenstockError, OSError) as error:
-        print(f"penstock {options.command}: {lost_folder(error) or error}", file=sys.stderr)
+        text = f"penstock {options.command}: {lost_folder(error) or error}"
+        print(printable(text, has_lines=True), file=sys.stderr)
         return 1
 
 

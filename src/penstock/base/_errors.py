@@ -8,9 +8,22 @@ terms, and the remedy.
 import signal
 import traceback
 
+from penstock.base._printable import printable
+
 
 class PenstockError(Exception):
-    """The root of penstock's errors; catch it to catch them all."""
+    """The root of penstock's errors; catch it to catch them all.
+
+    Its text and notes have no secrets of URLs, and no characters that steer a terminal.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.args = tuple(printable(each, has_lines=True) if isinstance(each, str) else each for each in args)
+
+    def add_note(self, note: str, /) -> None:
+        """Adds a sentence below the message."""
+        super().add_note(printable(note, has_lines=True))
 
 
 class ArgumentError(PenstockError, ValueError):

@@ -14,6 +14,7 @@ from typing import Any
 
 import penstock
 from penstock import Dataset
+from penstock.base._printable import printable
 from penstock.commands._recognise import recognise
 
 
@@ -37,6 +38,11 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1 on")
     return int(text)
+
+
+def say(text: str) -> None:
+    """Prints what a command has found, without secrets and control characters."""
+    print(printable(text, has_lines=True))
 
 
 def save_picture(save: Callable[[str], object], path: str) -> None:

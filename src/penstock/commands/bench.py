@@ -15,7 +15,7 @@ import penstock
 from penstock import Dataset, Loader, Report
 from penstock.base import _tree
 from penstock.base._units import size_text
-from penstock.commands._target import add_command, count, dataset_of, save_picture, workers
+from penstock.commands._target import add_command, count, dataset_of, save_picture, say, workers
 from penstock.run.executors._registry import EXECUTORS
 
 BATCH_SIZE: Final = 32
@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
         names = ("elements_per_s", "wait_share", "limit", "sentence")
         about = asdict(report) | {name: getattr(report, name) for name in names}
         about["what_if"] = [asdict(each) for each in _what_if(report)]
-        print(json.dumps({"target": options.target, "code": code, **measured, "report": about}, indent=2))
+        say(json.dumps({"target": options.target, "code": code, **measured, "report": about}, indent=2))
     else:
-        print("\n".join(_lines(measured, report)))
+        say("\n".join(_lines(measured, report)))
     if options.picture is not None:
         save_picture(report.save, options.picture)
     return 0

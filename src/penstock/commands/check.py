@@ -2,7 +2,7 @@
 
 import argparse
 
-from penstock.commands._target import add_command, count, dataset_of
+from penstock.commands._target import add_command, count, dataset_of, say
 
 _DESCRIPTION = """\
 Goes through a dataset once, on all workers and without training, and lists its faults: elements that fail, with file
@@ -27,5 +27,5 @@ def run(options: argparse.Namespace) -> int:
     """
     dataset, _ = dataset_of(options.target)
     result = dataset.check(options.limit)
-    print(result)
+    say(str(result))
     return 0 if result.ok else 1

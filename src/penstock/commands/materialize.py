@@ -2,7 +2,7 @@
 
 import argparse
 
-from penstock.commands._target import add_command, dataset_of, workers
+from penstock.commands._target import add_command, dataset_of, say, workers
 from penstock.run.executors._registry import EXECUTORS
 
 _DESCRIPTION = """\
@@ -30,5 +30,5 @@ def run(options: argparse.Namespace) -> int:
     """
     dataset, _ = dataset_of(options.target)
     kept = dataset.materialize(options.folder, executor=options.executor, workers=options.workers)
-    print(f"{kept!r}\nkept in {options.folder}")
+    say(f"{kept!r}\nkept in {options.folder}")
     return 0

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import PenstockError
+from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, chunk_count
 from penstock.plan._node import Demand, Elements, Length, Memory, Node, OneInput
@@ -146,7 +147,7 @@ class CacheStep(Node):
     @property
     def label(self) -> str:
         """As the user wrote it."""
-        return f"cache({self.text})"
+        return printable(f"cache({self.text})")
 
     def settings(self) -> dict[str, Any]:
         """None: the place of a cache does not change elements."""

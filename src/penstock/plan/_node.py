@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 
 from penstock.base._errors import SpecError
+from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows
 
@@ -237,7 +238,7 @@ class Start(Node):
     def label(self) -> str:
         """The constructor, and what the source says of itself."""
         says_what: bool = type(self.data).__str__ is not object.__str__  # type: ignore[comparison-overlap]
-        return f"{self.name}({self.data})" if says_what else self.name
+        return printable(f"{self.name}({self.data})") if says_what else self.name
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.base import _tree
 from penstock.base._errors import SpecError
+from penstock.base._printable import printable
 from penstock.base._spec import Spec
 from penstock.plan._node import Length, Node, OneToOne, history, located, walk
 
@@ -24,7 +25,7 @@ IDENTITY_NBYTES = 320
 
 def describe(node: Node) -> str:
     """Returns the plan as a tree, one step a line: length, spec, access. Reads nothing and runs nothing."""
-    return "\n".join(_lines(node, "", "", set()))
+    return printable("\n".join(_lines(node, "", "", set())), has_lines=True)
 
 
 def _lines(node: Node, first: str, rest: str, seen: set[int]) -> Iterator[str]:
@@ -179,7 +180,7 @@ def sources_of(node: Node, epoch: int, index: int, parts: slice = _ALL) -> list[
         here, era, place, some = stack.pop()
         data = getattr(here, "data", None)
         if data is not None:
-            found.append((here.verb, place, data.describe(place)))
+            found.append((here.verb, place, printable(data.describe(place))))
             continue
         if not here.inputs or (here.access == "stream" and not (here.traits.is_parallel or isinstance(here, OneToOne))):
             found.append((here.verb, place, f"element {place} of {here.label}"))

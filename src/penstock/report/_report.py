@@ -10,6 +10,7 @@ from typing import Final, final
 
 from penstock.base._arguments import as_int
 from penstock.base._errors import ArgumentError
+from penstock.base._printable import printable
 from penstock.base._traffic import Traffic
 from penstock.base._units import size_text
 from penstock.report import _picture
@@ -358,7 +359,7 @@ class Report:
             *self._memory(),
             *([self.note] if self.note else []),
         ]
-        return "\n".join(lines)
+        return printable("\n".join(lines), has_lines=True)
 
     def __repr__(self) -> str:
         return str(self)  # the result of a notebook's cell

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final, final
 
 from penstock.base._errors import DeadlineError, ElementError, WorkerError
+from penstock.base._printable import printable
 from penstock.base._trust import require_safe
 from penstock.lower._analysis import analyse
 from penstock.lower._batches import BatchProgram, ParallelProgram
@@ -102,7 +103,7 @@ class Quarantine:
 
     def _write(self, failure: Failure, path: str) -> None:
         about = {"time": time.time(), "run": self._run, "plan": self._plan, "on_error": self._on_error}
-        record = about | asdict(failure)
+        record = about | {name: _shown(value) for name, value in asdict(failure).items()}
         try:
             require_safe(path)
             # No link, and never writable for all, whatever the umask.
@@ -176,6 +177,13 @@ _UNSAFE: Final = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
 def _line(record: dict[str, Any]) -> bytes:
     text = json.dumps(record, ensure_ascii=False)
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
+
+
+def _shown(value: Any) -> Any:
+    """Returns a value of a record without secrets."""
+    if isinstance(value, tuple):
+        return tuple(map(_shown, value))
+    return printable(value, has_lines=True) if isinstance(value, str) else value
 
 
 def _ordinal(count: int) -> str:

@@ -27,6 +27,7 @@ from penstock import native
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path
 from penstock.base._files import open_descriptor, require_file
 from penstock.base._positions import require_order
+from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
@@ -88,7 +89,11 @@ class File:
 
     @property
     def name(self) -> str:
-        return os.path.basename(self.url)
+        """For messages and the names of what is kept: the last part of the URL."""
+        return os.path.basename(printable(self.url))
+
+    def __repr__(self) -> str:
+        return f"File({printable(self.url)!r}, nbytes={self.nbytes}, version={self.version!r})"
 
     def open(self) -> ByteSource:
         """Opens the file for reading.

@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from penstock.base._code import is_own
-from penstock.base._errors import PenstockError, SourceError
+from penstock.base._errors import PenstockError, SourceError, words_of
+from penstock.base._printable import printable
 from penstock.base._retries import RetryBudget, retry_budget
 from penstock.sources import _store
 from penstock.sources._store import ObjectFile, StorageOptions, StoreError
@@ -322,21 +323,42 @@ def insist(ask: Callable[[], T], fact: Callable[[], str], cure: str = "", asker:
             return found
         except (PenstockError, ImportError):
             raise
-        except Exception as error:  # of any type: those of aiohttp are no `OSError`
-            taken_s = time.monotonic() - began
-            pause_s, asked_s = _pause_s(count, error), _asked_pause_s(error)
-            # Half of a loader's deadline for a worker, so that this failure is reported, and not the deadline.
-            most_s = asker.limit_s / 2
-            is_too_long = taken_s + (pause_s or 0) > most_s or (most_s == math.inf and asked_s > MOST_ASKED_PAUSE_S)
-            if pause_s is None or is_too_long:
-                how = f" after {count} tries in {taken_s:.0f} s" if count > 1 else ""
-                if pause_s is not None and asked_s == pause_s:
-                    cure = f" The server asks for a pause of {asked_s:,.0f} s, which is not waited for.{cure}"
-                raise SourceError(f"{fact()}{how}: {reason_of(error)}.{cure}") from error
-            level = logging.WARNING if count == _WARN_AT else logging.INFO
-            _log.log(level, "%s: %s. It is tried again in %.1f s.", fact(), reason_of(error), pause_s)
+        except Exception as caught:  # of any type: those of aiohttp are no `OSError`
+            error = caught
+        taken_s = time.monotonic() - began
+        pause_s, asked_s = _pause_s(count, error), _asked_pause_s(error)
+        # Half of a loader's deadline for a worker, so that this failure is reported, and not the deadline.
+        most_s = asker.limit_s / 2
+        is_too_long = taken_s + (pause_s or 0) > most_s or (most_s == math.inf and asked_s > MOST_ASKED_PAUSE_S)
+        if pause_s is None or is_too_long:
+            how = f" after {count} tries in {taken_s:.0f} s" if count > 1 else ""
+            if pause_s is not None and asked_s == pause_s:
+                cure = f" The server asks for a pause of {asked_s:,.0f} s, which is not waited for.{cure}"
+            raise SourceError(f"{fact()}{how}: {reason_of(error)}.{cure}") from _printable_cause(error)
+        level = logging.WARNING if count == _WARN_AT else logging.INFO
+        _log.log(level, "%s: %s. It is tried again in %.1f s.", fact(), reason_of(error), pause_s)
+        del error  # it would hold this frame
         asker.pause(pause_s)
         asker.repeat_count += 1
+
+
+def _printable_cause(error: Exception) -> Exception:
+    """Returns an exception of a client, or one in its place if it or what led to it has a secret in its text."""
+    led: BaseException | None = error
+    seen: list[BaseException] = []
+    while led is not None and led not in seen:
+        seen.append(led)
+        if any(printable(text, has_lines=True) != text for text in (words_of(led), _repr(led))):
+            return StoreError(_status(error), printable(words_of(error)))
+        led = led.__cause__ or led.__context__
+    return error
+
+
+def _repr(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # of any type: it is code of a client
+        return ""
 
 
 def _pause_s(count: int, error: Exception) -> float | None:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 from urllib.parse import urlsplit
 
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
+from penstock.base._printable import keep_secret
 
 _SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http")
 _HTTP: Final = ("http", "https")
@@ -50,6 +51,7 @@ class StorageOptions:
             return None
         if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
             raise ArgumentTypeError(f"{verb}(storage_options=) is a dict of names and values, got {type_of(given)}.")
+        keep_secret(given)
         return cls(dict(given))
 
     def __eq__(self, other: object) -> bool:

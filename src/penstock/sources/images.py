@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base._errors import SourceError
+from penstock.base._printable import printable
 from penstock.base._retries import retry_budget
 from penstock.base._spec import ArraySpec
 from penstock.base._tree import Tree
@@ -155,10 +156,12 @@ class ImageSource(Source):
 
     def __str__(self) -> str:
         if self.files.root:
-            return os.path.basename(os.path.normpath(self.files.root))
+            return os.path.basename(os.path.normpath(printable(self.files.root)))
         if not len(self):
             return "no files"
-        folder, name = os.path.split(self.files[0])  # images and their masks have the same names in two folders
+        folder, name = os.path.split(
+            printable(self.files[0])
+        )  # images and their masks have the same names in two folders
         more = len(self) - 1
         return os.path.join(os.path.basename(folder), name) + f" and {more:,} more" * (more > 0)
 

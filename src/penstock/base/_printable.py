@@ -1,0 +1,88 @@
+"""Names and texts as they are printed: without the secrets of URLs, and without characters that steer a terminal.
+
+All that the library prints goes through `printable`: errors (`base/_errors.py`), the log (`PrintableRecords`), names of
+files, steps and reports, the quarantine file, the names of kept files. A URL keeps its scheme, host, path and the names
+of its parameters: `https://***@host/a.tar?X-Amz-Signature=***`.
+"""
+
+import logging
+import re
+from typing import Any, Final, final
+
+# The user and password before a host. A key may hold slashes, and then it follows a colon that begins no port.
+_USER: Final = re.compile(r"(://)(?:[^\s/?#\"'<>]*|[^\s/?#:@\"'<>]*:(?!:|\d{1,5}(?:[/?#]|$))[^\s?#:\"'<>]*)@")
+_QUERY: Final = re.compile(r"([\w+.-]*://[^\s?#\"'<>]*)\?([^\s#\"'<>]*)")
+_FRAGMENT: Final = re.compile(r"(://[^\s#\"'<>]*)#([^\s\"'<>]*=[^\s\"'<>]*)")
+# Parameters of a URL without its beginning, as in the words of a server, and the elements of an answer of S3.
+_PARAMETER: Final = re.compile(
+    r"([?&;](?:x-amz-\w+(?:-\w+)*|x-goog-\w+(?:-\w+)*|awsaccesskeyid|googleaccessid|sig|signature|policy|"
+    r"\w*(?:token|secret|password|passwd|api_?key|credential)\w*)=)(?!\*\*\*)[^\s&;#\"'<>]+",
+    re.IGNORECASE,
+)
+_ELEMENT: Final = re.compile(r"<(AWSAccessKeyId|SignatureProvided|StringToSign\w*|CanonicalRequest\w*)>[^<]*<")
+_STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
+_SECRET_NAME: Final = re.compile(
+    r"key|secret|token|password|passwd|credential|sas|auth|cookie|signature", re.IGNORECASE
+)
+_LEAST_LENGTH: Final = 6
+
+_secrets: set[str] = set()
+"""Values of storage options that are secret; clients mention them in their words."""
+
+
+def printable(text: str, *, has_lines: bool = False) -> str:
+    """Returns a text without secrets, and with escapes for characters that steer a terminal.
+
+    Args:
+        text: A name, a URL, or words that mention some.
+        has_lines: Keeps line breaks and tabs, which belong into a text and not into a name.
+    """
+    if "://" in text:
+        text = _USER.sub(r"\1***@", text)
+        text = _QUERY.sub(_without_values, text)
+        text = _FRAGMENT.sub(r"\1#***", text)
+    if "=" in text:
+        text = _PARAMETER.sub(r"\1***", text)
+    if "</" in text:
+        text = _ELEMENT.sub(r"<\1>***<", text)
+    for secret in list(_secrets):
+        text = text.replace(secret, "***")
+    if not text.isprintable():
+        text = _STEERING.sub(_escaped, text)
+        if not has_lines:
+            text = text.replace("\n", "\\n").replace("\t", "\\t")
+    return text
+
+
+def keep_secret(options: Any) -> None:
+    """Notes values of storage options, so that no text has them: those whose names say that they are secret."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            keep_secret(value)
+        elif isinstance(value, str) and len(value) >= _LEAST_LENGTH and _SECRET_NAME.search(str(name)):
+            _secrets.add(value)
+
+
+@final
+class PrintableRecords(logging.Filter):
+    """Makes records of a log printable."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        if (shown := printable(said, has_lines=True)) != said:
+            record.msg, record.args = shown, None
+        return True
+
+
+def _without_values(found: "re.Match[str]") -> str:
+    place, query = found[1], found[2]
+    is_web = re.search(r"https?://[^\s]*$", place) is not None
+    if "=" not in query and not is_web:  # a `?` of a pattern
+        return found[0]
+    end = query[len(query.rstrip(".,:;)]}")) :]
+    parts = (part.partition("=") for part in re.split("[&;]", query.removesuffix(end)) if part)
+    return f"{place}?{'&'.join(f'{name}=***' if sign else '***' for name, sign, _ in parts)}{end}"
+
+
+def _escaped(found: "re.Match[str]") -> str:
+    return found[0].encode("unicode_escape").decode()
