@@ -100,9 +100,8 @@ def from_arrays(tree: Tree) -> Dataset:
     are; for rows that are arrays give `table.to_numpy()`. Rows are taken by position, whatever their labels, and the
     index of pandas is left out. Text is copied into an array of text, and categories become their values.
 
-    After the first read an HDF5
-    file stays open for reading while the dataset or a loader of it lives, and h5py refuses to write to it from the same
-    process.
+    After the first read an HDF5 file stays open for reading while the dataset or a loader of it lives, and h5py refuses
+    to write to it from the same process.
 
     Random access: yes. Memory: none besides your arrays.
 

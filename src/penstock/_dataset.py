@@ -4,6 +4,7 @@ A verb checks its arguments, builds one node, and returns a new handle. The mean
 (`plan/`). The loader runs a plan.
 """
 
+import functools
 import logging
 import math
 import operator
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, final, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, SupportsIndex, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,14 @@ from penstock.lower._share import Uneven
 from penstock.memory._rows import Indices, copied
 from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
-from penstock.plan._cautions import begins_again, caution_cut, caution_data_loader, was_read
+from penstock.plan._cautions import (
+    begins_again,
+    caution_cut,
+    caution_data_loader,
+    caution_seed,
+    caution_windows,
+    was_read,
+)
 from penstock.plan._fields import Fields
 from penstock.plan._filter import Filter, FlatMap
 from penstock.plan._index import Repeat, Select, Shuffle, repeats, scatters_overlaps, sliced
@@ -54,7 +62,7 @@ from penstock.plan._reader import Reader
 from penstock.plan._sample import Sample, Weights
 from penstock.plan._split import boundaries, by_classes, by_groups, require_apart
 from penstock.plan._text import describe, length_text, length_words, uncounted
-from penstock.plan._windows import Windows, group_bounds
+from penstock.plan._windows import Windows, group_bounds, grouped
 from penstock.run._shard import Shard, shard_of, warn_of_missing_shard
 
 if TYPE_CHECKING:
@@ -65,6 +73,20 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("penstock")
+_P = ParamSpec("_P")
+
+
+def _with_caution_about_seed(shuffle: Callable[_P, "Dataset"]) -> Callable[_P, "Dataset"]:
+    """Looks at a seed that is given without its name: it may be meant as the size of a buffer."""
+
+    @functools.wraps(shuffle)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> "Dataset":
+        made = shuffle(*args, **kwargs)
+        if len(args) > 1 and kwargs.get("window") is None:
+            caution_seed(made._plan.inputs[0], operator.index(args[1]))  # type: ignore[arg-type]  # shuffle checked it
+        return made
+
+    return call
 
 
 @final
@@ -497,6 +519,7 @@ class Dataset(NoArray):
 
     # Order and number.
 
+    @_with_caution_about_seed
     def shuffle(self, seed: int = 0, *, window: int | None = None, reshuffle: bool = True) -> "Dataset":
         """Puts the elements in an order that is a pure function of the seed and the epoch.
 
@@ -508,7 +531,8 @@ class Dataset(NoArray):
         length; for a stream, `window` elements.
 
         Args:
-            seed: Any integer.
+            seed: Any integer. It is not the size of a buffer, as in tf.data; the log says so where a number without
+                the name `seed=` looks like one.
             window: Shuffle among so many neighbours only, for data on slow disks, and for streams, where it is
                 needed. An element moves by less than `window` places.
             reshuffle: Whether each epoch has an order of its own.
@@ -644,8 +668,7 @@ class Dataset(NoArray):
             raise ArgumentError(f"[{text}] is not possible here: {error}.") from None
         if node.start >= POSITION_LIMIT:
             raise ArgumentError(f"[{text}] is not possible here: positions go up to 2**62 - 1.")
-        if node.start and verb != "shard":
-            caution_cut(self._node, node.label)
+        caution_cut(node)
         return Dataset(node)
 
     def split(
@@ -990,15 +1013,16 @@ class Dataset(NoArray):
         An element of shape `(height, width)` becomes `(length, height, width)`. Nothing is copied to make
         windows; each is read where it lies.
 
-        Random access, order: kept. Memory: none, or 16 bytes a group.
+        Random access, order: kept. Memory: none, or 16 bytes a group; and 8 bytes an element in each process, where
+        elements of one group do not stand together.
 
         Args:
             length: Elements in a window.
             shift: How far a window starts after the one before.
             stride: How far apart the elements of a window are.
-            groups: A label an element, `(n,)`, read now; or the key or place of a leaf, as for `split`. No window
-                crosses from one label to another, so elements of one label have to stand together: a label that comes
-                back is another group.
+            groups: A label an element, `(n,)`, read now; or the key or place of a leaf, as for `split`. All elements
+                with one label are a group, wherever they stand, and a window is neighbours within a group, in their
+                order. Windows come by group, the group of the first element first.
 
         Raises:
             ArgumentError: A number is below 1, or labels do not fit.
@@ -1015,11 +1039,15 @@ class Dataset(NoArray):
         span, total = (length - 1) * stride + 1, self._node.length
         if groups is None:
             count = max(0, (total - span) // shift + 1) if isinstance(total, int) else total
-            return Dataset(Windows(self._node, length, shift, stride, None, count))
+            plain = Windows(self._node, length, shift, stride, None, count)
+            caution_windows(self._node, plain.label)
+            return Dataset(plain)
         self._require_random("windows(groups=)", "Make the windows in the generator, or by flat_map()")
         labels = labels_of(self._node, "windows(groups=...)", groups)
-        bounds, count = group_bounds(labels, span, shift)
-        return Dataset(Windows(self._node, length, shift, stride, bounds, count))
+        order, sizes = grouped(labels)
+        bounds, count = group_bounds(sizes, span, shift)
+        node = self._node if order is None else Select(self._node, "windows", "groups=...", order, is_hidden=True)
+        return Dataset(Windows(node, length, shift, stride, bounds, count))
 
     # Keeping.
 

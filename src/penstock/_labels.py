@@ -11,6 +11,7 @@ from penstock.base._errors import ArgumentError
 from penstock.base._positions import as_values
 from penstock.lower._rewrite import Part, with_part
 from penstock.plan._batch import Batch
+from penstock.plan._cautions import caution_labels
 from penstock.plan._node import Node
 
 Labels = npt.ArrayLike | str | int
@@ -29,6 +30,8 @@ def labels_of(node: Node, call: str, values: Labels) -> npt.NDArray[Any]:
         ArgumentError: There is no such leaf, or it is no label; or there is not one label for each element.
     """
     is_leaf = isinstance(values, str) or as_int(values) is not None
+    if not is_leaf:
+        caution_labels(node, call)
     labels = _read(node, call, values) if is_leaf else np.asarray(as_values(values, call))
     if labels.shape != (node.length,):
         raise ArgumentError(f"{call} needs a value for each element, shape ({node.length},), got {labels.shape}.")

@@ -92,7 +92,7 @@ def timeseries_dataset_from_array(
             f"{'' if targets is None else f' and {len(_rows(targets)):,} targets'}."
         )
     if shuffle:
-        windows = windows.shuffle(integer(verb, "seed", 0 if seed is None else seed))
+        windows = windows.shuffle(seed=integer(verb, "seed", 0 if seed is None else seed))
     return windows if batch_size is None else windows.batch(integer(verb, "batch_size", batch_size, least=1))
 
 

@@ -1,19 +1,24 @@
 """Plans that run, and most likely not as intended. Each is one line in the log, once a plan: it may be intended."""
 
 import logging
+import math
 import sys
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from penstock.plan._batch import Batch
 from penstock.plan._filter import FlatMap
-from penstock.plan._index import Shuffle
+from penstock.plan._index import Shuffle, Slice
 from penstock.plan._node import Node, walk
 from penstock.plan._pad import PaddedBatch
 
 _log = logging.getLogger("penstock")
 _told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
 _read_to_end: Final[WeakSet[Node]] = WeakSet()
+
+
+MOST_BUFFER: Final = 10**8
+"""Buffers of elements are smaller."""
 
 
 def caution(node: Node, text: str, *values: Any) -> None:
@@ -69,15 +74,61 @@ def caution_data_loader(node: Node) -> None:
         )
 
 
-def caution_cut(node: Node, written: str) -> None:
-    """Cautions about a part that leaves out the first elements of an order that each epoch makes anew."""
-    if node.randomness.reorders:
+def caution_cut(cut: Slice) -> None:
+    """Cautions about a part of an order that each epoch makes anew. Shards are parts of one epoch: they go together."""
+    node = cut.source
+    is_part = cut.start > 0 if node.length == math.inf else node.length is None or cut.length != node.length
+    if is_part and cut.verb != "shard" and node.randomness.reorders:
         caution(
             node,
             "%s after %s leaves out other elements in each epoch, for each has an order of its own. Parts that are "
-            "made so have elements in common. Write split() before the shuffle, or shuffle(reshuffle=False).",
+            "made so have elements in common. Write split() before the shuffle, or shuffle(reshuffle=False). A round "
+            "of repeat() is such an epoch, too.",
+            cut.label,
+            random_steps(node),
+        )
+
+
+def caution_windows(node: Node, written: str) -> None:
+    """Cautions about windows of an order that each epoch makes anew."""
+    if node.randomness.reorders:
+        caution(
+            node,
+            "%s after %s makes windows of elements that stand side by side in the order of one epoch. For neighbours "
+            "in the data, write windows() before it.",
             written,
             random_steps(node),
+        )
+
+
+def caution_labels(node: Node, call: str) -> None:
+    """Cautions about labels by position of an order that each epoch makes anew."""
+    if node.randomness.reorders:
+        caution(
+            node,
+            "%s after %s takes a value by position, where each epoch has another element. Put this step before the "
+            "shuffle, or use shuffle(reshuffle=False).",
+            call,
+            random_steps(node),
+        )
+
+
+def caution_seed(node: Node, seed: int) -> None:
+    """Cautions about a seed without its name that looks like the size of a buffer, which tf.data has in its place.
+
+    Sizes are round, powers of two, or the length. Seeds such as 0, 42, 123, 1234 or a year are none of these.
+    """
+    is_power = seed >= 64 and seed & (seed - 1) == 0
+    is_round = seed >= 100 and seed % (10 if seed < 1000 else 100) == 0
+    if ((is_power or is_round) and seed < MOST_BUFFER) or (seed == node.length and seed >= 10):
+        caution(
+            node,
+            "shuffle(%d) takes this as the seed, not as the size of a buffer: all elements are shuffled, and no buffer "
+            "is needed. Write shuffle(seed=%d), and this line does not come; or shuffle(window=%d) to shuffle "
+            "neighbours only.",
+            seed,
+            seed,
+            seed,
         )
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -108,9 +108,11 @@ class Slice(_Choice):
 
 @dataclass(frozen=True, eq=False)
 class Select(_Choice):
-    """The elements at an ascending list of positions. The list takes 8 bytes an element."""
+    """The elements at a list of positions, each once. The list takes 8 bytes an element."""
 
     positions: Indices
+    is_hidden: bool = field(default=False, repr=False)
+    """Whether it is a part of the step after it."""
 
     def settings(self) -> dict[str, Any]:
         """The number of positions, and which."""
@@ -121,12 +123,21 @@ class Select(_Choice):
         """The number of positions."""
         return len(self.positions)
 
+    @property
+    def traits(self) -> Traits:
+        """Whether it is shown."""
+        return Traits(is_hidden=self.is_hidden)
+
+    @cached_property
+    def _scatters(self) -> bool:  # type: ignore[override]
+        return bool((np.diff(self.positions) < 0).any())
+
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """A look-up in the list."""
         return [Demand(0, epoch, self.positions[indices])]
 
     def clear_after(self, index: int, ask: ClearAfter) -> int:
-        """The first chosen position where the input is clear; the list ascends."""
+        """The first chosen position where the input is clear. The list ascends, or elements share data anywhere."""
         clear = ask(self.source, int(self.positions[index]))
         return max(index + 1, int(np.searchsorted(self.positions, clear)))
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices, Leaves, Rows, copied
@@ -20,7 +21,7 @@ from penstock.plan._reader import Gather, Reader
 class Windows(OneInput):
     """Element `i` is `size` elements of the input, `stride` apart, from the start of window `i`.
 
-    Windows lie within groups: runs of elements that belong together. Without groups, all elements are one group.
+    Windows lie within groups: neighbours that belong together. Without groups, all elements are one group.
     """
 
     size: int
@@ -120,16 +121,34 @@ class Windows(OneInput):
         return later
 
 
-def group_bounds(labels: "np.ndarray[Any, Any]", span: int, shift: int) -> tuple[tuple[Indices, Indices], int]:
-    """Finds the groups in a label an element: a group is a run of equal labels.
+def grouped(labels: npt.NDArray[Any]) -> tuple[Indices | None, Indices]:
+    """Finds the groups in a label an element: all elements with one label are a group.
+
+    Returns:
+        The order in which the elements of a group are neighbours, groups by their first element, or None if they are
+        already; and the sizes of the groups in that order.
+    """
+    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+    firsts = np.concatenate(([0], changes))[: len(labels)]  # of runs of one label
+    sizes = np.diff(np.append(firsts, len(labels)))
+    numbers: dict[Any, int] = {}
+    group_of = np.array([numbers.setdefault(label, len(numbers)) for label in labels[firsts].tolist()], np.int64)
+    if len(numbers) == len(firsts):
+        return None, sizes
+    runs = np.argsort(group_of, kind="stable")
+    starts = np.cumsum(sizes[runs]) - sizes[runs]
+    order = np.arange(len(labels)) + np.repeat(firsts[runs] - starts, sizes[runs])
+    return order, np.bincount(group_of, weights=sizes).astype(np.int64)
+
+
+def group_bounds(sizes: Indices, span: int, shift: int) -> tuple[tuple[Indices, Indices], int]:
+    """Counts the windows of groups of some sizes, which lie one after the other.
 
     Returns:
         `Windows.groups`, and the number of all windows.
     """
-    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    firsts = np.concatenate(([0], changes)).astype(np.int64)
-    sizes = np.diff(np.concatenate((firsts, [len(labels)])))
+    firsts = np.cumsum(sizes) - sizes
     counts = np.maximum(0, (sizes - span) // shift + 1)
     firsts, counts = firsts[counts > 0], counts[counts > 0]
     ends = np.cumsum(counts)
-    return (firsts, (ends - counts).astype(np.int64)), int(ends[-1]) if len(ends) else 0
+    return (firsts.astype(np.int64), (ends - counts).astype(np.int64)), int(ends[-1]) if len(ends) else 0

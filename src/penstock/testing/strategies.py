@@ -318,14 +318,12 @@ def _windows(draw: st.DrawFn, p: Plan) -> Plan | None:
     span = (length - 1) * stride + 1
 
     def elements(epoch: int) -> list[Tree]:
-        # Groups are runs of one label. Each has windows of its own.
-        runs: list[list[Tree]] = []
+        # A group is all elements with one label. Each has windows of its own.
+        groups: dict[int, list[Tree]] = {}
         for i, x in enumerate(p.elements(epoch)):
-            if i == 0 or (labels is not None and labels[i] != labels[i - 1]):
-                runs.append([])
-            runs[-1].append(x)
-        places = [(run, start) for run in runs for start in range(0, len(run) - span + 1, shift)]
-        return [_stacked(run[start : start + span : stride]) for run, start in places]
+            groups.setdefault(0 if labels is None else labels[i], []).append(x)
+        places = [(group, start) for group in groups.values() for start in range(0, len(group) - span + 1, shift)]
+        return [_stacked(group[start : start + span : stride]) for group, start in places]
 
     return p.then(p.dataset.windows(length, shift=shift, stride=stride, groups=labels), elements)
 
