@@ -1,6 +1,7 @@
 """Labels of image files: checks and conversions."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,33 @@ from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
 from penstock.base._positions import as_values, require_order
 
 LabelMode = Literal["int", "categorical", "binary"]
+
+
+def labels_by_path(verb: str, labels: Mapping[Any, Any], files: Iterable[str], root: str) -> list[Any]:
+    """Returns the label of each file, which is named by its whole path, or by its path from `root` on.
+
+    Raises:
+        ArgumentTypeError: A key is no path.
+        ArgumentError: A file has no label.
+    """
+    if strange := [key for key in labels if not isinstance(key, (str, os.PathLike))]:
+        raise ArgumentTypeError(f"{verb}(labels=...) is a dict with the key {strange[0]!r:.80}, and keys are paths.")
+    of = {os.fspath(key): label for key, label in labels.items()}
+    start, base = f"{root.rstrip('/')}/", os.path.join(os.path.abspath(root), "")
+    values, missing = [], []
+    for path in files:
+        inner = path.removeprefix(start)
+        key = next((each for each in (path, inner, base + inner) if each in of), None)
+        if key is None:
+            missing.append(path)
+        else:
+            values.append(of[key])
+    if missing:
+        raise ArgumentError(
+            f"{verb}(labels=...) has no label for {len(missing):,} of {len(values) + len(missing):,} files in {root}, "
+            f"such as {missing[0]}. Its keys are paths as in file_paths, or from the directory on."
+        )
+    return values
 
 
 def given_labels(verb: str, labels: Any, file_count: int, root: str) -> npt.NDArray[Any]:

@@ -1,8 +1,9 @@
 """Datasets of image files."""
 
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, overload
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._dataset import Dataset, integer
-from penstock._image_labels import LabelMode, encoded, given_labels, named_labels
+from penstock._image_labels import LabelMode, encoded, given_labels, labels_by_path, named_labels
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, home_cure, no_path, type_of
 from penstock.base._positions import require_order
 from penstock.plan._source_node import SourceNode
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Subset = Literal["training", "validation", "both"]
 
+_log = logging.getLogger("penstock")
+
 EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """The endings that Keras lists."""
 
@@ -37,7 +40,7 @@ def image_dataset_from_directory(
 @overload
 def image_dataset_from_directory(
     directory: Path,
-    labels: "Literal['inferred'] | Sequence[float] | npt.ArrayLike | None" = "inferred",
+    labels: "Literal['inferred'] | Mapping[Path, float] | Sequence[float] | npt.ArrayLike | None" = "inferred",
     label_mode: LabelMode | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: "ColorMode" = "rgb",
@@ -64,7 +67,7 @@ def image_dataset_from_directory(
 def image_dataset_from_directory(directory: Path, *args: Any, **options: Any) -> Any: ...
 def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all of `*args`
     directory: Path,
-    labels: "Literal['inferred'] | Sequence[float] | npt.ArrayLike | None" = "inferred",
+    labels: "Literal['inferred'] | Mapping[Path, float] | Sequence[float] | npt.ArrayLike | None" = "inferred",
     label_mode: LabelMode | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: "ColorMode" = "rgb",
@@ -104,7 +107,9 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
 
     Args:
         directory: The folder with a folder for each class, or its URL (`s3://`, `gs://`), of which all is listed once.
-        labels: `"inferred"` from the folders; None; or a number for each file, in the order of the paths.
+        labels: `"inferred"` from the folders; None; a number for each file by its path, `{"a.jpg": 0}`, as in
+            `file_paths` or from the directory on; or a list of numbers, in the order of the sorted paths. These are
+            sorted by folder, then by name: `file_paths` with `shuffle=False`, and not those of a shuffled dataset.
         label_mode: `"int"`, `"categorical"`, `"binary"`, or None for no labels. Without labels all files in the
             directory are listed, also those beside the folders.
         class_names: The folders to use, in the order of their classes; otherwise all, sorted.
@@ -186,6 +191,7 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     if is_inferred:
         names, values = tuple(folders), np.repeat(np.arange(len(folders), dtype=np.int32), counts)
     elif labels is not None:
+        labels = labels_by_path(verb, labels, files, root) if isinstance(labels, Mapping) else labels
         values = given_labels(verb, labels, len(files), root)
         names = tuple(
             map(str, np.unique(np.asarray(labels)).tolist())
@@ -211,14 +217,14 @@ def image_dataset_from_directory(  # type: ignore[misc]  # it does not take all 
     if subset in ("training", "validation"):
         place = os.path.realpath(root), tuple(folders), len(files)
         words = f"shuffle=True, seed={key}" if shuffle else "shuffle=False"
-        _require_apart(verb, place, subset == "training", (words, float(validation_split or 0)))
+        _caution_apart(verb, place, subset == "training", (words, float(validation_split or 0)))
 
     def dataset(part: npt.NDArray[np.int64], is_shuffled: bool) -> Dataset:
         mine = None if kept is None else kept.take(part)
         states = None if objects is None else objects.take(part)
         source = ImageSource(files.take(part), decoding, mine, names, options, states)
         made = Dataset(SourceNode(source, verb))
-        made = made.shuffle(key) if is_shuffled else made
+        made = made.shuffle(seed=key) if is_shuffled else made
         return made if batch_size is None else made.batch(batch_size)
 
     if verbose and subset in ("training", "both"):
@@ -494,32 +500,37 @@ def _parts(
 
 
 _unpaired: Final[dict[tuple[Any, ...], tuple[set[tuple[str, float]], set[tuple[str, float]]]]] = {}
-"""For each list of files: how parts for validation, and for training, were cut off, while the other was not."""
+"""For each list of files: how parts for validation, and for training, were cut off, while the other was not. It decides
+about a line in the log, and about nothing else."""
+_told: Final[set[tuple[Any, ...]]] = set()
+"""The lists of files about which there was a line."""
 
 
-def _require_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tuple[str, float]) -> None:
-    """Refuses the second part of files that were put in another order for the first: parts would have some in common.
-
-    Raises:
-        ArgumentError: Says both orders, and what to write.
-    """
+def _caution_apart(verb: str, place: tuple[Any, ...], is_training: bool, cut: tuple[str, float]) -> None:
+    """Cautions, once, about the second part of files in another order than the first: they have files in common."""
     parts = _unpaired.setdefault(place, (set(), set()))
     others = parts[not is_training]
     sign = 1 if is_training else -1
     fits = next((each for each in others if each[0] == cut[0] and sign * each[1] <= sign * cut[1]), None)
     if fits is not None:
         others.remove(fits)
-    elif others:
+        return
+    if others and place not in _told:
+        _told.add(place)
         names = "validation", "training"
-        then = ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others))
-        raise ArgumentError(
-            f"{verb}(subset={names[is_training]!r}, {cut[0]}, validation_split={cut[1]:g}) and the call before, with "
-            f"subset={names[not is_training]!r}, {then}, would have files of {place[0]} in common. Take both parts "
-            "from one call, train, val = image_dataset_from_directory(..., subset='both'), whose second part is not "
-            "shuffled; or give both calls the same shuffle, seed and validation_split."
+        _log.warning(
+            "%s(subset=%r, %s, validation_split=%g) and the call before, with subset=%r, %s, have files of %s in "
+            "common. If you train on one and validate on the other, take both parts from one call, train, val = "
+            "image_dataset_from_directory(..., subset='both'), whose second part is not shuffled; or give both calls "
+            "the same shuffle, seed and validation_split.",
+            verb,
+            names[is_training],
+            *cut,
+            names[not is_training],
+            ", or ".join(f"{words}, validation_split={part:g}" for words, part in sorted(others)),
+            place[0],
         )
-    else:
-        parts[is_training].add(cut)
+    parts[is_training].add(cut)
 
 
 def _tell(text: str) -> None:

@@ -1,6 +1,7 @@
 """Plans that run, and most likely not as intended, are one line in the log; plans that look alike log nothing."""
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.texts import assert_refused
 
 
 def noisy(x: Any, rng: np.random.Generator) -> Any:
@@ -44,11 +44,56 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
     "take and skip": (
         lambda: parts(ps.range(99).shuffle(seed=1)),
         (
-            "skip(80) after shuffle(seed=1) leaves out other elements in each epoch, for each has an order of its "
-            "own. Parts that are made so have elements in common. Write split() before the shuffle, or"
+            "take(80) after shuffle(seed=1) leaves out other elements in each epoch, for each has an order of its "
+            "own. Parts that are made so have elements in common. Write split() before the shuffle, or "
+            "shuffle(reshuffle=False). A round of repeat() is such an epoch, too."
         ),
     ),
-    "slices": (lambda: (SHUFFLED[:80], SHUFFLED[80:]), "slice(80:) after shuffle(seed=1) leaves out other elements"),
+    "skip": (lambda: ps.range(99).shuffle(seed=1).skip(80), "skip(80) after shuffle(seed=1) leaves out other elements"),
+    "slices": (
+        lambda: [ps.range(99).shuffle(seed=1)[:80], ps.range(99).shuffle(seed=1, reshuffle=False)[80:]],
+        "slice(:80) after shuffle(seed=1) leaves out other elements",
+    ),
+    "every second": (lambda: ps.range(99).shuffle(seed=1)[::2], "slice(::2) after shuffle(seed=1) leaves out other"),
+    "another part each round": (
+        lambda: ps.range(9).shuffle(seed=1)[:4].repeat(5),
+        "A round of repeat() is such an epoch",
+    ),
+    "shorter epochs": (
+        lambda: ps.range(99).shuffle(seed=1).batch(3).take(5),
+        "take(5) after shuffle(seed=1) leaves out",
+    ),
+    "a part of a stream": (
+        lambda: ps.from_generator(range, 9).shuffle(seed=1, window=3).take(5),
+        "take(5) after shuffle(seed=1, window=3) leaves out other elements in each epoch",
+    ),
+    "a part of what is drawn": (lambda: ps.range(9).sample([1] * 9).take(5), "take(5) after sample("),
+    "windows of an order": (
+        lambda: ps.range(99).shuffle(seed=1).windows(3),
+        "windows(3) after shuffle(seed=1) makes windows of elements that stand side by side in the order of one epoch.",
+    ),
+    "groups of an order": (
+        lambda: ps.range(4).shuffle(seed=1).windows(2, groups=[0, 0, 1, 1]),
+        "windows(groups=...) after shuffle(seed=1) takes a value by position, where each epoch has another element.",
+    ),
+    "weights of an order": (
+        lambda: ps.range(3).shuffle(seed=1).sample([1, 0, 0]),
+        "sample(weights=...) after shuffle(seed=1) takes a value by position, where each epoch has another element.",
+    ),
+    "the size of a buffer": (
+        lambda: ps.range(9).shuffle(1000),
+        (
+            "shuffle(1000) takes this as the seed, not as the size of a buffer: all elements are shuffled, and no "
+            "buffer is needed. Write shuffle(seed=1000), and this line does not come; or shuffle(window=1000) to "
+            "shuffle neighbours only."
+        ),
+    ),
+    **{
+        f"a buffer of {size}": (lambda size=size: ps.range(9).shuffle(size), f"shuffle({size}) takes this as the seed")
+        for size in (64, 100, 128, 320, 1024, 10_000, 60_000, 1 << 20)
+    },
+    "a buffer of all": (lambda: ps.range(77).shuffle(77), "shuffle(77) takes this as the seed"),
+    "a buffer of some batches": (lambda: ps.range(99).batch(3).shuffle(100), "shuffle(100) takes this as the seed"),
     "the last batches": (lambda: ps.range(99).shuffle().batch(3)[-5:], "leaves out other elements in each epoch"),
     "batches in another order": (
         lambda: ps.range(99).batch(10).map(np.negative).shuffle(seed=1).loader("threads").close(),
@@ -63,11 +108,22 @@ NOT_TOLD: dict[str, Callable[[], Any]] = {
     "one order for all epochs": lambda: passes(ps.range(9).shuffle(seed=1, reshuffle=False).batch(2), 3),
     "one pass": lambda: passes(ps.range(9).shuffle(seed=1), 1),
     "looks": lambda: [next(iter(SHUFFLED)) for _ in range(9)],
-    "a look after a pass": lambda: [SHUFFLED.take(9)[0], list(SHUFFLED.take(9)), SHUFFLED[3]],
+    "a look after a pass": lambda: [[list(ds), ds[3], next(iter(ds[:]))] for ds in [ps.range(9).shuffle(seed=1)]],
+    "all of an order": lambda: [SHUFFLED[:], SHUFFLED[::-1], SHUFFLED.take(99), SHUFFLED.take(200), SHUFFLED.skip(0)],
+    "a number of steps": lambda: SHUFFLED.repeat().batch(3).take(500),
+    "a part before the shuffle": lambda: ps.range(99)[:80].shuffle(seed=1).repeat(5),
+    "windows before the shuffle": lambda: ps.range(99).windows(3).shuffle(seed=1),
+    "seeds": lambda: [
+        ps.range(9).shuffle(seed) for seed in (0, 1, 7, 9, 42, 99, 123, 1234, 2024, 12_345, 1 << 40, -100)
+    ],
+    "a seed by its name": lambda: ps.range(77).shuffle(seed=1000).shuffle(seed=77).shuffle(seed=64),
+    "a seed beside a window": lambda: ps.range(77).shuffle(1000, window=5),
+    "a seed of a loader's folder": lambda: ps.timeseries_dataset_from_array(
+        [1, 2, 3], None, 2, shuffle=True, seed=1000
+    ),
     "epochs of a loader": lambda: [list(loader) for loader in [SHUFFLED.loader("inline")] for _ in range(3)],
     "epochs by repeat": lambda: passes(ps.range(9).shuffle(seed=1).repeat(3), 1),
     "another seed in each epoch": lambda: [passes(ps.range(9).shuffle(seed=epoch), 1) for epoch in range(3)],
-    "shorter epochs": lambda: SHUFFLED.batch(3).take(5),
     "shards": lambda: (SHUFFLED.shard(0, 2), SHUFFLED.shard(1, 2)),
     "parts of one order": lambda: parts(ps.range(99).shuffle(seed=1, reshuffle=False)),
     "parts without an order": lambda: parts(ps.range(99).random_map(noisy)),
@@ -117,24 +173,35 @@ def pets(tmp_path: Path) -> Callable[..., Any]:
         ({"seed": 1}, {"seed": 1, "split": 0.4}),
     ],
 )
-def test_parts_of_two_calls_that_have_files_in_common_are_refused(
-    pets: Callable[..., Any], first: dict[str, Any], second: dict[str, Any]
+def test_parts_of_two_calls_that_have_files_in_common_are_one_line_in_the_log(
+    pets: Callable[..., Any], first: dict[str, Any], second: dict[str, Any], caplog: pytest.LogCaptureFixture
 ):
     training = pets("training", **first)
-    text = r".*subset='validation', shuffle=.* and the call before, with subset='training', .*, would have files of "
-    text += r"\S+ in common\. Take both parts from one call, train, val = .*subset='both'.*; or give both calls the .*"
-    assert_refused(lambda: pets("validation", **second), ValueError, text)
+    assert not caplog.records
+    parts = [pets("validation", **second) for _ in range(3)]  # no call means another thing because of earlier ones
+    assert all(part.file_paths == parts[0].file_paths for part in parts)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    text = r".*subset='validation', shuffle=.* and the call before, with subset='training', .*, have files of \S+ in "
+    text += r"common\. .*, take both parts from one call, train, val = .*subset='both'.*; or give both calls the .*"
+    assert re.fullmatch(text, record.getMessage())
     assert not set(pets("validation", **first).file_paths) & set(training.file_paths)
 
 
-def test_parts_of_two_calls_that_have_no_file_in_common_are_not_refused(pets: Callable[..., Any]):
+def test_parts_of_two_calls_that_have_no_file_in_common_log_nothing(
+    pets: Callable[..., Any], caplog: pytest.LogCaptureFixture
+):
     for seed in (1, 2):  # one experiment after the other
         assert not set(pets("training", seed=seed).file_paths) & set(pets("validation", seed=seed).file_paths)
     pets("training", seed=3)
     pets("training", seed=4)  # the cell is run again
     pets("validation", seed=4)
+    assert not caplog.records
 
 
-def test_a_smaller_part_of_the_files_that_were_left_out_is_not_refused(pets: Callable[..., Any]):
+def test_a_smaller_part_of_the_files_that_were_left_out_logs_nothing(
+    pets: Callable[..., Any], caplog: pytest.LogCaptureFixture
+):
     pets("training", seed=5, split=0.4)
     pets("validation", seed=5, split=0.1)
+    assert not caplog.records

@@ -120,6 +120,11 @@ def test_without_labels_all_of_the_directory_is_listed(pets: Path, options: dict
     assert ds.element_spec == ps.ArraySpec((*SIZE, 3), "float32")
 
 
+def test_labels_by_something_else_than_paths_are_refused(pets: Path) -> None:
+    with pytest.raises(ps.ArgumentTypeError, match="is a dict with the key 0, and keys are paths"):
+        of(pets, labels=dict(enumerate(range(14))))
+
+
 def test_labels_that_are_given_belong_to_the_sorted_paths_and_stay_as_they_are(pets: Path) -> None:
     labels = list(range(14))
     ds = of(pets, labels=labels, batch_size=None, seed=1)
@@ -128,6 +133,12 @@ def test_labels_that_are_given_belong_to_the_sorted_paths_and_stay_as_they_are(p
     assert [plain[label] for label in found] == ds.file_paths
     assert labels == list(range(14))
     assert (found.dtype, ds.class_names[:3]) == (np.int32, ["0", "1", "2"])
+    by_path = dict(zip(ds.file_paths, found.tolist(), strict=True))
+    whole = {Path(path).resolve(): label for path, label in by_path.items()}
+    below = {str(Path(path).relative_to(pets)): label for path, label in by_path.items()} | {"not there.png": 99}
+    for given in (by_path, whole, below, dict(reversed(by_path.items()))):
+        again = of(pets, labels=given, batch_size=None, seed=1)
+        assert source_of(again).labels.values.tolist() == found.tolist()
     floats = of(pets, labels=[0.1, *[0.5] * 13])
     assert (source_of(floats).labels.values.dtype, floats.class_names) == (np.float32, ["0.1", "0.5"])
 
@@ -189,6 +200,10 @@ def test_verbose_says_what_was_found(
     ("options", "complaint"),
     [
         ({"labels": "guess"}, "labels='guess'.: 'inferred', None, or a number for each file"),
+        (
+            {"labels": {"a.png": 1}},
+            "has no label for 14 of 14 files in .*pets, such as .*pets/.* Its keys are paths as in",
+        ),
         ({"labels": [1, 2]}, "got 2 labels, but there are 14 files in .*pets"),
         ({"labels": ["a"] * 14}, "takes a number for each file, got a list of shape .14,., <U1"),
         ({"labels": [0] * 14, "class_names": ["cats", "dogs"]}, "goes with labels='inferred' alone"),
