@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.base._retries import RetryBudget
 from penstock.memory._mapping import MemoryFile
 from penstock.run._cpus import usable_cpu_count
+from penstock.sources._fetch import Fetcher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the calls are Linux's")
 
@@ -89,6 +91,66 @@ def test_a_limit_of_threads_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatc
         ps.WorkerError, match=r"no more threads: can't start new thread.*ulimit -u.*'inline' needs none"
     ):
         list(ps.range(10).batch(2).loader(executor))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "Resource")])
+def test_a_limit_of_threads_of_the_copy_engine_is_told_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(thread_count: int) -> None:
+        raise error
+
+    monkeypatch.setattr("penstock.run._copy_delivery.Engine", refused)
+    with pytest.raises(ps.WorkerError, match=r"starts no more threads: .*ulimit -u.*'inline' needs none"):
+        list(ps.from_arrays(np.arange(10)).batch(2).loader("threads"))
+
+
+def test_a_limit_of_threads_while_files_are_indexed_is_told_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("penstock-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    for name in ("a", "b"):
+        ps.write_tfrecord(tmp_path / name, [b"abc"])
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(ps.WorkerError, match=r"starts no more threads: can't start new thread.*ulimit -u"):
+        len(ps.from_tfrecord([tmp_path / "a", tmp_path / "b"]))
+
+
+def test_requests_are_made_by_the_threads_that_the_system_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, most = threading.Thread.start, 0
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal most
+        if thread.name == "penstock-fetch":
+            most -= 1
+            if most < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    class File:
+        path = "memory"
+
+        def fetch(self, first: int, stop: int | None) -> bytes:
+            return bytes(range(first, stop or first))
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    fetcher = Fetcher(lambda number: File())
+    places = [np.zeros(4, np.uint8) for _ in range(20)]
+    wanted = [(number, number, place) for number, place in enumerate(places)]
+    numbers, sizes = np.arange(20), np.full(20, 4)
+    fetcher.announce(numbers, numbers, sizes, 10.0)
+    with pytest.raises(ps.WorkerError, match=r"starts no more threads: can't start new thread.*ulimit -u"):
+        fetcher.read(wanted, RetryBudget())
+    most = 2
+    fetcher.read(wanted, RetryBudget())
+    fetcher.close()
+    assert [place[0] for place in places] == list(range(20))
 
 
 def test_a_cache_in_memory_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,8 @@ class Engine:
         self.thread_count = thread_count
         self._process = os.getpid()
         self._lock = threading.RLock()  # a finalizer may call `close` in the middle of any method
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "penstock-copy")
+        self._executor.submit(int)  # starts its thread, or fails, here
         self._jobs: dict[int, Future[int]] = {}
         self._last: int | None = None
         self._is_closed = False
@@ -246,8 +247,8 @@ class Engine:
                 raise ValueError("the engine is closed")
             if self._last is not None and job_number <= self._last:
                 raise ValueError("job numbers must increase from one submission to the next")
+            assert self._executor is not None
             self._last = job_number
-            self._executor = self._executor or ThreadPoolExecutor(1, "penstock-copy")
             self._jobs[job_number] = self._executor.submit(self._run, tasks)
 
     def _run(self, tasks: list[Callable[[], int]]) -> int:

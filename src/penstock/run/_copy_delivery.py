@@ -28,6 +28,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock.base._errors import DeadlineError, PenstockError, SourceError
+from penstock.base._threads import starting_threads
 from penstock.base._tree import Tree
 from penstock.lower._batches import ParallelProgram
 from penstock.lower._copies import Copy, CopyPlan
@@ -83,7 +84,8 @@ class CopyDelivery(DeliveryBase):
         self._views: dict[tuple[int, int, int], Any] = {}
         """The leaves of slots as rows of an array: by slot, array and leaf."""
         self.ring = Ring(program.spec, slot_count, spare_count, None)  # `take` looks for slots that came back
-        self._engine = Engine(thread_count)
+        with starting_threads():
+            self._engine = Engine(thread_count)
         try:
             self._has_files = any(isinstance(array, StridedFile) for array in copies.arrays)
             self._sources = [_opened(*numbered) for numbered in enumerate(copies.arrays)]

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final, final
 
 from penstock.base._errors import ArgumentError, DeadlineError, PenstockError, TravelError
+from penstock.base._threads import start_thread
 from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.plan._cache import Cache
@@ -19,7 +20,7 @@ from penstock.plan._node import Node
 from penstock.plan._text import place_of
 from penstock.run._cpus import usable_cpu_count
 from penstock.run._options import LoaderOptions
-from penstock.run.executors._executor import Client, Executor, start_thread
+from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._registry import EXECUTORS
 from penstock.run.pool._payload import PlanPayload, pack
 from penstock.run.pool._pool import PoolClient, join, join_alone, pool_deadline_s

@@ -34,6 +34,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, final
@@ -41,8 +42,9 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import SourceError
+from penstock.base._errors import SourceError, WorkerError
 from penstock.base._retries import NOTHING_WANTED, RetryBudget
+from penstock.base._threads import start_thread
 from penstock.plan._order import Position
 from penstock.sources._remote import insist
 
@@ -229,7 +231,8 @@ class Fetcher:
                         # Without the gaps, which are not read.
                         request.left += (min(stop, request.stop) - max(start, request.start)) * nbytes // (stop - start)
                 thread_count = self._hand_out()
-            self._start(thread_count)
+            with suppress(WorkerError):  # a read reports it
+                self._start(thread_count)
         with self._lock:
             self._serial += 1
             while self._announced and self._announced[0].serial < self._serial - KEPT_ANNOUNCEMENTS:
@@ -275,8 +278,8 @@ class Fetcher:
                         self._held_nbytes += request.held_nbytes
                     self._want(request, asker.place)
             thread_count = self._hand_out()
-        self._start(thread_count)
         try:
+            self._start(thread_count)
             if reader.left:
                 self._await(reader, asker)
             for requests in reader.requests:
@@ -297,7 +300,8 @@ class Fetcher:
                 # Each request counts for the reader that looks first.
                 before, now = self._told, (self.request_count, self.fetched_nbytes, self.request_s)
                 self._told = now
-            self._start(thread_count)
+            with suppress(WorkerError):  # the requests are of other readers
+                self._start(thread_count)
             asker.request_count += now[0] - before[0]
             asker.fetched_nbytes += now[1] - before[1]
             asker.request_s += now[2] - before[2]
@@ -403,8 +407,20 @@ class Fetcher:
     # Without it.
 
     def _start(self, count: int) -> None:
-        if count:
-            threading.Thread(target=self._work, args=(count - 1,), name="penstock-fetch", daemon=True).start()
+        """Starts threads. If the system starts no more, those that run make all requests.
+
+        Raises:
+            WorkerError: None runs.
+        """
+        if not count:
+            return
+        try:
+            start_thread(threading.Thread(target=self._work, args=(count - 1,), name="penstock-fetch", daemon=True))
+        except WorkerError:
+            with self._lock:
+                self._thread_count -= count
+                if not self._thread_count:
+                    raise
 
     def _work(self, start_count: int) -> None:
         """Starts the next thread, so that no reader waits for all of them. Makes requests until the end."""
@@ -475,6 +491,9 @@ class Fetcher:
         while not reader.done.wait(LOOK_S):
             asker.require_wanted()
             self._hedge(asker.place)
+            with self._lock:
+                thread_count = self._hand_out()
+            self._start(thread_count)  # where the system refused those of another reader, too
         asker.waited_s += time.monotonic() - began_s
 
     def _hedge(self, place: Position) -> None:

@@ -29,6 +29,7 @@ from penstock.base._files import open_descriptor, require_file
 from penstock.base._positions import require_order
 from penstock.base._printable import printable
 from penstock.base._retries import NOTHING_WANTED, RetryBudget, reading_with, retry_budget
+from penstock.base._threads import starting_threads
 from penstock.memory._rows import Indices
 from penstock.plan._order import Position, ReadOrder
 from penstock.plan._source import Read, Source
@@ -218,7 +219,9 @@ def _on_threads(files: Sequence[F], function: Callable[[F], T]) -> list[T]:
     thread_count = _THREADS if is_local else _REMOTE_THREADS
     with ThreadPoolExecutor(max(1, min(thread_count, len(files))), "penstock-index") as pool:
         try:
-            return list(pool.map(call, files))
+            with starting_threads():
+                results = pool.map(call, files)
+            return list(results)
         except BaseException:
             words[0] = NOTHING_WANTED
             raise

@@ -5,32 +5,14 @@ value of `Client.finished`. So an executor needs no lock of the client's, and on
 """
 
 import contextlib
-import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from penstock.base._errors import WorkerError
 from penstock.lower._program import Program, Unit, UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
-
-
-def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread.
-
-    Raises:
-        WorkerError: The system starts no more threads.
-    """
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise WorkerError(
-            f"The system starts no more threads: {error}. A user's threads and processes are limited (ulimit -u), and "
-            "those of a container (pids.max), and each takes address space (ulimit -v). Raise the limit, close loaders "
-            "that are not needed, or take fewer workers=; executor='inline' needs none."
-        ) from error
 
 
 class Client(Protocol):

@@ -42,9 +42,9 @@ from ray._private.state import available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from penstock.base._errors import DeadlineError, LoaderError, WorkerError
+from penstock.base._threads import start_thread
 from penstock.lower._batches import NO_BATCHES
 from penstock.lower._program import Unit, UnitResult
-from penstock.run.executors._executor import start_thread
 from penstock.run.executors._ray_agent import CALL_THREAD, SHARE_COUNT, Agent, Answer, versions
 from penstock.run.executors._ray_local import LocalWorkers
 from penstock.run.executors._ray_shares import AgentHandle, Job, Share, Task, numbers

@@ -25,8 +25,9 @@ import weakref
 from collections.abc import Callable
 from typing import Final, final
 
+from penstock.base._threads import start_thread
 from penstock.lower._program import Unit, UnitResult
-from penstock.run.executors._executor import Client, Executor, start_thread
+from penstock.run.executors._executor import Client, Executor
 
 _WAKE: Final = object()
 _STOP: Final = object()

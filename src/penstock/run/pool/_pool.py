@@ -37,12 +37,12 @@ from typing import Final, final
 
 from penstock.base._errors import LoaderError, WorkerError
 from penstock.base._retries import NOTHING_WANTED
+from penstock.base._threads import LIMITS, start_thread
 from penstock.base._units import size_text
 from penstock.lower._program import Unit, UnitResult
 from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.run._cpus import usable_cpu_count
-from penstock.run.executors._executor import start_thread
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
@@ -308,7 +308,7 @@ class Pool:
             worker = WorkerProcess(number, channels, max(1, usable_cpu_count() // self._worker_count))
         except OSError as error:
             self._is_watching = True
-            self._count_failed_start(f"The system starts no more processes: {error}.")
+            self._count_failed_start(f"The system starts no more processes: {error}. {LIMITS}.")
             return
         self._workers[number] = worker
         self._listen(worker.socket.fileno(), lambda: self._take_messages(worker))

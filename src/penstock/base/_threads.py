@@ -1,0 +1,41 @@
+"""Starts threads, and says what helps where the system starts no more."""
+
+import contextlib
+import errno
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.base._errors import WorkerError
+
+LIMITS: Final = (
+    "A user's threads and processes are limited (ulimit -u), and those of a container (pids.max), and each takes "
+    "address space (ulimit -v). Raise the limit, close loaders that are not needed, or take fewer workers="
+)
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread.
+
+    Raises:
+        WorkerError: The system starts no more threads.
+    """
+    with starting_threads():
+        thread.start()
+
+
+@contextlib.contextmanager
+def starting_threads() -> Iterator[None]:
+    """Explains the errors of calls that start threads.
+
+    Raises:
+        WorkerError: The system starts no more threads.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:  # Python's words, or the system's
+        if getattr(error, "errno", None) not in (errno.EAGAIN, errno.ENOMEM) and "start new thread" not in str(error):
+            raise
+        raise WorkerError(
+            f"The system starts no more threads: {error}. {LIMITS}; executor='inline' needs none."
+        ) from error
