@@ -22,6 +22,7 @@ from penstock.run._cpus import usable_cpu_count
 from penstock.run._options import LoaderOptions
 from penstock.run.executors._executor import Client, Executor
 from penstock.run.executors._registry import EXECUTORS
+from penstock.run.pool._interpreter import why_no_interpreter
 from penstock.run.pool._payload import PlanPayload, pack
 from penstock.run.pool._pool import PoolClient, join, join_alone, pool_deadline_s
 from penstock.run.pool._remote_error import unpickled
@@ -230,6 +231,13 @@ class _Answer:
         return ()
 
 
+def why_no_processes() -> str:
+    """Returns why this program has no worker processes, and what helps; an empty text if it has them."""
+    if not HAS_PROCESSES:
+        return f"They run on Linux so far, and this is {sys.platform}. Use executor='threads'."
+    return why_no_interpreter()
+
+
 def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
     """Chooses how to run a plan, and finds the specs of its functions.
 
@@ -246,10 +254,9 @@ def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
     if executor == "inline":
         analysis.learn()
         return ExecutorSpec("inline", 0, timeout_s)
-    if executor == "processes" and not HAS_PROCESSES:
-        raise ArgumentError(
-            f"executor='processes' runs on Linux so far, and this is {sys.platform}. Use executor='threads'."
-        )
+    problem = why_no_processes()
+    if executor == "processes" and problem:
+        raise ArgumentError(f"executor='processes' cannot run here. {problem}")
     count = usable_cpu_count() if workers == "auto" else workers
     note = ""
     kind = EXECUTORS.get(executor, EXECUTORS["processes"])
@@ -262,8 +269,12 @@ def choose(analysis: Analysis, options: LoaderOptions) -> ExecutorSpec:
             spec.leave()
             return spec
         note = "The steps after a stream run on this machine, because its elements lie in memory here."
-        executor = "processes" if HAS_PROCESSES else "threads"
-    if executor == "processes" or (executor == "auto" and HAS_PROCESSES and analysis.wants_processes):
+        executor = "threads" if problem else "processes"
+    wants_processes = executor == "auto" and analysis.wants_processes
+    if wants_processes and problem and HAS_PROCESSES:
+        note = f"It runs on threads, not on processes: {problem}"
+        _log.warning("%s", note)
+    if executor == "processes" or (wants_processes and not problem):
         spec = ExecutorSpec("processes", count, timeout_s, note)
         try:
             spec.learn(analysis)
@@ -335,7 +346,7 @@ def choose_feed(program: Program, feed: Analysis, executor: str, timeout_s: floa
     Raises:
         TravelError: The user asked for processes, and the stream cannot travel.
     """
-    if executor == "threads" or not HAS_PROCESSES or has_stages or not feed.travels:
+    if executor == "threads" or why_no_processes() or has_stages or not feed.travels:
         return ExecutorSpec("threads", 1, timeout_s)
     spec = ExecutorSpec("processes", 1, timeout_s, is_alone=True)
     try:

@@ -28,7 +28,6 @@ import logging
 import os
 import queue
 import select
-import sys
 import threading
 import time
 from collections import deque
@@ -44,6 +43,7 @@ from penstock.memory._ring import Ring
 from penstock.memory._shared import SharedFile
 from penstock.run._cpus import usable_cpu_count
 from penstock.run.pool._crashes import HANG_LIMIT, attribute, note_idle_crash
+from penstock.run.pool._interpreter import interpreter
 from penstock.run.pool._payload import PlanPayload
 from penstock.run.pool._process import WorkerProcess
 from penstock.run.pool._registry import Registry
@@ -416,7 +416,7 @@ class Pool:
             self._fail(
                 WorkerError(
                     f"{text} It was start number {self._failed_start_count} in a row that failed; what they wrote is "
-                    f"above, on stderr. Workers are started with {sys.executable}, and import penstock and NumPy. "
+                    f"above, on stderr. Workers are started with {interpreter()}, and import penstock and NumPy. "
                     "executor='threads' needs none."
                 )
             )

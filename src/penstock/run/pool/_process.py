@@ -19,6 +19,7 @@ from typing import Any, Final, final
 
 from penstock.base._units import size_text
 from penstock.memory._mapping import MemoryFile, map_shared
+from penstock.run.pool._interpreter import WORKER_OF, interpreter
 from penstock.run.pool._worker import PACKET_NBYTES, STACK_SIGNAL, Closing, Message, Opening
 
 _THREAD_COUNTS: Final = (
@@ -81,10 +82,10 @@ class WorkerProcess:
                 f"from penstock.run.pool._worker import main; main{arguments}"
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", script, f"penstock worker {number}"],
+                [interpreter(), "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", script, f"penstock worker {number}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *channels),
-                env=_HEAP | os.environ | _thread_counts(thread_count),
+                env=_HEAP | os.environ | _thread_counts(thread_count) | {WORKER_OF: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C is for the parent
             )
             self.pidfd = os.pidfd_open(self._process.pid)

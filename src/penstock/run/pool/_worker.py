@@ -44,6 +44,7 @@ from penstock.plan._node import Node
 from penstock.plan._reader import WorkerStatus
 from penstock.run._unit_runner import UnitRunner
 from penstock.run.pool._gil import GilClock
+from penstock.run.pool._interpreter import WORKER_OF
 from penstock.run.pool._payload import unpack
 from penstock.run.pool._remote_error import dump_error
 from penstock.run.pool._task_queue import ANSWER, TAKING, UNIT, own_words, unpacked, worker_words
@@ -111,6 +112,7 @@ def main(number: int, parent: int, control: int, units: int, answers: int, words
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before that
+    os.environ.pop(WORKER_OF, None)
     for descriptor in (control, units, answers, words, shared):
         os.set_inheritable(descriptor, False)  # or processes that a function starts would keep them open
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):

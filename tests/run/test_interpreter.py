@@ -1,0 +1,62 @@
+"""Programs that cannot start worker processes of themselves: frozen ones, and those that embed Python."""
+
+import multiprocessing.spawn
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.run.pool._interpreter import WORKER_OF, interpreter
+from penstock.run.pool._process import WorkerProcess
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("a worker process was started")
+
+
+@pytest.fixture(params=["frozen", "embedded", "started as a worker", "without a name"])
+def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A program that is no Python. Returns what the error says of it."""
+    path = {"embedded": "/opt/app/uwsgi", "without a name": ""}.get(request.param, sys.executable)
+    monkeypatch.setattr(sys, "executable", path)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(path))
+    monkeypatch.setattr(WorkerProcess, "__init__", refuse)
+    if request.param == "frozen":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+        return f"This program is frozen, so a worker process would run all of {path} again"
+    if request.param == "started as a worker":
+        monkeypatch.setenv(WORKER_OF, str(os.getppid()))
+        return f"This process was started as a worker process, and {path} ran the program instead"
+    return f"Worker processes are started with sys.executable, and {path!r} is no Python by its name"
+
+
+def test_a_program_that_is_no_python_starts_no_worker_processes(program: str) -> None:
+    with pytest.raises(ps.ArgumentError) as caught:
+        ps.range(4).map(lambda x: x).batch(2).loader("processes")
+    assert f"executor='processes' cannot run here. {program}" in str(caught.value)
+    assert "Use executor='threads', or name a Python of this version" in str(caught.value)
+
+
+def test_auto_is_threads_in_a_program_that_is_no_python_and_says_so(
+    program: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ps.range(4).map(lambda x: x + 1).batch(2).loader() as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 2], [3, 4]]
+        assert program in str(loader.report())
+    assert "It runs on threads, not on processes: " in caplog.text
+    generated = ps.from_generator(lambda: iter(range(4)), element_spec=ps.ArraySpec((), int))
+    with generated.batch(2).loader() as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.slow
+def test_a_frozen_program_runs_the_python_that_it_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = sys.executable
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "app"))
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(python))
+    assert interpreter() == python
+    with ps.range(4).map(lambda x: os.environ.get(WORKER_OF, "none")).batch(2).loader("processes", workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [["none"] * 2] * 2
