@@ -607,6 +607,11 @@ class Dataset(NoArray):
 
         So every round is reshuffled and freshly augmented, unless `shuffle(reshuffle=False)`.
 
+        Without a count, the length is infinite, and that is a promise. A round of a stream may be empty by chance, if a
+        `filter` before it looks at random data. Such a round is left out, and the log says so. After ten empty rounds
+        in a row the epoch ends with an error: the stream gives nothing any more, and would be read for ever. With a
+        count, empty rounds count as rounds.
+
         Random access, order: kept. Memory: none.
 
         Args:
@@ -614,6 +619,7 @@ class Dataset(NoArray):
 
         Raises:
             ArgumentError: `count` is negative, or the dataset is endless already.
+            SpecError: While iterating: ten rounds in a row were empty.
 
         Example:
             >>> [int(x) for x in penstock.range(2).repeat(3)]

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._dataset import Dataset
 from penstock.plan._node import Reorder
+from penstock.plan._stream import Generate, StreamSource
 
 
 def values(ds):
@@ -86,6 +88,62 @@ def test_positions_beyond_those_that_there_are_are_refused_and_not_an_overflow()
 def test_rounds_of_an_endless_dataset_are_epochs_of_the_input():
     once = ps.range(6).shuffle(1)
     assert values(once.repeat().take(12)) == values(once.repeat(2))
+
+
+# Rounds without an element.
+
+
+def rounds(*counts):
+    """A stream that has so many elements in each of its epochs, and then those of the last."""
+
+    class Rounds(StreamSource):
+        element_spec = ps.ArraySpec((), "int64")
+
+        def iterate(self, epoch):
+            return iter(range(counts[min(epoch, len(counts) - 1)]))
+
+        def describe(self, index):
+            return f"element {index} of rounds"
+
+    return Dataset(Generate(Rounds(), "rounds", "train.py:41"))
+
+
+def test_an_empty_round_is_left_out_and_the_log_says_so_once_an_epoch(caplog):
+    ds = rounds(2, 0, 1, 0, 0, 3).repeat()
+    assert ds.length == math.inf
+    assert values(ds.take(7)) == [0, 1, 0, 0, 1, 2, 0]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Round 1 of repeat() has no element: rounds at train.py:41 gave nothing. The next round follows; 10 empty "
+        "rounds in a row are an error."
+    )
+
+
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_ten_empty_rounds_in_a_row_are_an_error_wherever_they_begin(before):
+    few, many = rounds(*[1] * before, *[0] * 9, 1), rounds(*[1] * before, *[0] * 10, 1)
+    assert values(few.repeat().take(before + 2)) == [0] * (before + 2)
+    epoch = iter(many.repeat())
+    assert [int(next(epoch)) for _ in range(before)] == [0] * before
+    text = (
+        rf"^repeat\(\) found no element in 10 rounds in a row, up to round {before + 9} of epoch 0: rounds at "
+        r"train\.py:41 gave nothing, and repeat\(\) would read it for ever\. Let it keep some elements, or say how "
+        r"often: repeat\(count\) ends with its last round\.$"
+    )
+    with pytest.raises(ps.SpecError, match=text):
+        next(epoch)
+
+
+def test_a_counted_repeat_may_have_empty_rounds_and_ends_with_its_last(caplog):
+    assert values(rounds(2, 0, 1).repeat(3)) == [0, 1, 0]
+    assert values(rounds(0).repeat(50)) == []
+    assert not caplog.records
+
+
+def test_an_empty_stream_that_says_so_is_repeated_without_an_error():
+    empty = ps.from_generator(lambda: iter(()), element_spec=ps.ArraySpec((), "int64"), length=0)
+    assert empty.repeat().length == 0
+    assert values(empty.repeat()) == []
 
 
 def test_endless_dataset_is_one_endless_epoch():

@@ -6,6 +6,7 @@ of `mix` come from the library itself, run on bare numbers. This shows that they
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from penstock import ArraySpec, from_generator, mix, range as range_of, zip as z
 from penstock._dataset import Dataset
 from penstock.base import _tree
 from penstock.base._tree import Tree
+from penstock.plan._index import EMPTY_ROUND_COUNT, ENDLESS_ROUND_COUNT
+from penstock.plan._stream import Generate, StreamSource
 from penstock.testing.strategies import (
     COMMON,
     INT64,
@@ -232,6 +235,97 @@ def deal(weights: tuple[float, ...], seed: int, count: int = 1024) -> list[int]:
     """Returns the number of the input of each element of a mix."""
     datasets = [from_generator([k] * (count + 1), element_spec=INT64) for k in range(len(weights))]
     return [int(x) for x in mix(datasets, weights, seed).take(count)]
+
+
+# Streams that end too early, and verbs that search among them. The models are those of streams whose lengths hold: what
+# is given before an error is the beginning of what they give.
+
+
+class Rounds(StreamSource):
+    """Integers: so many in each epoch, and none in some. It may say a length that it does not keep, or break off."""
+
+    element_spec = INT64
+
+    def __init__(self, counts: tuple[int, ...], length: int | float | None, breaks: bool) -> None:
+        self.counts, self.length, self.breaks = counts, length, breaks
+
+    def count(self, epoch: int) -> int:
+        """Returns the number of elements in an epoch."""
+        return self.counts[epoch % len(self.counts)]
+
+    def iterate(self, epoch: int) -> Iterator[Tree]:
+        """Begins an epoch."""
+        yield from range(self.count(epoch))
+        if self.breaks:
+            raise OSError("broken")
+
+    def describe(self, index: int) -> str:
+        """Names an element."""
+        return f"element {index} of rounds"
+
+
+def _rounds(draw: st.DrawFn) -> Plan:
+    counts = tuple(draw(st.lists(st.sampled_from([0, 7, 0, 1, 12, 3]), min_size=1, max_size=4)))
+    length = draw(st.sampled_from([None, max(counts) or None, max(counts) + 3, math.inf]))
+    source = Rounds(counts, length, draw(st.booleans()) and draw(st.booleans()))
+    dataset = Dataset(Generate(source, "rounds", "test.py:1"))
+    if length == math.inf:  # most verbs refuse it
+        dataset = dataset.take(max(counts) + 1)
+    return Plan(dataset, lambda epoch: [np.int64(i) for i in range(source.count(epoch))])
+
+
+def _short(draw: st.DrawFn) -> Plan:
+    count = draw(st.integers(0, 11))
+    dataset = from_generator(dealt, 0, 1, count, element_spec=INT64, length=count + draw(st.integers(0, 4)) or None)
+    return Plan(dataset, lambda epoch: [np.int64(i) for i in range(count)])
+
+
+def _nothing(draw: st.DrawFn, p: Plan) -> Plan | None:
+    return p.then(p.dataset.filter(nothing), lambda epoch: [])
+
+
+def nothing(element: Tree) -> bool:
+    """Keeps no element."""
+    return False
+
+
+def _search(draw: st.DrawFn, p: Plan) -> Plan | None:
+    # As `_repeat_for_ever`, of anything: rounds may be empty, and too many of them are an error.
+    if p.dataset.length == math.inf or "repeat()" in repr(p.dataset) or p.dataset._node.randomness.reorders or p.depth:
+        return None
+    n = draw(st.integers(0, 20))
+
+    def elements(epoch: int) -> list[Tree]:
+        given: list[Tree] = []
+        empty_count = 0
+        for number in itertools.count():
+            found = p.elements(epoch * ENDLESS_ROUND_COUNT + number)
+            empty_count = 0 if found else empty_count + 1
+            given += found
+            if len(given) >= n or empty_count == EMPTY_ROUND_COUNT:
+                return given[:n]
+        raise AssertionError
+
+    return p.then(p.dataset.repeat().take(n), elements)
+
+
+UNEVEN_VERBS: list[Verb] = [
+    *COMMON, _filter, _flat_map, _map_with_spec, _pack, _padded_batch, _bucket_by_length, _zip_of_streams, _mix, _mix,
+    _search, _search, _search, _nothing,
+]  # fmt: skip
+
+
+@st.composite
+def uneven_streams(draw: st.DrawFn, max_steps: int = 5) -> Plan:
+    """Random streams of which some end before their length, break off, or search among rounds without an element.
+
+    Before an error they give the beginning of what the model gives. Without an error they give all of it.
+    """
+    begin = draw(st.sampled_from([_rounds, _rounds, _short, _generated, _dealt, _made_a_stream]))
+    plan: Plan = begin(draw)
+    for verb in draw(st.lists(st.sampled_from(UNEVEN_VERBS), max_size=max_steps)):
+        plan = _grown(draw, plan, verb)
+    return plan
 
 
 STREAM_VERBS: list[Verb] = [

@@ -452,7 +452,7 @@ TABLES = {
         read = 0.0[2:4) 0.1[0:2)
         """,
     ),
-    "where the rest is given, a stream's last elements before its error are a batch": (
+    "where the rest is given, a stream's last elements before its error are a batch, and the error comes with them": (
         Stream,
         {"gives_rest": True},
         """
@@ -462,6 +462,9 @@ TABLES = {
         arrive 2
         arrive 1 error
         issue = 0.0[0:1) 0.0[1:2) 0.1[0:1)
+        finish 0.0[0:1) 0.0[1:2) 0.1[0:1)
+        take = 0.0
+        take = 0.1 error from 1
         """,
     ),
     "a seek in a stream gives up what is read, and its spans": (

@@ -14,12 +14,12 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from penstock.base._errors import ArgumentError, ElementError
+from penstock.base._errors import ArgumentError, ElementError, SpecError
 from penstock.base._random import seeded_globals
 from penstock.base._spec import Spec
 from penstock.lower._analysis import Analysis, analyse
 from penstock.lower._program import Position, Program, Unit
-from penstock.lower._rewrite import closed
+from penstock.lower._rewrite import closed, needed
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Rows, Window
 from penstock.memory._spans import SpanLayout
@@ -99,6 +99,36 @@ class BatchProgram(Program):
     def at(self, length: int) -> Node:
         """Returns the plan for an epoch of a stream with `length` elements; -1 if the end is not known yet."""
         return self.node
+
+    def rest(self, index: int, filled: int) -> tuple[int, int]:
+        """Returns how many rows of a batch the first elements of a stream make, and how many elements these need.
+
+        A row may be made of several elements: then those that do not make a row are left out.
+
+        Args:
+            index: The batch.
+            filled: How many elements of the stream are there.
+        """
+        (source,) = self.node.inputs
+        first = index * self.rows_per_batch
+        stops = (needed(source, first + row)[1] for row in range(self.rows_per_batch))
+        found = list(itertools.takewhile(lambda stop: stop <= filled, stops))
+        return len(found), found[-1] if found else 0
+
+    def shortage(self, epoch: int, index: int, length: int) -> SpecError:
+        """Returns the error for a batch that needs elements beyond the end of a stream of `length` elements."""
+        node, indices = self.at(length), np.array([index], np.int64)
+        stop = needed(node, index)[1]
+        while node.inputs:  # down to the step that asks for more than its input has
+            (need,) = node.demand(0, indices)
+            if int(need.indices.max(initial=0)) >= (node.inputs[0].length or 0):
+                break
+            (node,) = node.inputs
+            indices = need.indices
+        return SpecError(
+            f"Batch {index} of epoch {epoch} needs {stop} elements of a stream that ended after {length}. {node.label} "
+            "has fewer elements than its length says."
+        )
 
     def cut(self, unit: Unit, worker_count: int, row_s: float = 0.0) -> list[Unit]:
         """Cuts a batch into units. The cut does not change what is delivered.
@@ -440,7 +470,7 @@ class ParallelProgram(BatchProgram):
         mine = self._marked(places, rows, unit.start, unit.stop)
         reader.fill_parts(unit.epoch, unit.index, parts if mine is places else parts % rows, mine, gather)
         gather.run()
-        out.set_extents(last - first)
+        out.set_filled(last - first)
 
     def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
         box = out if self.shard.is_whole else reader.scratch(1)
@@ -454,7 +484,7 @@ class ParallelProgram(BatchProgram):
         taken = slice(first, last) if mine is places else np.arange(first, last) % max(1, count)
         for target, whole in zip(mine.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, taken]
-        out.set_extents(last - first)
+        out.set_filled(last - first)
 
     def _marked(self, places: Rows, row_count: int, first: int, last: int) -> Rows:
         """Writes the weights or the mask of rows `[first, last)`, and returns the places of the other leaves."""

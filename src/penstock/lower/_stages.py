@@ -127,7 +127,9 @@ def _stages(feed: Analysis) -> Iterator[Stage]:
         size = max(1, min(OBJECT_COUNT if has_objects else STAGE_COUNT, STAGE_NBYTES // max(1, node.spec.nbytes)))
         number, is_generator = feed.steps.index(node), isinstance(node, Generate)
         if size > 1 and all(is_object(leaf) or None not in leaf.shape for leaf in leaves):
-            batches = (Bundle if has_objects else Batch)(node, size, drop_remainder=False)
+            # Where a stream breaks off, a batch is short, whatever length the stream has.
+            exact = None if node.access == "random" else False
+            batches = (Bundle if has_objects else Batch)(node, size, drop_remainder=False, exact=exact)
             yield Stage(place, number, node, is_generator, batches, size, 2 if has_objects else 4)
         else:
             yield Stage(place, number, node, is_generator, node, 1, max(4, size))

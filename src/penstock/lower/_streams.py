@@ -226,8 +226,8 @@ class SerialProgram(BatchProgram):
             if is_last and self._batch is not None and self._batch.drop_remainder:
                 count = 0
             reader.outcome = Outcome(count, is_last, reader.consumed)
-        if self._batch is not None:
-            out.set_extents(count)
+        if self._batch is not None and count:
+            out.set_filled(count)
         return count
 
     def outcome(self, reader: Cursor) -> Outcome:

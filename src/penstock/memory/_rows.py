@@ -163,6 +163,25 @@ class Rows:
             if extent is not None:
                 extent[self.rows] = sizes
 
+    def set_filled(self, counts: Indices | int) -> None:
+        """Says how many parts of the batch in each of these rows were written, from the first on.
+
+        A place of fixed size must be full, because it cannot say that it is not. So what was not written is never
+        handed out, whatever length a step claims to have.
+
+        Raises:
+            SpecError: It is not full.
+        """
+        least = counts if isinstance(counts, int) else int(counts.min(initial=1 << 62))
+        for array, extent in zip(self.arrays, self.extents, strict=True):
+            if extent is not None:
+                extent[self.rows] = counts
+            elif array.ndim > 1 and least < array.shape[1]:
+                raise SpecError(
+                    f"{least} elements were written into a batch of {array.shape[1]}, and the others have no content. "
+                    "A step of the dataset has fewer elements than its length says."
+                )
+
     def row_numbers(self) -> list[int]:
         """These rows as numbers."""
         if isinstance(self.rows, slice):

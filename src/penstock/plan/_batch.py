@@ -150,8 +150,8 @@ class Batch(Batching):
         """Elements go straight to their places in their batch."""
         members, places = self._members(indices)
         reader.inputs[0].fill(epoch, members, out.unstacked(self.size, places), gather)
-        if any(extent is not None for extent in out.extents):
-            out.set_extents(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
+        if (self.remainder and self.is_exact) or any(extent is not None for extent in out.extents):
+            out.set_filled(np.array([self.element_count(index) for index in indices.tolist()], np.int64))
 
     def stack(self, members: Sequence[Leaves], first: int) -> Leaves:
         """Stacks them leaf by leaf."""

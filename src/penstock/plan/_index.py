@@ -5,6 +5,7 @@ An order is arithmetic. A keyed bijection maps a position to an index, and nothi
 
 import hashlib
 import itertools
+import logging
 import math
 import operator
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.base._errors import SpecError
 from penstock.base._random import local_permute, permute
 from penstock.memory._rows import Indices, copied
 from penstock.plan._node import (
@@ -30,10 +32,13 @@ from penstock.plan._node import (
     Traits,
     finite_length,
     history,
+    located,
     walk,
     working_memory,
 )
 from penstock.plan._reader import Reader
+
+_log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +243,10 @@ class Shuffle(Reorder, OneInput):
 
 ENDLESS_ROUND_COUNT = 1 << 32
 """The rounds of one epoch of an endless repeat: in a plan that ends, such a repeat has epochs too."""
+EMPTY_ROUND_COUNT = 10
+"""An endless repeat gives up after so many rounds in a row without an element. A filter over random data
+may leave nothing by chance: if it leaves one element a round on average, ten empty rounds have a chance of 1 in 22,000.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +259,7 @@ class Repeat(Reorder, OneInput):
 
     @cached_property
     def length(self) -> Length:
-        """The input's times the count."""
+        """The input's times the count. Endless also for an input of unknown length, which `sequence` holds to it."""
         if self.count is None:
             return math.inf if self.source.length != 0 else 0
         return None if self.source.length is None else self.source.length * self.count
@@ -275,15 +284,27 @@ class Repeat(Reorder, OneInput):
         return 0, epoch * (self.count or ENDLESS_ROUND_COUNT) + number, index
 
     def sequence(self, reader: Reader, epoch: int) -> Elements:
-        """One round after the other."""
-        first = epoch * (self.count or ENDLESS_ROUND_COUNT)
+        """One round after the other. Without end, empty rounds are left out, but not for ever."""
+        if self.length == 0:
+            return
+        first, empty_count, was_logged = epoch * (self.count or ENDLESS_ROUND_COUNT), 0, False
         for number in itertools.count() if self.count is None else range(self.count):
-            is_empty = True
+            empty_count += 1
             for leaves in reader.inputs[0].sequence(first + number):
-                is_empty = False
+                empty_count = 0
                 yield leaves
-            if is_empty and self.count is None:
-                return  # or it would search for an element forever
+            if empty_count and self.count is None:
+                if empty_count == EMPTY_ROUND_COUNT:
+                    raise SpecError(
+                        f"{self.label} found no element in {EMPTY_ROUND_COUNT} rounds in a row, up to round {number} "
+                        f"of epoch {epoch}: {located(self.source)} gave nothing, and repeat() would read it for ever. "
+                        "Let it keep some elements, or say how often: repeat(count) ends with its last round."
+                    )
+                if not was_logged:
+                    was_logged = True
+                    text = "Round %s of %s has no element: %s gave nothing. The next round follows; %s empty rounds in "
+                    text += "a row are an error."
+                    _log.warning(text, number, self.label, located(self.source), EMPTY_ROUND_COUNT)
 
 
 def repeats(node: Node) -> bool:

@@ -176,6 +176,7 @@ class PaddedBatch(Batching):
             members = np.arange(index * self.size, index * self.size + count, dtype=np.int64)
             box = source.borrowed(count)
             source.read(epoch, members, box)
+            Rows(out.arrays, slice(row, row + 1), out.extents).set_filled(count)
             out.put(row, self._stacked(box.columns(count), index * self.size), are_new=True)
 
     def stack(self, members: Sequence[Leaves], first: int) -> Leaves:

@@ -7,6 +7,7 @@ and is read-only afterwards.
 """
 
 import itertools
+import math
 import sys
 import time
 from array import array
@@ -22,7 +23,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, Window, chunk_count, copied, pieces, places_of
 from penstock.memory._times import Times
-from penstock.plan._node import Elements, Node, walk
+from penstock.plan._node import Elements, Node, located, walk
 from penstock.plan._source import Openable, Read, Source, key_of, open_source
 from penstock.plan._text import length_text
 
@@ -258,9 +259,24 @@ class Reader:
         """
         if self.stage is not None:
             return self.stage(epoch, start)
-        if self._node.access == "stream":
-            return self._node.sequence(self, epoch)
-        return self._read_from(epoch, start)
+        if self._node.access == "random":
+            return self._read_from(epoch, start)
+        elements = self._node.sequence(self, epoch)
+        return elements if self._node.length is None else self._counted(elements, epoch)
+
+    def _counted(self, elements: Elements, epoch: int) -> Elements:
+        """The elements of a stream of known length: never more, and an error if there are fewer."""
+        length, count = self._node.length, self.origin[0]
+        rest = None if length == math.inf else int(length or 0) - count
+        for leaves in itertools.islice(elements, rest):
+            yield leaves
+            count += 1  # by hand: `enumerate` makes a tuple an element
+        if count != length:
+            raise SpecError(
+                f"{located(self._node)} ended after {length_text(count)} of epoch {epoch}, but its length is {length}. "
+                "Batches, steps and progress count on a length, so an epoch that ends before is an error. Correct the "
+                "length where it is given."
+            )
 
     def _read_from(self, epoch: int, index: int) -> Elements:
         box = Rows.allocate(self.spec, 1)

@@ -101,6 +101,8 @@ class InlineDelivery(DeliveryBase):
             if count is None or index >= count:
                 self._go_to(self._program.next_position(epoch, index, is_last=True))
                 return END_OF_EPOCH
+            if needed(self._program.at(length), index)[1] > self._stream.filled:
+                raise self._program.shortage(epoch, index, length)
         if not self.ring.free:
             self.ring.reclaim(set())
         slot = self.ring.free.pop()
@@ -123,15 +125,15 @@ class InlineDelivery(DeliveryBase):
 
         The rest before an error of the stream is delivered as the end of an epoch; the error itself comes with it.
         """
-        first, _ = needed(self._program.at(stream.length), index)
         while (result := stream.step(self._program, index)) is not None:
             try:
                 self._finish(result)
             except Exception as error:
-                if not self._gives_rest or stream.filled <= first:
+                row_count, length = self._program.rest(index, stream.filled) if self._gives_rest else (0, 0)
+                if not row_count:
                     raise
-                self.rest = stream.filled - first, error
-                return stream.filled
+                self.rest = row_count, error
+                return length
         return stream.length
 
     def _fill(self, unit: Unit) -> None:

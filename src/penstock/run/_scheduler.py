@@ -29,6 +29,9 @@ from penstock.plan._node import Node
 from penstock.run._span_schedule import Reading, SpanSchedule
 
 _NO_ORIGIN: Final = (-1, (0, 0))
+RowErrors = Sequence[tuple[int, BaseException]]
+"""Errors of a batch, each with the first row that is missing."""
+_NO_ERRORS: Final[RowErrors] = ()
 
 
 @final
@@ -43,7 +46,7 @@ class PendingBatch:
     remaining: int
     """Units that are not finished. At 0 the batch is ready."""
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
-    """What units raised, with the first row that is missing."""
+    """What units or the stream raised, with the first row that is missing."""
     consumed: int = -1
     """Streams: how far the input was read for this batch; -1 if that is unknown."""
     needs: int | None = None
@@ -258,7 +261,7 @@ class Scheduler:
             end_count = sum(batch.is_end for batch in self._order)
             if self._program.is_serial and end_count > 1:
                 break  # else epochs without a batch would begin without end
-            base, length = 0, -1
+            base, length, errors = 0, -1, _NO_ERRORS
             if self._stream is not None:
                 found = self._look(self._stream, *self._cursor)
                 if found == "wait":
@@ -269,16 +272,16 @@ class Scheduler:
                 if not isinstance(found, tuple):
                     self._conclude(self._cursor, found)
                     continue
-                base, length = found
+                base, length, errors = found
             try:
                 slot = self._free.pop()
             except IndexError:
                 break
-            units += self._issue(self._cursor, slot, worker_count, row_s, base, length)
+            units += self._issue(self._cursor, slot, worker_count, row_s, base, length, errors)
         return units
 
     def _issue(
-        self, position: Position, slot: int, worker_count: int, row_s: float, base: int, length: int
+        self, position: Position, slot: int, worker_count: int, row_s: float, base: int, length: int, errors: RowErrors
     ) -> Sequence[Unit]:
         needs = self._first_needed(position)
         consumed = self._consumed_after(position[1])
@@ -288,7 +291,7 @@ class Scheduler:
         origin = self._resumed[1] if self._resumed[0] == position[0] else (0, 0)
         whole = Unit(*position, 0, 1, slot, self._generation, announce, base, length, origin)
         units = self._program.cut(whole, worker_count, row_s)
-        batch = PendingBatch(*position, slot, self._generation, len(units), consumed=consumed, needs=needs)
+        batch = PendingBatch(*position, slot, self._generation, len(units), [*errors], consumed, needs)
         self._pending[self._generation] = batch
         self._order.append(batch)
         self.unfinished_count += len(units)
@@ -328,19 +331,24 @@ class Scheduler:
 
     def _look(
         self, stream: SpanSchedule, epoch: int, index: int
-    ) -> "tuple[int, int] | BaseException | Literal['wait', 'end']":
-        """Returns `(base, length)` for the units of a batch whose elements are there, or why there is no such batch."""
+    ) -> "tuple[int, int, RowErrors] | BaseException | Literal['wait', 'end']":
+        """Returns why there is no such batch, or for one whose elements are there `(base, length)` of its units.
+
+        With a batch whose last rows are missing comes the error of the stream.
+        """
         reading = self._reading or self._begin_reading(stream, epoch, index)
         node = self._program.at(reading.count)
         if node.length != math.inf and index >= (node.length or 0):
             return "end"
-        first, stop = self._needed(node, index)
+        stop = self._needed(node, index)[1]
         if stop <= reading.filled:
-            return reading.base, reading.count
+            return reading.base, reading.count, _NO_ERRORS
         if reading.error is None:
-            return "wait"
-        if self._gives_rest and first < reading.filled:
-            return reading.base, reading.filled
+            return "wait" if reading.count < 0 else self._program.shortage(epoch, index, reading.count)
+        if self._gives_rest:
+            row_count, length = self._program.rest(index, reading.filled)
+            if row_count:
+                return reading.base, length, [(row_count, reading.error)]
         return reading.error
 
     def _first_needed(self, position: Position | None) -> int | None:
