@@ -565,10 +565,6 @@ def _indexed(make: Make, dataset: Callable[[Path], ps.Dataset]) -> Make:
     return run
 
 
-def _mend_index(data: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(data[8:]) + data[8:]
-
-
 def _open_indexed(folder: Path) -> ps.Dataset:
     file = only(folder)
     if file.suffix == ".tar":
@@ -586,7 +582,6 @@ INDEX = Format(
     files=(".*.index",),
     needs=("pyarrow",),
     is_exact=True,
-    mend=_mend_index,
 )
 CONTENT = Format(
     {"text": _indexed(GZIP.seeds["text"], lambda folder: ps.from_text(only(folder)))},

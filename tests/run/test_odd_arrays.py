@@ -236,6 +236,8 @@ def test_arrays_come_out_of_worker_processes(verb: str) -> None:
 def test_files_come_out_as_arrays_in_memory_do(group: str, path: str, implementation: str, tmp_path: Any) -> None:
     arrays = fitting(group, "batch")
     arrays.pop("bfloat16", None)  # .npy has no name for it
+    if path == "engine":  # which leaves text in files to workers, who look at its characters
+        arrays = {name: array for name, array in arrays.items() if array.dtype.kind != "U"}
     for number, array in enumerate(arrays.values()):
         np.save(tmp_path / f"{number}.npy", np.asfortranarray(array) if number % 2 else array)
     paths = {name: tmp_path / f"{number}.npy" for number, name in enumerate(arrays)}

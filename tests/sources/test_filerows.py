@@ -95,7 +95,10 @@ def test_rows_are_those_of_numpy(tmp_path: Path, way: str, shape: tuple[int, ...
 def _assert_rows_are_those_of_numpy(path: Path, shape: tuple[int, ...], dtype: Any, order: Any) -> None:
     rng = np.random.default_rng(0)
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    array = np.frombuffer(rng.integers(0, 2, nbytes, np.uint8).tobytes() or b"", dtype).reshape(shape)
+    content = rng.integers(0, 2, nbytes, np.uint8)
+    if np.dtype(dtype).kind == "U":
+        content.view(f"{np.dtype(dtype).str[0]}u4")[...] %= 1 << 20  # characters
+    array = np.frombuffer(content.tobytes(), dtype).reshape(shape)
     rows = saved(path, np.asarray(array, order=order))
     reads: list[Read] = []
     expected = []

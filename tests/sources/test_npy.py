@@ -201,10 +201,30 @@ def test_values_of_no_bytes_are_refused(path: Path, descr: str) -> None:
         describe(path)
 
 
-def test_unknown_version_is_refused(path: Path) -> None:
-    path.write_bytes(b"\x93NUMPY\x09\x00" + bytes(100))
-    with pytest.raises(SourceError, match=r"version 9\.0 of the \.npy format; versions 1 to 3 are known"):
+@pytest.mark.parametrize(("version", "text"), [(b"\x09\x00", r"9\.0"), (b"\x01\x80", r"1\.128")])
+def test_unknown_version_is_refused(path: Path, version: bytes, text: str) -> None:
+    path.write_bytes(b"\x93NUMPY" + version + bytes(100))
+    expected = rf"version {text} of the \.npy format; versions 1\.0, 2\.0 and 3\.0 are known"
+    with pytest.raises(SourceError, match=expected):
         describe(path)
+
+
+@pytest.mark.parametrize("dtype", ["<U3", ">U3"])
+def test_text_with_a_number_that_is_no_character_names_the_row(path: Path, dtype: str) -> None:
+    words = np.array([["abc", "d"], ["e", "f"], ["g", "hi"]], dtype)
+    words[2:].view(f"{dtype[0]}u4")[0, 1] = 0x110000
+    np.save(path, words)
+    dataset = ps.from_npy(path)
+    assert dataset[1].tolist() == ["e", "f"]
+    for read in (
+        lambda: dataset[2],
+        lambda: list(dataset.batch(2).loader("threads")),
+        lambda: list(dataset.shuffle(1)),
+    ):
+        with pytest.raises(
+            ps.SourceError, match=r"ds\.npy\[2\] cannot be read: its text has 0x110000 in it, which is no c"
+        ):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -565,11 +565,12 @@ def block_reader(
 
 
 def announce(descriptor: int, start: int, end: int) -> None:
-    """Asks the kernel to fetch bytes of a file.
+    """Asks the kernel to fetch bytes of a file, as far as it goes.
 
     Raises:
         OSError: The file cannot be read ahead.
     """
+    end = min(end, os.fstat(descriptor).st_size)
     for at in range(start, end, _ADVICE_NBYTES) if hasattr(os, "posix_fadvise") else ():
         os.posix_fadvise(descriptor, at, min(_ADVICE_NBYTES, end - at), os.POSIX_FADV_WILLNEED)
 

@@ -25,7 +25,7 @@ from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
 from penstock.sources._openfile import stamp
-from penstock.sources.arrays import copies_of
+from penstock.sources.arrays import copies_of, require_characters
 from penstock.sources.npy import StridedFile
 
 
@@ -65,9 +65,9 @@ class FileSource(Source):
         parts = self.handle.unstacked()
         return None if parts is None else FileSource(parts)
 
-    def arrays(self) -> Sequence[StridedFile]:
-        """The array in the file."""
-        return (self.handle,)
+    def arrays(self) -> Sequence[StridedFile] | None:
+        """The array in the file; None for text, whose characters are looked at after each read."""
+        return None if self.handle.dtype.kind == "U" else (self.handle,)
 
     def open(self) -> "FileRows":
         return FileRows(self.handle)
@@ -101,6 +101,13 @@ class FileRows:
             native.copy(copies_of(source, reads))
         except native.CopyError as error:
             raise read_error(self.handle, error) from error
+        if self.handle.dtype.kind == "U":
+            for read in reads:
+                elements = read.indices.tolist()
+                require_characters(
+                    read.arrays[0][read.rows],
+                    lambda row, text, elements=elements: self.handle.fault(elements[row], text),
+                )
 
     def advise(self, indices: NDArray[np.int64]) -> None:
         """Announces rows that will be read soon, so that the kernel fetches them. Never fails."""

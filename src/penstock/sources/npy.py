@@ -288,9 +288,9 @@ def _read_header(file: BinaryIO | Any, name: str) -> tuple[str, int]:
             cure = "Save each array of it with np.save: rows of an archive cannot be read in place."
         raise SourceError(f"{name} is not a .npy file: {what}. {cure}")
     version, minor = start[6:8] if len(start) > 7 else (1, 0)
-    if version not in (1, 2, 3):
+    if version not in (1, 2, 3) or minor:
         raise SourceError(
-            f"{name} says it is version {version}.{minor} of the .npy format; versions 1 to 3 are known. "
+            f"{name} says it is version {version}.{minor} of the .npy format; versions 1.0, 2.0 and 3.0 are known. "
             f"Either the file is damaged or a newer NumPy wrote it: load it there and save it again with "
             f"np.lib.format.write_array(file, array, version=(3, 0))."
         )

@@ -19,7 +19,7 @@ from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
 from penstock.sources._openfile import stamp
 from penstock.sources._remote import insist
-from penstock.sources.arrays import NamedSource
+from penstock.sources.arrays import NamedSource, require_characters
 
 
 @final
@@ -112,6 +112,9 @@ class OpenZarrSource:
         # Codecs and stores raise exceptions of any type.
         found = insist(
             lambda: array.oindex[rows], lambda: f"{self._source.describe(int(rows[0]))} and {len(rows) - 1} more rows"
+        )
+        require_characters(
+            found, lambda row, text: SourceError(f"{self._source.describe(int(rows[row]))} cannot be read: {text}")
         )
         out[...] = found[places].astype(object) if found.dtype.kind == "T" else found[places]
         if self._source.may_vanish and _has_empty_row(found, array.fill_value):
