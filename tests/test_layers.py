@@ -89,7 +89,7 @@ OPTIONAL = {
     "keras": ("adapters/keras.py", "demos/"),
     "torch": ("adapters/torch.py", "adapters/_torch_device.py", "adapters/keras.py"),
     "jax": ("adapters/jax.py", "adapters/keras.py"),
-    "h5py": ("sources/hdf5.py", "commands/_recognise.py"),
+    "h5py": ("sources/hdf5.py", "sources/_hdf5files.py", "commands/_recognise.py"),
     "zarr": ("sources/zarr.py", "commands/_recognise.py"),
     "datasets": ("sources/huggingface.py",),
     "pyarrow": (

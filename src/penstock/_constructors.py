@@ -126,7 +126,12 @@ def from_arrays(tree: Tree) -> Dataset:
     return _side_by_side("from_arrays", nodes, structure)
 
 
-def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = None) -> Dataset:
+def from_hdf5(
+    path: str | os.PathLike[str],
+    names: str | Iterable[str] | None = None,
+    *,
+    files_in: str | os.PathLike[str] | None = None,
+) -> Dataset:
     """Makes a dataset of the rows of arrays in an HDF5 file.
 
     An element is a dict of a row of each array, by their paths in the file; with one name that is no list, the row.
@@ -136,10 +141,12 @@ def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = 
     Args:
         path: A path on this machine.
         names: The arrays; None for all, also those in groups.
+        files_in: A folder that may have the values of arrays: external links and storage, and virtual datasets, name
+            other files. None for the folder of the file.
 
     Raises:
         ImportError: `h5py` is missing (extra `hdf5`).
-        SourceError: The file is missing, no HDF5 file, or damaged.
+        SourceError: The file is missing, no HDF5 file, or damaged; or values are outside of `files_in`.
         ArgumentError: There is no such array, or arrays have different numbers of rows; all are listed.
         ArgumentTypeError: The path or names are no text.
         SpecError: An array has no first axis, or values of no fixed size. Text of any size is read.
@@ -159,9 +166,15 @@ def from_hdf5(path: str | os.PathLike[str], names: str | Iterable[str] | None = 
         raise ArgumentTypeError(f"from_hdf5() needs a path, got {no_path(path)}")
     with hdf5.opened(path) as file:
         require_order("from_hdf5(names=)", names, "Give a list.")
-        sources = hdf5.selected(file, os.fspath(path), names)
+        sources = hdf5.selected(file, os.fspath(path), names, _folder_of("from_hdf5", files_in))
     leaves, structure = _tree.flatten(sources[names] if isinstance(names, str) else sources)
     return _side_by_side("from_hdf5", [SourceNode(each, "from_hdf5") for each in leaves], structure)
+
+
+def _folder_of(verb: str, files_in: Any) -> str | None:
+    if files_in is None or isinstance(files_in, (str, os.PathLike)):
+        return None if files_in is None else os.path.abspath(files_in)
+    raise ArgumentTypeError(f"{verb}(files_in=) is the path of a folder, got {no_path(files_in)}")
 
 
 def _array_source(leaf: Any, place: str) -> Source:
@@ -294,7 +307,7 @@ def from_ray(dataset: Any, *, element_spec: Tree = None) -> Dataset:
     return Dataset(Generate(source, "from_ray", caller()))
 
 
-def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
+def from_source(source: Any, *, element_spec: Tree = None, files_in: str | os.PathLike[str] | None = None) -> Dataset:
     """Makes a dataset of any object with a length and elements by index.
 
     Args:
@@ -304,6 +317,8 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
             a table of pandas, Polars or Arrow is read by position; a row of a table is a dict.
         element_spec: For an object with `__getitem__`: the spec of its elements, a tree of `ArraySpec`, with None for
             axes that differ. Without it element 0 is read once, when the spec is first needed.
+        files_in: For a dataset of Hugging Face whose images or sounds are files beside it: the folder that has them.
+            None for the folders of its Arrow files.
 
     Raises:
         ArgumentTypeError: It has no length, or no elements by index, or the index is a key, as of a dict.
@@ -318,13 +333,16 @@ def from_source(source: Any, *, element_spec: Tree = None) -> Dataset:
         array([[7, 8, 9],
                [7, 0, 0]])
     """
-    if isinstance(source, Source):
+    if isinstance(source, Source) and files_in is None:
         return _own_spec(source, element_spec)
     if "datasets.arrow_dataset" in sys.modules:  # as in `_array_source`
         from penstock.sources import huggingface
 
         if huggingface.is_dataset(source):
-            return _own_spec(huggingface.from_dataset(source), element_spec)
+            folder = _folder_of("from_source", files_in)
+            return _own_spec(huggingface.from_dataset(source, folder), element_spec)
+    if files_in is not None:
+        raise ArgumentError("from_source(files_in=) is for datasets of Hugging Face whose rows name files.")
     if not hasattr(source, "__len__"):
         cure = " An iterable is a stream: from_generator(fn, *args)." if hasattr(source, "__iter__") else ""
         raise ArgumentTypeError(f"from_source() needs an object with a length, got {type_of(source)}.{cure}")

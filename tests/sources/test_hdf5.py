@@ -240,3 +240,110 @@ def test_all_arrays_of_a_file_are_the_values_of_an_element(tmp_path):
     (tmp_path / "b.h5").write_bytes(b"no")
     with pytest.raises(ps.SourceError, match=r"b\.h5 cannot be opened"):
         ps.from_hdf5(tmp_path / "b.h5")
+
+
+# Other files that a file names.
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder of the data, and beside it a file whose content no file of the folder may give."""
+    (tmp_path / "data").mkdir()
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = np.arange(6)
+    (tmp_path / "secret.bin").write_bytes(np.arange(6).tobytes())
+    (tmp_path / "data" / "linked.h5").symlink_to(tmp_path / "secret.h5")
+    with h5py.File(tmp_path / "data" / "second.h5", "w") as file:
+        file["x"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/x")
+    return tmp_path
+
+
+def _virtual(file, name, path="x"):
+    layout = h5py.VirtualLayout((6,), "int64")
+    layout[:] = h5py.VirtualSource(name, path, shape=(6,))
+    file.create_virtual_dataset("x", layout)
+
+
+def _virtual_blocks(file, name):
+    """An array of any number of blocks, each in a file of its own; `%b` in the name is the block's number."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    whole = h5py.h5s.create_simple((1, 6), (h5py.h5s.UNLIMITED, 6))
+    whole.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, 6))
+    part = h5py.h5s.create_simple((6,))
+    part.select_hyperslab((0,), (1,), (1,), (6,))
+    plan.set_virtual(whole, name.encode(), b"x", part)
+    h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, whole, plan)
+
+
+OUTSIDE = {
+    "external link": lambda file, there: file.__setitem__("x", h5py.ExternalLink(f"{there}/secret.h5", "/x")),
+    "link with ..": lambda file, there: file.__setitem__("x", h5py.ExternalLink("../secret.h5", "/x")),
+    "symbolic link": lambda file, there: file.__setitem__("x", h5py.ExternalLink("linked.h5", "/x")),
+    "link by a link": lambda file, there: file.__setitem__("x", h5py.ExternalLink("second.h5", "/x")),
+    "soft link to a link": lambda file, there: (
+        file.__setitem__("away", h5py.ExternalLink("../secret.h5", "/")),
+        file.__setitem__("x", h5py.SoftLink("/away/x")),
+    ),
+    "link that is missing": lambda file, there: file.__setitem__("x", h5py.ExternalLink("nowhere.h5", "/x")),
+    "external storage": lambda file, there: file.create_dataset(
+        "x", (6,), "int64", external=[(f"{there}/secret.bin", 0, 48)]
+    ),
+    "relative storage": lambda file, there: file.create_dataset("x", (6,), "int64", external=[("secret.bin", 0, 48)]),
+    "virtual": lambda file, there: _virtual(file, f"{there}/secret.h5"),
+    "virtual with ..": lambda file, there: _virtual(file, "../secret.h5"),
+    "virtual by a link": lambda file, there: _virtual(file, "second.h5"),
+    "virtual with a pattern": lambda file, there: _virtual_blocks(file, "linked%b.h5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_a_file_that_names_files_elsewhere_reads_none_unless_asked(elsewhere, kind, monkeypatch):
+    monkeypatch.chdir(elsewhere)  # where relative names of external storage begin
+    (elsewhere / "data" / "linked0.h5").symlink_to(elsewhere / "secret.h5")
+    path = elsewhere / "data" / "a.h5"
+    with h5py.File(path, "w") as file:
+        OUTSIDE[kind](file, elsewhere)
+        file["y"] = np.arange(6)
+    with pytest.raises(ps.SourceError, match=r"x in .*a\.h5 has its values in .*, which is not in .*files_in=folder"):
+        ps.from_hdf5(path, "x")
+    assert ps.from_hdf5(path, "y")[3] == 3
+    if kind in ("external storage", "virtual", "virtual with .."):
+        with h5py.File(path) as file, pytest.raises(ps.SourceError, match=r"which is not in .*files_in=folder"):
+            ps.from_arrays(file["x"])
+    if kind not in ("link that is missing", "virtual with a pattern"):
+        assert [int(x) for x in ps.from_hdf5(path, "x", files_in=elsewhere)] == list(range(6))
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_hdf5\(files_in=\) is the path of a folder"):
+        ps.from_hdf5(path, "y", files_in=1)
+
+
+@pytest.mark.parametrize("kind", ["external link", "virtual", "virtual with a pattern", "external storage"])
+def test_files_in_the_folder_are_read(tmp_path, kind):
+    with h5py.File(tmp_path / "part0.h5", "w") as file:
+        file["x"] = np.arange(6)
+    (tmp_path / "part.bin").write_bytes(np.arange(6).tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if kind == "external link":
+            file["x"] = h5py.ExternalLink("part0.h5", "/x")
+        elif kind == "virtual":
+            _virtual(file, "part0.h5")
+        elif kind == "virtual with a pattern":
+            _virtual_blocks(file, "part%b.h5")
+        else:
+            file.create_dataset("x", (6,), "int64", external=[(str(tmp_path / "part.bin"), 0, 48)])
+    ds = ps.from_hdf5(tmp_path / "a.h5", "x")
+    if kind == "virtual with a pattern":
+        assert [x.tolist() for x in ds] == [list(range(6))]
+        return
+    assert [int(x) for x in ds] == list(range(6))
+    with ds.batch(3).loader("threads", workers=2) as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(6))
+
+
+def test_links_that_lead_in_a_circle_are_refused(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = h5py.ExternalLink(f"{other}.h5", "/x")
+            file["y"] = h5py.SoftLink("/y")
+    for name in ("x", "y"):
+        with pytest.raises((ps.SourceError, ps.ArgumentError)):
+            ps.from_hdf5(tmp_path / "a.h5", name)

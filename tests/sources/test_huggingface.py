@@ -231,7 +231,7 @@ def test_images_give_the_bytes_of_their_files_and_map_decodes_them(hf, tmp_path)
     beside = [{"bytes": None, "path": str(path)} for path in paths[3:]]
     ds = hf.Dataset.from_dict({"image": inside + beside}, features=hf.Features({"image": hf.Image(decode=False)}))
 
-    ours = ps.from_source(ds)
+    ours = ps.from_source(ds, files_in=tmp_path)
     assert ours.element_spec == {"image": ps.ArraySpec((), "S")}
     decoded = ours.map(lambda element: np.asarray(pil.open(io.BytesIO(element["image"]))))
     for got, picture in zip(decoded, pictures, strict=True):
@@ -243,6 +243,39 @@ def test_images_give_the_bytes_of_their_files_and_map_decodes_them(hf, tmp_path)
     paths[5].unlink()
     with pytest.raises(ps.SourceError, match=r"Column image of .*\[5\] is a file that cannot be read: .*No such file"):
         ours[5]
+
+
+def test_rows_that_name_files_elsewhere_read_none_unless_asked(hf, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    data, secret = tmp_path / "data", tmp_path / "secret"
+    data.mkdir()
+    secret.write_bytes(b"precious")
+    (data / "mine").write_bytes(b"mine")
+    (data / "link").symlink_to(secret)
+    paths = [data / "mine", secret, f"{data}/../secret", data / "link", "/etc/hostname"]
+    rows = {"image": [{"bytes": None, "path": str(path)} for path in paths]}
+    made = hf.Dataset.from_dict(rows, features=hf.Features({"image": hf.Image(decode=False)}))
+    outside = r"Column image of .*\[\d\] is in .*, which is not in .*files_in=folder"
+    in_memory = ps.from_source(made)
+    with pa.ipc.new_stream(data / "rows.arrow", made.data.schema) as file:
+        file.write_table(made.data.table)
+    mapped = hf.Dataset.from_file(str(data / "rows.arrow"))
+    on_disk = ps.from_source(mapped)
+    for number in range(5):
+        with pytest.raises(ps.SourceError, match=outside):
+            in_memory[number]
+        if number:
+            with pytest.raises(ps.SourceError, match=outside):
+                on_disk[number]
+    assert on_disk[0]["image"] == b"mine"
+    asked = ps.from_source(mapped, files_in=tmp_path)
+    assert [asked[number]["image"] for number in range(4)] == [b"mine", *3 * [b"precious"]]
+    with pytest.raises(ps.SourceError, match=outside):
+        asked[4]
+    with pytest.raises(ps.ArgumentError, match=r"files_in=\) is for datasets of Hugging Face whose rows name files"):
+        ps.from_source([1, 2], files_in=tmp_path)
+    with pytest.raises(ps.ArgumentTypeError, match=r"from_source\(files_in=\) is the path of a folder, got an int"):
+        ps.from_source(made, files_in=3)
 
 
 def test_json_is_the_text_that_map_decodes(hf):

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 _MOST_LINKS: Final = 40
@@ -59,6 +59,12 @@ def is_safe(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_inside(path: str | os.PathLike[str], folders: Iterable[str]) -> bool:
+    """Whether a path leads into one of some folders, or below, after all links and `..`."""
+    real = os.path.realpath(path)
+    return any(os.path.commonpath([real, each]) == each for each in map(os.path.realpath, folders))
 
 
 def private_mode(folder: str | os.PathLike[str]) -> int:

@@ -25,6 +25,7 @@ from penstock.base._errors import (
 from penstock.base._files import require_file
 from penstock.base._spec import ArraySpec
 from penstock.memory._rows import Indices
+from penstock.sources._hdf5files import require_inside
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
 
@@ -56,24 +57,27 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
             ) from error
 
 
-def selected(file: h5py.File, path: str, names: str | Iterable[str] | None) -> "dict[str, Hdf5Source]":
-    """Describes arrays of an open file, for `penstock.from_hdf5`.
+def selected(
+    file: h5py.File, path: str, names: str | Iterable[str] | None, files_in: str | None = None
+) -> "dict[str, Hdf5Source]":
+    """Describes arrays of an open file, for `penstock.from_hdf5`. Their values may be in other files of a folder.
 
     Raises:
         ArgumentError: There is no such array.
         ArgumentTypeError: Names are no text.
         SpecError: An array has no rows of a fixed size.
-        SourceError: The file has no arrays.
+        SourceError: The file has no arrays, or values are in a file outside of the folder.
     """
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    if not found:
+    if not found and names is None:
         raise SourceError(f"{path} has no arrays.")
     wanted = found if names is None else [names] if isinstance(names, str) else list(names)
     sources = {}
     for name in wanted:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"from_hdf5(names=) has the paths of arrays in the file, as text, got {name!r}.")
+        require_inside(file, name, files_in)
         if name not in file or not isinstance(file[name], h5py.Dataset):
             inner = [each for each in found if each.startswith(f"{name.strip('/')}/")]
             fact = f"is a group, with {inner}" if inner else f"is no array in it; it has {found}"
@@ -106,7 +110,7 @@ def _described(data: Any, path: str, cure: str) -> "Hdf5Source":
             f"{name} in {path} has values that are {kind}, which have no place of a fixed size in a batch.{cure} A "
             f"function can make arrays of them: penstock.range({len(data)}).map(fn), where fn takes a row of {read}."
         )
-    return from_dataset(data)
+    return from_dataset(data, is_checked=True)
 
 
 def _is_text(dtype: np.dtype[Any]) -> bool:
@@ -214,11 +218,12 @@ class OpenHdf5Source:
             self._file.close()
 
 
-def from_dataset(data: Any) -> Hdf5Source:
+def from_dataset(data: Any, *, is_checked: bool = False) -> Hdf5Source:
     """Describes an open `h5py.Dataset` by names.
 
     Raises:
         ArgumentTypeError: It has no name.
+        SourceError: Its values are in a file outside of the folder of its file.
     """
     if data.name is None:
         raise ArgumentTypeError(
@@ -226,6 +231,8 @@ def from_dataset(data: Any) -> Hdf5Source:
             "one: file.create_dataset('x', ...)."
         )
     name = data.file.filename
+    if not is_checked:
+        require_inside(data.file, data.name, None)
     # Another process may have another current directory. A name that is no path, such as a URL, stays as it is.
     return Hdf5Source(os.path.abspath(name) if os.path.exists(name) else name, data.name, spec_of(data), len(data))
 

@@ -9,6 +9,8 @@ tables that were cast, are pickled.
 """
 
 import itertools
+import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -18,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base import _tree
-from penstock.base._errors import ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._errors import ArgumentTypeError, PenstockError, SourceError, SpecError, type_of
 from penstock.base._files import open_file
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
+from penstock.base._trust import is_inside
 from penstock.memory._rows import Indices
 from penstock.sources._columns import Column, NullError, Ragged, column_of, is_binary, is_copied, spec_of
 from penstock.sources._leaves import field_of
@@ -98,8 +101,12 @@ class HuggingFaceSource(NamedSource):
 
     suits_one_thread = True
 
-    def __init__(self, name: str, count: int, leaves: Tree, table: Table, order: Table | None) -> None:
+    def __init__(
+        self, name: str, count: int, leaves: Tree, table: Table, order: Table | None, files_in: str | None
+    ) -> None:
         self._name = name
+        self._folders = sorted(_folders_of(table)) if files_in is None else [files_in]
+        """Those that may have the files that rows name."""
         self.count = count
         self._leaves, structure = _tree.flatten(leaves)
         self.element_spec: Tree = Spec(tuple(leaf.spec for leaf in self._leaves), structure).tree
@@ -121,7 +128,8 @@ class OpenHuggingFaceSource:
         self._source = source
         _, self._structure = _tree.flatten(source.element_spec)
         table = _opened(source._table)
-        self._columns = [_Chunks(leaf, table.column(leaf.path[0]).chunks) for leaf in source._leaves]
+        folders = source._folders
+        self._columns = [_Chunks(leaf, table.column(leaf.path[0]).chunks, folders) for leaf in source._leaves]
         # `select`, `shuffle` and `sort` leave the row in the table for each element.
         order = None if source._order is None else _opened(source._order).column(0).chunks
         self._order = order and _Chunks(_Leaf(("row",), ArraySpec((), np.dtype(np.uint64))), order)
@@ -141,7 +149,7 @@ class OpenHuggingFaceSource:
             except NullError as error:
                 where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
                 if isinstance(error, _FileError):
-                    raise (SourceError if error.__cause__ else SpecError)(f"{where} {error.text}") from error.__cause__
+                    raise error.kind(f"{where} {error.text}") from error.__cause__
                 if error.is_inner:
                     raise SpecError(
                         f"{where} has missing values (None) in it, or is not of {column.leaf.spec}."
@@ -155,17 +163,18 @@ class OpenHuggingFaceSource:
 class _FileError(NullError):
     """A file that cannot be read, or has neither bytes nor a path."""
 
-    def __init__(self, row: int, text: str) -> None:
+    def __init__(self, row: int, text: str, kind: type[PenstockError] = SourceError) -> None:
         super().__init__(row)
-        self.text = text
+        self.text, self.kind = text, kind
 
 
 @final
 class _Chunks:
     """The chunks of a column, each decoded when it is first read."""
 
-    def __init__(self, leaf: _Leaf, chunks: list[pa.Array]) -> None:
+    def __init__(self, leaf: _Leaf, chunks: list[pa.Array], folders: Sequence[str] = ()) -> None:
         self.leaf = leaf
+        self._folders = folders
         self._ends: Indices = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
         self._chunks = chunks
         self._views: dict[int, Column | Ragged | None] = {}
@@ -211,24 +220,31 @@ class _Chunks:
         for row, (place, value) in enumerate(zip(places.tolist(), some.to_pylist(), strict=True)):
             if value is None:
                 raise NullError(row)
-            out[place] = _file_bytes(row, value)
+            out[place] = _file_bytes(row, value, self._folders)
 
 
-def _file_bytes(row: int, value: dict[str, Any]) -> bytes:
-    """Returns the bytes of a file that is in the table, or beside it."""
+def _file_bytes(row: int, value: dict[str, Any], folders: Sequence[str]) -> bytes:
+    """Returns the bytes of a file that is in the table, or in one of some folders."""
     if value["bytes"] is not None:
         return bytes(value["bytes"])
     if value["path"] is None:
-        raise _FileError(row, "has neither the bytes of a file nor its path.")
+        raise _FileError(row, "has neither the bytes of a file nor its path.", SpecError)
+    if not is_inside(value["path"], folders):
+        raise _FileError(
+            row,
+            f"is in {value['path']}, which is not in {' or '.join(folders) or 'the dataset'}. A dataset that names "
+            "files can make a program read any of them. If you trust it, name a folder that has them: "
+            "from_source(dataset, files_in=folder).",
+        )
     try:
-        with open_file(value["path"]) as file:
+        with open_file(os.path.realpath(value["path"])) as file:
             return file.read()
     except OSError as error:
         raise _FileError(row, f"is a file that cannot be read: {error}") from error
 
 
-def from_dataset(dataset: Any) -> HuggingFaceSource:
-    """Describes a `datasets.Dataset` by its files.
+def from_dataset(dataset: Any, files_in: str | None = None) -> HuggingFaceSource:
+    """Describes a `datasets.Dataset` by its files. Rows may name others, in a folder.
 
     Raises:
         ArgumentTypeError: It is several datasets.
@@ -264,6 +280,7 @@ def from_dataset(dataset: Any) -> HuggingFaceSource:
         leaves,
         _by_file(table),
         None if order is None else _by_file(order),
+        files_in,
     )
 
 
@@ -317,6 +334,15 @@ def _by_file(table: Any) -> Table:
     if any(name in ("cast", "flatten") for name, *_ in replays):  # `datasets` has its own of these
         return table
     return MappedTable(table.path, replays)
+
+
+def _folders_of(table: Table) -> set[str]:
+    """Returns the folders of the files of a table."""
+    if isinstance(table, MappedTable):
+        return {os.path.dirname(os.path.abspath(table.path))}
+    if isinstance(table, JoinedTable):
+        return {folder for row in table.blocks for block in row for folder in _folders_of(block)}
+    return set()
 
 
 def _opened(table: Table) -> pa.Table:
