@@ -133,6 +133,7 @@ def from_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
     storage_options: dict[str, Any] | None = None,
@@ -141,13 +142,17 @@ def from_parquet(
     """Makes a dataset of the rows of Parquet files, one file after the other.
 
     An element is a dict of the columns: numbers, truth values and times as scalars of the same dtype, lists as arrays
-    `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. A struct is a dict of its
-    fields, and a list of structs is a dict of lists. Nothing is cast.
+    `(None,)` and those of fixed size `(n,)`, text as text, bytes as uint8 of shape `(None,)`. A list of lists is an
+    array `(None, None)`, so its lists are as long as each other in each row. A struct is a dict of its fields, and a
+    list of structs is a dict of lists.
 
-    Reads the footer of the first file, and all footers when the length is first needed. A row group is the smallest
-    unit of decoding. Up to 128 MiB of decoded row groups are kept, so smaller data are decoded once, in any order. A
-    random order over larger data decodes many row groups for every batch. So shuffle within a window of a few row
-    groups (`shuffle(window=...)`), or `materialize` first.
+    The types are the least that hold the columns of all files, as float64 holds int64; a column that a file lacks is
+    null there. The log has one line about files that differ. Nothing else is cast, except by `dtypes`.
+
+    The call reads the footers of all files. A row group is the smallest unit of decoding. Up to 128 MiB of decoded row
+    groups are kept, so smaller data are decoded once, in any order. A random order over larger data decodes many row
+    groups for every batch. So shuffle within a window of a few row groups (`shuffle(window=...)`), or `materialize`
+    first.
 
     Random access: yes. Order: that of the given paths; the files of a pattern by name.
     Memory: in each process that reads, 128 MiB of decoded row groups, or two larger neighbours. They are part of the
@@ -156,6 +161,9 @@ def from_parquet(
     Args:
         paths: A path, a pattern (`"train-*.parquet"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The columns to read, in this order; None for all.
+        dtypes: Dtypes of columns, such as `{"price": "float64", "address.zip": "U"}`; of a list, that of its values.
+            They are needed for decimals (as floats, integers or `"U"`, text) and for times of a day (as integers,
+            durations or text), which NumPy has no dtype for.
         fill_null: What stands in for nulls: a value for all columns that can hold it, or a dict of one for each
             column, such as `{"age": -1, "address.city": ""}`. In lists it stands in for their values, and a list that
             is null becomes an empty one. None makes a null an error.
@@ -166,11 +174,12 @@ def from_parquet(
 
     Raises:
         ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
-        SourceError: A file is missing, has another format, or is damaged. While reading: a value is null. The message
-            has the file, row group, row and column.
+        SourceError: A file is missing, has another format, or is damaged; or a column is encrypted. While reading: a
+            value is null, is no text in UTF-8, or does not fit its dtype. The message has the file, row group, row and
+            column.
         ArgumentError: A name is no column.
-        SpecError: A column is a map, a decimal, or has lists of lists; or cannot hold its `fill_null`; or the files
-            differ.
+        SpecError: A column is a map, or a decimal without a dtype; or all of it is null and nothing stands in for it;
+            or cannot hold its `fill_null`; or no type holds that of all files.
 
     Example:
         >>> import pyarrow, pyarrow.parquet
@@ -184,13 +193,14 @@ def from_parquet(
     with needs("from_parquet", "parquet"):
         from penstock.sources import parquet
     files = _openfile.find("from_parquet", paths, storage_options, cache)
-    return Dataset(SourceNode(parquet.source("parquet", files, columns, fill_null, null_masks), "from_parquet"))
+    return Dataset(SourceNode(parquet.source("parquet", files, columns, dtypes, fill_null, null_masks), "from_parquet"))
 
 
 def from_arrow(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
     storage_options: dict[str, Any] | None = None,
@@ -210,7 +220,7 @@ def from_arrow(
     with needs("from_arrow", "parquet"):
         from penstock.sources import parquet
     files = _openfile.find("from_arrow", paths, storage_options, cache)
-    return Dataset(SourceNode(parquet.source("arrow", files, columns, fill_null, null_masks), "from_arrow"))
+    return Dataset(SourceNode(parquet.source("arrow", files, columns, dtypes, fill_null, null_masks), "from_arrow"))
 
 
 def from_jsonl(
@@ -220,6 +230,7 @@ def from_jsonl(
     dtypes: Mapping[str, Any] | None = None,
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
+    encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib"] | None = "auto",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -229,11 +240,15 @@ def from_jsonl(
 
     An element is a dict of its values: numbers as int64 or float64, truth values, text, lists as arrays `(None,)`. An
     object in it is a dict, and a list of objects is a dict of lists. Text that looks like a time stays text. Blank
-    lines are left out.
+    lines are left out. A list of lists is an array `(None, None)`, so its lists are as long as each other in each line.
 
-    The types are those of the rows in the first MiB of the first file. When the length is first needed, all lines are
-    looked for. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there. pyarrow parses
-    the lines of each read together, without the GIL.
+    The types are the least that hold all lines of all files: numbers are float64 if one of them has a point. A key that
+    a line or a file lacks is null there. Where the kinds differ, such as text and numbers, the first one decides, and
+    lines of the other are errors, unless `dtypes` makes both text. The log has one line about files that differ.
+
+    When the spec or the length is first needed, all lines are read once, for their places and types; of files below
+    1 MiB at once. The result is kept as by `from_tfrecord`, and compressed files are decompressed as there. pyarrow
+    parses the lines of each read together, without the GIL.
 
     Random access: yes. Order: that of the given paths; the files of a pattern by name.
     Memory: 8 bytes a line in each process; 2 MiB, the largest line and what they parse to for each worker.
@@ -241,10 +256,12 @@ def from_jsonl(
     Args:
         paths: A path, a pattern (`"train-*.jsonl"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         columns: The keys to read, in this order; None for all.
-        dtypes: Dtypes of columns whose first rows do not show them, such as `{"score": "float32"}`; `"U"` is text. Of a
-            list, the dtype of its values.
+        dtypes: Dtypes of columns in place of those found, such as `{"score": "float32"}`; `"U"` is text. Of a list, the
+            dtype of its values.
         fill_null: What stands in for nulls and for missing keys, as for `from_parquet`.
         null_masks: As for `from_parquet`.
+        encoding: As for `open`. Where lines cannot be found in it, as in UTF-16, the text is written again in UTF-8, as
+            compressed files are decompressed.
         compression: `"auto"` detects gzip.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
@@ -252,9 +269,10 @@ def from_jsonl(
 
     Raises:
         ImportError: `pyarrow` is missing (extra `parquet`), or `obstore` or `fsspec` for a URL (extra `remote`).
-        SourceError: A file is missing. While reading: a line is no JSON, has a value of another type, or lacks one. The
-            message has the file and the number of the line.
-        SpecError: The type of a column is unknown, or no array holds it.
+        SourceError: A file is missing. While reading: a line is no JSON object, is no text in this encoding, has a
+            value of another type, or lacks one. The message has the file and the number of the line.
+        SpecError: All values of a column are null and nothing stands in for them, or no array holds it. The message has
+            the file.
 
     Example:
         >>> with open("two.jsonl", "w") as file:
@@ -265,7 +283,7 @@ def from_jsonl(
     with needs("from_jsonl", "parquet"):
         from penstock.sources import rowtext
     files, folder = _found("from_jsonl", paths, storage_options, cache, cache_dir)
-    form = rowtext.Format("jsonl")
+    form = rowtext.Format("jsonl", encoding=encoding)
     source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
     return Dataset(SourceNode(source, "from_jsonl"))
 
@@ -280,6 +298,7 @@ def from_csv(
     dtypes: Mapping[str, Any] | None = None,
     fill_null: Any = None,
     null_masks: Sequence[str] = (),
+    encoding: str = "utf-8",
     compression: Literal["auto", "gzip", "zlib"] | None = "auto",
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -288,10 +307,11 @@ def from_csv(
     r"""Makes a dataset of the rows of CSV files, one file after the other, without their headers.
 
     An element is a dict of the columns: numbers as int64 or float64, truth values, dates and times as pyarrow finds
-    them, else text. A field in quotes may have delimiters and ends of lines. Blank lines are left out. An empty field,
-    `NA` or `null` is null, but text stays as it is.
+    them, else text. A field in quotes may have delimiters and ends of lines. A line ends in LF, CR LF or CR. Blank
+    lines are left out. An empty field, `NA` or `null` is null, but text stays as it is.
 
-    Types, index, compressed files, random access, order and memory: as `from_jsonl`.
+    Types, index, compressed files, random access, order and memory: as `from_jsonl`. A column whose rows differ in kind
+    is text. Headers may differ: columns are read by their names.
 
     Args:
         paths: A path, a pattern (`"train-*.csv"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
@@ -299,9 +319,10 @@ def from_csv(
         names: The names of the columns of files without a header. None for the first row of each file.
         delimiter: The character between fields.
         quote: The character around fields; empty if none has a meaning.
-        dtypes: Dtypes of columns whose first rows do not show them, such as `{"zip": "U"}`; `"U"` is text.
+        dtypes: Dtypes of columns in place of those found, such as `{"zip": "U"}`; `"U"` is text.
         fill_null: As for `from_parquet`.
         null_masks: As for `from_parquet`.
+        encoding: As for `from_jsonl`.
         compression: `"auto"` detects gzip.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
@@ -309,7 +330,7 @@ def from_csv(
 
     Raises:
         ImportError, SourceError: As `from_jsonl`.
-        SpecError: As `from_jsonl`; or headers differ.
+        SpecError: As `from_jsonl`.
 
     Example:
         >>> with open("two.csv", "w") as file:
@@ -319,7 +340,7 @@ def from_csv(
     """
     with needs("from_csv", "parquet"):
         from penstock.sources import rowtext
-    form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names))
+    form = rowtext.Format("csv", delimiter, quote, None if names is None else tuple(names), encoding)
     files, folder = _found("from_csv", paths, storage_options, cache, cache_dir)
     source = rowtext.source(form, files, columns, dtypes, fill_null, null_masks, compression, folder)
     return Dataset(SourceNode(source, "from_csv"))
@@ -348,16 +369,16 @@ def from_text(
     Args:
         paths: A path, a pattern (`"train-*.txt"`), a URL (`s3://`, `gs://`, `https://`), or a list of these.
         by: `"line"`, or `"file"` for one element a file.
-        encoding: As for `open`.
+        encoding: As for `from_jsonl`.
         compression: `"auto"` detects gzip.
         cache_dir: The folder for the results, instead of beside the files.
         storage_options: See `from_tar`.
         cache: Keeps what is read from URLs on a local disk; see `DiskCache`.
 
     Raises:
-        ArgumentError: Python knows no such encoding, or lines cannot be found in it.
-        SourceError: A file is missing. While reading: bytes are no text in this encoding. The message has the file and
-            the number of the line.
+        ArgumentError: Python knows no such encoding.
+        SourceError: A file is missing. While reading: bytes are no text in this encoding. The message has the file, the
+            number of the line and the column.
 
     Example:
         >>> with open("two.txt", "w") as file:

@@ -186,20 +186,26 @@ def test_records_of_csv_are_those_of_the_module_csv(tmp_path, seed, monkeypatch)
         ('{"x": 3', r"a\.jsonl line 4 does not fit .*JSON parse error: Missing a comma"),
         (
             '{"x": 1.5}',
-            r"a\.jsonl line 4 does not fit \{'x': \(\) int64\}, the types of the first rows: .*1\.5.*dtypes=",
+            r"a\.jsonl line 4 does not fit \{'x': \(\) int64\}: .*1\.5.*dtypes=",
         ),
         ('{"x": "a"}', r"a\.jsonl line 4 does not fit"),
+        ("null", r"a\.jsonl line 4 does not fit .* no JSON object, which begins with \{"),
+        ("  null", r"a\.jsonl line 4 does not fit .* no JSON object, which begins with \{"),
+        ('{"x": 1} null', r"a\.jsonl line 4 does not fit .* it has 2 rows, and not one"),
+        ("7", r"a\.jsonl line 4 does not fit .* no JSON object"),
+        ("   ", r"a\.jsonl line 4 does not fit .* no JSON object"),
+        ("[" * 10**5, r"a\.jsonl line 4 does not fit .*JSON parse error"),
+        ('{"x": ' + "[" * 10**5 + "]" * 10**5 + "}", r"a\.jsonl line 4 does not fit .*JSON parse error"),
+        ('{"x": 1, "x": 2}', r"a\.jsonl line 4 does not fit .* was specified twice"),
         ("[1]", r"a\.jsonl line 4 does not fit .*JSON parse error: .* object to array"),
         ('{"x": 1} {"x": 2}', r"a\.jsonl line 4 does not fit .* it has 2 rows, and not one"),
         ('{"y": 1}', r"a\.jsonl line 4 has no value in column 'x'.* fill_null=\{'x': 0\}"),
         ('{"x": null}', r"a\.jsonl line 4 has no value in column 'x'"),
     ],
 )
-def test_a_bad_line_is_named_with_file_and_number(tmp_path, monkeypatch, line, text):
-    from penstock.sources import rowtext
-
-    monkeypatch.setattr(rowtext, "HEAD_NBYTES", 8)
-    ds = ps.from_jsonl(written(tmp_path / "a.jsonl", '{"x": 1}', "", '{"x": 2}', line, '{"x": 4}'))
+def test_a_bad_line_is_named_with_file_and_number(tmp_path, line, text):
+    path = written(tmp_path / "a.jsonl", '{"x": 1}', "", '{"x": 2}', line, '{"x": 4}')
+    ds = ps.from_jsonl(path, columns=["x"], dtypes={"x": "int64"})
     assert len(ds) == 4
     assert [ds[index]["x"] for index in (0, 1, 3)] == [1, 2, 4]
     with pytest.raises(ps.SourceError, match=text):
@@ -212,15 +218,13 @@ def test_a_bad_line_is_named_with_file_and_number(tmp_path, monkeypatch, line, t
     ("line", "text"),
     [
         ("1", r"a\.csv line 4 does not fit .*Expected 2 columns, got 1"),
+        ("1,b,c", r"a\.csv line 4 does not fit .*Expected 2 columns, got 3"),
         ("1.5,b", r"a\.csv line 4 does not fit \{'x': \(\) int64.* invalid value '1\.5'.*dtypes="),
         (",b", r"a\.csv line 4 has no value in column 'x'"),
     ],
 )
-def test_a_bad_row_is_named_with_file_and_line(tmp_path, monkeypatch, line, text):
-    from penstock.sources import rowtext
-
-    monkeypatch.setattr(rowtext, "HEAD_NBYTES", 8)
-    ds = ps.from_csv(written(tmp_path / "a.csv", "x,y", '1,"a', 'b"', line))
+def test_a_bad_row_is_named_with_file_and_line(tmp_path, line, text):
+    ds = ps.from_csv(written(tmp_path / "a.csv", "x,y", '1,"a', 'b"', line), dtypes={"x": "int64"})
     assert ds[0] == {"x": 1, "y": "a\nb"}
     with pytest.raises(ps.SourceError, match=text):
         ds[1]
@@ -239,16 +243,14 @@ def test_a_damaged_line_among_the_first_is_named_when_it_is_read(tmp_path):
         assert [batch["x"].tolist() for batch in loader] == [[1, 3, 3]]
     with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 does not fit"):
         ds[1]
-    with pytest.raises(ps.SourceError, match=r"a\.jsonl is no file for from_jsonl\(\)\. In its first rows: JSON parse"):
-        ps.from_jsonl(written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": "a"}'))
 
 
-def test_types_are_those_of_the_first_rows_or_as_said(tmp_path):
+def test_types_are_those_of_the_rows_or_as_said(tmp_path):
     path = written(
         tmp_path / "a.jsonl", '{"a": 1, "t": "2020-01-01 00:00:00", "l": [1], "n": null}', '{"a": 1.5, "l": [2]}'
     )
     with pytest.raises(
-        ps.SpecError, match=r"column 'n' has no value in the first rows of .*dtypes=\{'n': \"float64\"\}"
+        ps.SpecError, match=r"a\.jsonl: column 'n' has no value in any row.*dtypes=\{'n': \"float64\"\}"
     ):
         ps.from_jsonl(path)
     ds = ps.from_jsonl(path, dtypes={"a": "float32", "l": "int16", "n": "U"}, fill_null={"n": "?", "t": ""})
@@ -281,20 +283,17 @@ def test_wrong_arguments_are_refused(tmp_path):
         ps.from_csv(path, compression="bz2")
     with pytest.raises(ps.ArgumentError, match="the column 'x' would come twice"):
         ps.from_csv(path, columns=["x", "x"])
-    written(tmp_path / "b.csv", "y,x", "1,2")
-    with pytest.raises(ps.SpecError, match=r"b\.csv has the columns \['y', 'x'\], but .*a\.csv has \['x', 'y'\]"):
-        len(ps.from_csv([path, tmp_path / "b.csv"]))
     with pytest.raises(ps.SourceError, match="is one JSON array, and JSON Lines have an object on each line"):
         ps.from_jsonl(written(tmp_path / "a.json", '[{"x": 1}]'))
     with pytest.raises(ps.ArgumentError, match=r"by='word'.: it is 'line' or 'file'"):
         ps.from_text(path, by="word")
     with pytest.raises(ps.ArgumentError, match="Python knows no such encoding"):
         ps.from_text(path, encoding="utf-9")
-    with pytest.raises(ps.ArgumentError, match="by='file'"):
-        ps.from_text(path, encoding="utf-16")
+    with pytest.raises(ps.ArgumentError, match="Python knows no such encoding"):
+        ps.from_csv(path, encoding="rot13")
     (tmp_path / "c.txt").write_bytes("ok\nä\n".encode("latin-1"))
     with pytest.raises(
-        ps.SourceError, match=r"c\.txt line 2 is no text in utf-8: .* at its byte 0\. Name the encoding"
+        ps.SourceError, match=r"c\.txt line 2 is no text in utf-8: .* in column 1, at its byte 0\. Name the encoding"
     ):
         list(ps.from_text(tmp_path / "c.txt"))
     assert list(ps.from_text(tmp_path / "c.txt", encoding="latin-1")) == ["ok", "ä"]
@@ -308,3 +307,201 @@ def test_csv_with_another_delimiter_is_refused_with_the_line_to_write(tmp_path, 
     assert f"Write delimiter={between!r}" in str(caught.value)
     assert ps.from_csv(path, delimiter=between)[0] == {"x": 1, "y": 2}
     assert ps.from_csv(path, names=["text"])[0] == {"text": f"x{between}y"}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("window", [1, 3, 1 << 20])
+def test_rows_end_in_any_end_of_a_line(tmp_path, monkeypatch, newline, window):
+    monkeypatch.setattr(lines, "_WINDOW_NBYTES", window)
+    rows = ["a,b", "1,2", "", "3,4", "5,6"]
+    ds = ps.from_csv(written(tmp_path / "a.csv", *rows, newline=newline, end=newline))
+    assert [(int(e["a"]), int(e["b"])) for e in ds] == [(1, 2), (3, 4), (5, 6)]
+    assert len(ps.from_csv(written(tmp_path / "a.csv", *rows, newline=newline, end=""))) == 3
+    path = written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": 2}', "", '{"x": 3}', newline=newline, end=newline)
+    assert [int(e["x"]) for e in ps.from_jsonl(path)] == [1, 2, 3]
+
+
+def test_ends_of_lines_may_be_mixed(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'a,b\r1,2\n"3\r",4\r\n5,x\r6,7,8\r')
+    ds = ps.from_csv(tmp_path / "a.csv")
+    assert [tuple(e.values()) for e in ds.take(3)] == [("1", "2"), ("3\r", "4"), ("5", "x")]
+    with pytest.raises(ps.SourceError, match=r"a\.csv line 6 does not fit .*Expected 2 columns, got 3"):
+        ds[3]
+
+
+def test_types_are_the_least_that_hold_every_row(tmp_path, monkeypatch):
+    from penstock.sources import rowtext
+
+    monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", 64)  # rows are looked at block by block
+    monkeypatch.setattr(lines, "_WINDOW_NBYTES", 256)
+    rows = [{"x": i, "tags": [], "o": {"a": i}, "n": None} for i in range(100)]
+    rows += [{"x": 0.5, "late": "here", "tags": ["t"], "o": {"b": True}, "n": [1]}]
+    path = written(tmp_path / "a.jsonl", *map(json.dumps, rows))
+    ds = ps.from_jsonl(
+        path, columns=["late", "x", "tags", "o", "n"], fill_null={"late": "", "o.a": -1, "o.b": False, "n": 0}
+    )
+    assert ds.element_spec == {
+        "late": ps.ArraySpec((), "U"),
+        "x": ps.ArraySpec((), "f8"),
+        "tags": ps.ArraySpec((None,), "U"),
+        "o": {"a": ps.ArraySpec((), "i8"), "b": ps.ArraySpec((), "?")},
+        "n": ps.ArraySpec((None,), "i8"),
+    }
+    assert (ds[100]["x"], ds[100]["late"], ds[100]["tags"].tolist(), ds[100]["n"].tolist()) == (0.5, "here", ["t"], [1])
+    assert (ds[7]["x"], ds[7]["late"], ds[7]["tags"].tolist(), ds[7]["n"].tolist()) == (7.0, "", [], [])
+    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 101 does not fit .*0\.5"):
+        ps.from_jsonl(path, columns=["x"], dtypes={"x": "int64"})[100]
+    texts = ["x,n,t", *(f"{i},,2020-01-0{i % 9 + 1}" for i in range(100)), "0.5,7,2020-01-01 10:00:00", "1,,"]
+    ds = ps.from_csv(written(tmp_path / "a.csv", *texts), fill_null={"n": -1, "t": np.datetime64("NaT")})
+    assert {name: spec.dtype for name, spec in ds.element_spec.items()} == {"x": "f8", "n": "i8", "t": "M8[s]"}
+    assert tuple(ds[100].values()) == (0.5, 7, np.datetime64("2020-01-01T10:00:00"))
+    ds = ps.from_csv(written(tmp_path / "a.csv", "x,is", *(f"{i % 2},{i % 2}" for i in range(100)), "b,true"))
+    assert (ds[1], ds[100]) == ({"x": "1", "is": "1"}, {"x": "b", "is": "true"})
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        ([1, 2**63 - 1, -5], "int64"),
+        ([1, 2**53 + 1, 2**64 - 1], "uint64"),
+        ([2**63, 7], "uint64"),
+        ([1.5, 2**70], "float64"),
+        ([2**64, 1.5], "float64"),
+    ],
+)
+def test_large_integers_keep_all_their_digits(tmp_path, monkeypatch, numbers, dtype, block):
+    from penstock.sources import rowtext
+
+    monkeypatch.setattr(rowtext, "_BLOCK_NBYTES", block)
+    for ds in (
+        ps.from_jsonl(written(tmp_path / "a.jsonl", *(json.dumps({"x": each}) for each in numbers))),
+        ps.from_csv(written(tmp_path / "a.csv", "x", *map(str, numbers))),
+    ):
+        assert ds.element_spec == {"x": ps.ArraySpec((), dtype)}
+        assert [element["x"].item() for element in ds] == numbers
+
+
+def test_values_of_another_kind_are_errors_or_text(tmp_path, caplog):
+    path = written(
+        tmp_path / "a.jsonl", '{"x": 1}', '{"x": "a"}', '{"x": [1, {"b": null}]}', '{"x": null}', '{"x": 0.5}'
+    )
+    ds = ps.from_jsonl(path, fill_null=0)
+    assert ds.element_spec == {"x": ps.ArraySpec((), "f8")}
+    assert [float(ds[index]["x"]) for index in (0, 3, 4)] == [1, 0, 0.5]
+    with pytest.raises(ps.SourceError, match=r"a\.jsonl line 2 does not fit .* from number to string.* \"U\" for text"):
+        ds[1]
+    ds = ps.from_jsonl(path, dtypes={"x": "U"}, fill_null="?")
+    assert [element["x"] for element in ds] == ["1", "a", '[1, {"b": null}]', "?", "0.5"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_files_may_lack_rows_or_columns_and_one_line_of_the_log_says_so(tmp_path, kind, caplog):
+    if kind == "jsonl":
+        written(tmp_path / "0.jsonl", "", end="")
+        written(tmp_path / "1.jsonl", '{"x": 1}', '{"x": 2}')
+        written(tmp_path / "2.jsonl", '{"y": "b", "x": 2.5}')
+    else:
+        written(tmp_path / "0.csv", "x,y", end="")
+        written(tmp_path / "1.csv", "x", "1", "2")
+        written(tmp_path / "2.csv", "y,x", "b,2.5")
+    ds = (ps.from_jsonl if kind == "jsonl" else ps.from_csv)(f"{tmp_path}/*.{kind}", fill_null={"y": ""})
+    assert [(float(e["x"]), e["y"]) for e in ds] == [(1, ""), (2, ""), (2.5, "b")]
+    assert [float(each) for each in ds.select("x").batch(3)[0]["x"]] == [1, 2, 2.5]
+    assert [float(ds[index]["x"]) for index in (2, 0, 1)] == [2.5, 1, 2]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"from_{kind}(): files differ. ")
+    assert f"1.{kind} has column 'x' as int64, read as double" in line
+    assert f"1.{kind} has no column 'y'" in line or f"2 files, such as 0.{kind}, have no column 'y'" in line
+
+
+def test_types_are_kept_with_the_index_and_made_again_if_it_is_damaged(tmp_path, monkeypatch):
+    from penstock.sources import _leasttypes
+
+    path = written(tmp_path / "a.jsonl", '{"x": 1}', '{"x": 2.5}')
+    looked = []
+    of_json = _leasttypes.of_json
+    monkeypatch.setattr(_leasttypes, "of_json", lambda rows: looked.append(len(rows)) or of_json(rows))
+    for _ in range(2):
+        assert ps.from_jsonl(path).element_spec == {"x": ps.ArraySpec((), "f8")}
+    assert looked == [2]
+    index = tmp_path / ".a.jsonl.index"
+    index.write_bytes(index.read_bytes()[:-1] + b"?")
+    assert len(ps.from_jsonl(path)) == 2
+    assert looked == [2, 2]
+
+
+def test_a_large_file_is_read_when_its_spec_is_first_needed(tmp_path, monkeypatch):
+    from penstock.sources import rowtext
+
+    monkeypatch.setattr(rowtext, "HEAD_NBYTES", 4)
+    made = [
+        ps.from_jsonl(written(tmp_path / "a.jsonl", '{"x": 1}', '{"y": 2}'), columns=["x"]),
+        ps.from_csv(written(tmp_path / "a.csv", "x,y", "1,2"), columns=["y"]),
+    ]
+    assert not list(tmp_path.glob(".*"))
+    assert [len(each) for each in made] == [2, 1]
+    assert len(list(tmp_path.glob(".*.index"))) == 2
+    with pytest.raises(ps.ArgumentError, match="has no column 'z'"):
+        ps.from_jsonl(tmp_path / "a.jsonl", columns=["z"])
+
+
+@pytest.mark.parametrize(
+    "encoding", ["latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "shift_jis", "utf-8-sig", "cp037"]
+)
+def test_text_may_have_another_encoding(tmp_path, encoding):
+    word = "日本" if encoding == "shift_jis" else "é"
+    (tmp_path / "a.csv").write_bytes(f'{word},b\n"{word}\n,",1\nx,2\n'.encode(encoding))
+    (tmp_path / "a.jsonl").write_bytes(f'{{"{word}": "{word}"}}\n{{"{word}": "x"}}\n'.encode(encoding))
+    assert [tuple(e.values()) for e in ps.from_csv(tmp_path / "a.csv", encoding=encoding)] == [
+        (f"{word}\n,", 1),
+        ("x", 2),
+    ]
+    assert [e[word] for e in ps.from_jsonl(tmp_path / "a.jsonl", encoding=encoding)] == [word, "x"]
+    assert list(ps.from_text(tmp_path / "a.csv", encoding=encoding)) == [f"{word},b", f'"{word}', ',",1', "x,2"]
+    assert ps.from_csv(tmp_path / "a.csv", encoding=encoding).select("b")[1] == {"b": 2}
+
+
+@pytest.mark.parametrize("verb", [ps.from_csv, ps.from_jsonl, ps.from_text])
+def test_bytes_that_are_no_text_are_named_with_file_line_and_column(tmp_path, verb):
+    good, bad = ('{"x": "a"}', '{"x": "é"}') if verb is ps.from_jsonl else ("x,y", "é,1")
+    (tmp_path / "a").write_bytes(f"{good}\n{good}\n{bad}\n{good}".encode("latin-1"))
+    ds = verb(tmp_path / "a")
+    place = {ps.from_csv: (1, 1), ps.from_jsonl: (2, 8), ps.from_text: (2, 1)}[verb]
+    with pytest.raises(
+        ps.SourceError, match=rf"a line 3 is no text in utf-8: .* in column {place[1]}, .* encoding=, such as 'latin-1'"
+    ):
+        ds[place[0]]
+    assert ds[0] is not None
+    (tmp_path / "a").write_bytes((good + "\n").encode("utf-16"))
+    with pytest.raises(ps.SourceError, match=r"a.*(is no text in utf-8: .* such as 'utf-16'|it begins with b'\\xff)"):
+        list(verb(tmp_path / "a"))
+    (tmp_path / "a").write_bytes((good + "\n" + good).encode("utf-16-le") + b"\x00")
+    with pytest.raises(ps.SourceError, match=r"a line 2 is no text in utf-16-le: truncated data in column"):
+        list(verb(tmp_path / "a", encoding="utf-16-le"))
+
+
+def test_rows_wider_than_the_header_and_lines_that_are_no_objects_are_told_truly(tmp_path):
+    ds = ps.from_csv(written(tmp_path / "a.csv", "", "", "a,b", "1,2,3"))
+    with pytest.raises(ps.SourceError, match=r"a\.csv line 4 does not fit .*Expected 2 columns, got 3"):
+        ds[0]
+    for content in ("null", "[]", "7", '"a"'):
+        with pytest.raises(ps.SourceError, match=r"a\.jsonl.* (is no JSON object|is one JSON array)"):
+            ps.from_jsonl(written(tmp_path / "a.jsonl", content))
+    (tmp_path / "a.csv").write_bytes("a,b\n1,2\n".encode("utf-16-le"))
+    with pytest.raises(ps.SourceError, match=r"The header of .*a\.csv has zeros in it: .*encoding='utf-16'"):
+        ps.from_csv(tmp_path / "a.csv")
+
+
+def test_a_long_line_is_looked_at_in_linear_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "_WINDOW_NBYTES", 1 << 10)
+    seen = []
+    line_ends = lines.Rules._line_ends
+    monkeypatch.setattr(
+        lines.Rules, "_line_ends", lambda self, data, last: seen.append(len(data)) or line_ends(self, data, last)
+    )
+    size = 1 << 18
+    path = written(tmp_path / "a.jsonl", json.dumps({"x": "a" * size}), '{"x": "b"}')
+    assert [len(each["x"]) for each in ps.from_jsonl(path)] == [size, 1]
+    assert sum(seen) < 6 * size

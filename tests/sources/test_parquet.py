@@ -1,8 +1,11 @@
 import ast
 import datetime as dt
+import os
 import pickle
 import re
+import struct
 import threading
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -327,10 +330,11 @@ def test_null_is_an_error_that_names_row_and_column(tmp_path, name):
             pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
             r"column 'x' is map<string.*>, which is no array .* Leave it out with columns=",
         ),
-        (pa.array([[[1]]]), r"column 'x' is list<.*list<.*int64>>, which is no array"),
-        (pa.array([[b"a"]]), r"column 'x' is list<.*binary>, which is no array"),
-        (pa.array([{"a": [[1]]}]), r"column 'x.a' is list<.*list<.*int64>>, which is no array"),
-        (pa.array([dt.time(1)]), r"column 'x' is time64"),
+        (pa.array([[b"a"]]), r"a\.parquet: column 'x' is list<.*binary>, which is no array"),
+        (pa.array([{"a": [[b"a"]]}]), r"column 'x.a' is list<.*list<.*binary>>, which is no array"),
+        (pa.array([dt.time(1)]), r"a\.parquet: column 'x' is time64.* dtypes=\{'x': 'int64'\}"),
+        (pa.array([Decimal("1.50")]), r"a\.parquet: column 'x' is decimal128.* dtypes=\{'x': 'float64'\}"),
+        (pa.nulls(1), r"a\.parquet: column 'x' has no value in any row.* fill_null=\{'x': 0\.0\}"),
     ],
 )
 def test_columns_that_are_no_arrays_are_refused(tmp_path, column, text):
@@ -340,14 +344,121 @@ def test_columns_that_are_no_arrays_are_refused(tmp_path, column, text):
     assert ps.from_parquet(tmp_path / "a.parquet", columns=["y"])[0] == {"y": 1}
 
 
-def test_files_that_differ_are_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_types_are_the_least_that_hold_every_file_and_a_column_that_one_lacks_is_null(tmp_path, kind, caplog):
+    saved(tmp_path / f"0.{kind}", pa.table({"x": pa.array([1], pa.int32()), "s": pa.array([{"a": 1}])}))
+    saved(tmp_path / f"1.{kind}", pa.table({"y": ["b"], "x": [1.5], "s": pa.array([{"a": 2, "b": [True]}])}))
+    saved(tmp_path / f"2.{kind}", pa.table({"x": pa.array([7], pa.int8())}))
+    ds = dataset(f"{tmp_path}/*.{kind}", fill_null={"y": "", "s.a": -1, "s.b": False})
+    assert ds.element_spec["x"] == ps.ArraySpec((), "float64")
+    assert [(float(e["x"]), e["y"], int(e["s"]["a"]), e["s"]["b"].tolist()) for e in ds] == [
+        (1, "", 1, []),
+        (1.5, "b", 2, [True]),
+        (7, "", -1, []),
+    ]
+    with ds.select("x").batch(3).loader(executor="threads") as loader:
+        assert [batch["x"].tolist() for batch in loader] == [[1, 1.5, 7]]
+    (line,) = [record.getMessage() for record in caplog.records]  # selections say no more
+    assert line.startswith(f"from_{kind}(): files differ. 0.{kind} has column 'x' as int32, read as double; ")
+    assert f"2 files, such as 0.{kind}, have no column 'y'" in line
+    with pytest.raises(ps.SourceError, match=rf"0\.{kind} .* row 0 has no value in column 'y'"):
+        dataset(f"{tmp_path}/*.{kind}", columns=["y"])[0]
+    assert dataset(f"{tmp_path}/*.{kind}", columns=["y"], null_masks=["y"])[0] == {"y": "", "y_is_null": True}
+    assert dataset(f"{tmp_path}/*.{kind}", columns=["x"], dtypes={"x": "int16"}, fill_null=0)[0] == {"x": 1}
+
+
+def test_files_without_a_common_type_are_refused_with_the_argument(tmp_path):
     saved(tmp_path / "0.parquet", pa.table({"x": [1]}))
-    saved(tmp_path / "1.parquet", pa.table({"x": [1.0]}))
-    with pytest.raises(ps.SpecError, match=r"1\.parquet has the columns .*float64.*, but .*0\.parquet has .*int64"):
-        len(ps.from_parquet(f"{tmp_path}/*"))
-    saved(tmp_path / "1.parquet", pa.table({"y": [1.0]}))
-    with pytest.raises(ps.SpecError, match=r"1\.parquet has no column 'x'; it has \['y'\]"):
-        len(ps.from_parquet(f"{tmp_path}/*"))
+    saved(tmp_path / "1.parquet", pa.table({"x": ["a"]}))
+    text = (
+        r"no type holds column 'x' of all files: .*0\.parquet and .* int64 there, and string in .*1\.parquet.*dtypes="
+    )
+    with pytest.raises(ps.SpecError, match=text):
+        ps.from_parquet(f"{tmp_path}/*")
+    assert [element["x"] for element in ps.from_parquet(f"{tmp_path}/*", dtypes={"x": "U"})] == ["1", "a"]
+    saved(tmp_path / "1.parquet", pa.table({"x": pa.array([2**63], pa.uint64())}))
+    with pytest.raises(ps.SpecError, match="no type holds column 'x' of all files"):
+        ps.from_parquet(f"{tmp_path}/*")
+
+
+VALUES = {
+    "decimal as float": (pa.array([Decimal("1.50"), None]), "float64", np.float64(1.5)),
+    "decimal as text": (pa.array([Decimal("1.50"), None]), "U", "1.50"),
+    "decimal as integer": (pa.array([Decimal("7.00"), None]), "int32", np.int32(7)),
+    "time as text": (pa.array([dt.time(1, 2, 3), None]), "U", "01:02:03.000000"),
+    "time as integer": (pa.array([dt.time(0, 0, 1), None]), "int64", np.int64(1_000_000)),
+    "short time": (pa.array([61, None], pa.time32("ms")), "int64", np.int64(61)),
+    "time as duration": (pa.array([61, None], pa.time32("ms")), "m8[ms]", np.timedelta64(61, "ms")),
+    "nothing": (pa.nulls(2), "float32", None),
+    "kinds": (pa.array(["7", None]).dictionary_encode(), "int64", np.int64(7)),
+    "list": (pa.array([[Decimal("1.5")], None]), "float32", np.array([1.5], "f4")),
+}
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+@pytest.mark.parametrize("name", VALUES)
+def test_columns_without_a_dtype_are_read_as_the_user_says(tmp_path, name, kind):
+    column, dtype, want = VALUES[name]
+    fill = "" if dtype == "U" else np.timedelta64(0, "ms") if dtype[0] == "m" else 0
+    ds = dataset(saved(tmp_path / kind, pa.table({"v": column})), dtypes={"v": dtype}, fill_null=fill)
+    found = ds[0]["v"]
+    if want is None:
+        assert ds.element_spec == {"v": ps.ArraySpec((), dtype)}
+        return
+    assert np.asarray(found).dtype.kind == np.asarray(want).dtype.kind
+    np.testing.assert_array_equal(found, want)
+
+
+def test_a_value_that_does_not_fit_its_dtype_is_named(tmp_path):
+    path = saved(tmp_path / "a.parquet", pa.table({"v": [Decimal("1.00"), Decimal("1.50"), Decimal("2.00")]}))
+    with pytest.raises(ps.SourceError, match=r"a\.parquet row group 0 row 1 cannot be read: its column 'v' is decimal"):
+        ps.from_parquet(path, dtypes={"v": "int64"})[0]
+    with pytest.raises(ps.ArgumentTypeError, match="'V3' of 'v' is no dtype"):
+        ps.from_parquet(path, dtypes={"v": "V3"})
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+def test_a_column_of_nulls_has_the_type_of_what_stands_in(tmp_path, kind):
+    content = pa.table({"n": pa.nulls(2), "l": pa.array([[], []])})
+    for fill, want in ((0.5, np.float64(0.5)), (7, np.int64(7)), ("a", "a"), (True, np.True_)):
+        found = dataset(saved(tmp_path / kind, content), columns=["n"], fill_null=fill)[1]["n"]
+        assert (np.asarray(found).dtype.kind, found) == (np.asarray(want).dtype.kind, want)
+    assert dataset(tmp_path / kind, null_masks=["n"])[0]["n_is_null"] == np.True_
+    assert dataset(tmp_path / kind, columns=["l"])[0]["l"].tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+def test_lists_of_lists_are_arrays_where_they_are_as_long_as_each_other(tmp_path, kind):
+    numbers, texts = [[[1, 2], [3, 4]], [], [[], []], [[5], [6, 7]]], [[["a"], ["b"]], [[]], [["c", "d"]], [["e"], []]]
+    ds = dataset(saved(tmp_path / kind, pa.table({"x": numbers, "t": texts}), 3))
+    assert ds.element_spec == {"x": ps.ArraySpec((None, None), "int64"), "t": ps.ArraySpec((None, None), "U")}
+    assert [(e["x"].tolist(), e["x"].shape) for e in ds[:3]] == [
+        ([[1, 2], [3, 4]], (2, 2)),
+        ([], (0, 0)),
+        ([[], []], (2, 0)),
+    ]
+    assert [(e["t"].tolist(), e["t"].dtype.kind) for e in ds[:3]] == [
+        ([["a"], ["b"]], "U"),
+        ([[]], "U"),
+        ([["c", "d"]], "U"),
+    ]
+    with pytest.raises(
+        ps.SourceError, match=r"row 0 cannot be read: its column 'x' has lists of differing lengths \(1 to 2"
+    ):
+        ds[3]
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+def test_what_is_no_text_is_named(tmp_path, kind):
+    bad = pa.array([b"ok", b"\xff\xfe", b"x"]).view(pa.string())
+    ds = dataset(saved(tmp_path / kind, pa.table({"t": bad, "l": pa.ListArray.from_arrays([0, 1, 2, 3], bad)}), 5))
+    assert ds.select("t")[2] == {"t": "x"}
+    with pytest.raises(
+        ps.SourceError, match=rf"{kind} .* row 1 cannot be read: its column 't' is no text in UTF-8: inva"
+    ):
+        ds[:3].select("t").batch(3)[0]
+    with pytest.raises(ps.SourceError, match=r" row 1 cannot be read: its column 'l' is no text in UTF-8"):
+        list(ds.select("l"))
 
 
 def test_wrong_columns_are_refused(tmp_path):
@@ -364,6 +475,13 @@ def test_wrong_columns_are_refused(tmp_path):
     with pytest.raises(ps.ArgumentError, match=r"the column 'x' would come twice"):
         ps.from_parquet(tmp_path / "b.parquet")
     assert ps.from_parquet(tmp_path / "b.parquet", columns=["y"])[0] == {"y": 2}
+
+
+@pytest.mark.parametrize("kind", ["a.arrow", "a.parquet"])
+def test_fields_of_one_name_are_refused(tmp_path, kind):
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    with pytest.raises(ps.SpecError, match=rf"{kind}: column 's' has two fields 'a'"):
+        dataset(saved(tmp_path / kind, pa.table({"s": twice})))
 
 
 def test_other_formats_are_told_apart(tmp_path):
@@ -394,6 +512,97 @@ def test_damage_is_an_error_that_names_the_file(tmp_path):
     ds = ps.from_parquet(path)
     with pytest.raises(ps.SourceError, match=r"a\.parquet cannot be read: .*CRC"):
         list(ds)
+
+
+DAMAGES = {
+    "text": (pa.array(["ab", "cd", "ef"]), struct.pack("<iiii", 0, 2, 4, 6), struct.pack("<iiii", 0, 2, 1 << 30, 6)),
+    "falling": (pa.array(["ab", "cd", "ef"]), struct.pack("<iiii", 0, 2, 4, 6), struct.pack("<iiii", 0, 6, 4, 6)),
+    "list": (pa.array([[7], [8], [9]]), struct.pack("<iiii", 0, 1, 2, 3), struct.pack("<iiii", 0, 1, 2, 99)),
+    "texts": (pa.array([["ab"], ["cd"], []]), struct.pack("<iiii", 0, 1, 2, 2), struct.pack("<iiii", 0, 9, 2, 2)),
+    "kinds": (
+        pa.array(["ab", "cd", "ab"]).dictionary_encode(),
+        struct.pack("<iii", 0, 1, 0),
+        struct.pack("<iii", 0, 9, 0),
+    ),
+    "field": (
+        pa.array([{"a": "ab"}, {"a": "cd"}, {"a": "ef"}]),
+        struct.pack("<iiii", 0, 2, 4, 6),
+        struct.pack("<iiii", 0, -2, 4, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("fill", [None, 0])
+def test_offsets_that_lie_outside_are_damage_that_names_the_file(tmp_path, name, fill):
+    column, whole, damaged = DAMAGES[name]
+    path = saved(tmp_path / "a.arrow", pa.table({"x": pa.array([1, 2, 3]), "v": column}))
+    content = path.read_bytes()
+    assert whole in content
+    path.write_bytes(content.replace(whole, damaged))
+    assert dataset(path, columns=["x"])[2] == {"x": 3}
+    with pytest.raises(
+        ps.SourceError, match=r"a\.arrow is damaged: column 'v' of record batch 0 is not what it should be"
+    ):
+        dataset(path, fill_null=fill)[0]
+
+
+@pytest.mark.parametrize("name", ["x", "t", "l", "lt"])
+@pytest.mark.parametrize("left", [0.9, 0.5, 0.001])
+def test_a_mapped_file_that_becomes_shorter_is_an_error(tmp_path, name, left):
+    """Never a signal, and never the zeros that lie behind the end of a file in memory."""
+    count = 20_000
+    texts = [f"text {i}" for i in range(count)]
+    columns = {
+        "x": np.arange(1, count + 1),
+        "t": texts,
+        "l": [[i, i] for i in range(count)],
+        "lt": [[t, t] for t in texts],
+    }
+    path = saved(tmp_path / "a.arrow", pa.table(columns), count)
+    ds = ps.from_arrow(path, columns=[name])
+    opened, out = ds._node.data.open(), {name: np.empty(3, ds.element_spec[name].dtype if name == "x" else object)}
+    indices = np.array([0, count // 2, count - 1])
+    read(opened, indices, out)
+    assert [np.array_equal(found, columns[name][i]) for found, i in zip(out[name], indices, strict=True)] == [True] * 3
+    os.truncate(path, int(path.stat().st_size * left))
+    with pytest.raises(ps.SourceError, match=r"a\.arrow has changed since the dataset was made: .* bytes then"):
+        read(opened, indices, out)
+
+
+def encrypted(path, *, footer):
+    """A file with the encrypted column "x" and the column "y"."""
+    import base64
+
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, _):
+            super().__init__()
+
+        def wrap_key(self, key, _):
+            return base64.b64encode(key)
+
+        def unwrap_key(self, key, _):
+            return base64.b64decode(key)
+
+    keys = encryption.EncryptionConfiguration(footer_key="a", column_keys={"b": ["x"]}, plaintext_footer=not footer)
+    properties = encryption.CryptoFactory(Keys).file_encryption_properties(encryption.KmsConnectionConfig(), keys)
+    content = pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]})
+    with pq.ParquetWriter(path, content.schema, encryption_properties=properties) as writer:
+        writer.write_table(content)
+    return path
+
+
+def test_an_encrypted_column_is_an_error_and_the_others_are_read(tmp_path):
+    path = encrypted(tmp_path / "a.parquet", footer=False)
+    with pytest.raises(
+        ps.SourceError, match=r"a\.parquet: column 'x' is encrypted, and penstock has no keys\..*columns="
+    ):
+        ps.from_parquet(path)
+    assert [element["y"] for element in ps.from_parquet(path, columns=["y"])] == ["a", "b", "c"]
+    with pytest.raises(ps.SourceError, match=r"a\.parquet is encrypted, its footer too, and penstock has no keys"):
+        ps.from_parquet(encrypted(path, footer=True))
 
 
 def test_file_that_was_replaced_meanwhile_is_refused(tmp_path):

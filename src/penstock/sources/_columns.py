@@ -8,7 +8,7 @@ A null is an error, unless there is a value that stands in for it (`fill`). A li
 
 import math
 import mmap
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,28 @@ MAPPED_NBYTES: Final = 64 << 10
 """Columns of this size and more are memory mappings."""
 
 
-class NullError(Exception):
+class RowError(Exception):
+    """A value of a column cannot be given. `at` makes the error that users read.
+
+    Args:
+        row: The first row with such a value.
+        text: What is wrong, after the name of the column.
+    """
+
+    column: str = ""
+    """The name of the column, once it is known."""
+
+    def __init__(self, row: int, text: str = "") -> None:
+        super().__init__(row, text)
+        self.row = row
+        self.text = text
+
+    def at(self, where: str) -> SourceError:
+        """The error, as users read it, of an element that lies at a place."""
+        return SourceError(f"{where} cannot be read: its column {self.column!r} {self.text}")
+
+
+class NullError(RowError):
     """A column lacks a value.
 
     Args:
@@ -34,18 +55,14 @@ class NullError(Exception):
         is_inner: Whether the value is a list that lacks a value, or has another length than its spec.
     """
 
-    column: str = ""
-    """The name of the column, once it is known."""
     filler: Any = 0
     """A value that the column can hold."""
 
     def __init__(self, row: int, *, is_inner: bool = False) -> None:
         super().__init__(row)
-        self.row = row
         self.is_inner = is_inner
 
     def at(self, where: str) -> SourceError:
-        """The error, as users read it, of an element that lies at a place."""
         return SourceError(
             f"{where} has no value in column {self.column!r}: it is null, and arrays have no such thing. Say what "
             f"stands in for it: fill_null={{{self.column!r}: {self.filler!r}}}, and null_masks=[{self.column!r}] to "
@@ -56,11 +73,11 @@ class NullError(Exception):
 def spec_of(name: str, kind: Any) -> ArraySpec:
     """Returns the spec of a column's values.
 
-    Numbers, truth values, times and durations are scalars of the same dtype. A list has a first axis of any size. A
-    list of fixed size, or a tensor, has its shape. Bytes are uint8, of shape `(None,)` or `(n,)`.
+    Numbers, truth values, times and durations are scalars of the same dtype. A list has a first axis of any size, and a
+    list of lists two. A list of fixed size, or a tensor, has its shape. Bytes are uint8, of shape `(None,)` or `(n,)`.
 
     Raises:
-        SpecError: No array holds such values: maps, decimals, lists of lists of any size, lists of bytes.
+        SpecError: No array holds such values: maps, decimals, times of a day, lists of bytes.
     """
     if isinstance(kind, pa.FixedShapeTensorType):
         return ArraySpec(tuple(kind.shape[axis] for axis in _axes(kind)), spec_of(name, kind.value_type).dtype)
@@ -75,16 +92,30 @@ def spec_of(name: str, kind: Any) -> ArraySpec:
     if is_binary(kind):
         return ArraySpec((None,), np.dtype(np.uint8))
     if is_list(kind):
-        inner = spec_of(name, kind.value_type)
-        first = kind.list_size if kinds.is_fixed_size_list(kind) else None
-        if (None not in inner.shape and inner.dtype.itemsize) or (inner.shape == () and first is None):
-            return ArraySpec((first, *inner.shape), inner.dtype)
+        if not is_binary(_inmost(kind)):
+            inner = spec_of(name, kind.value_type)
+            first = kind.list_size if kinds.is_fixed_size_list(kind) else None
+            if inner.dtype.itemsize or first is None:
+                return ArraySpec((first, *inner.shape), inner.dtype)
     elif (dtype := dtype_of(kind)) is not None:
         return ArraySpec((), dtype)
+    inmost = _inmost(kind)
+    if kinds.is_decimal(inmost) or kinds.is_time(inmost):
+        dtypes = "an integer, or" if kinds.is_time(inmost) else "a float, or"
+        example = "int64" if kinds.is_time(inmost) else "float64"
+        raise SpecError(
+            f"column {name!r} is {kind}, for which NumPy has no dtype. Read it as {dtypes} as text ('U'): "
+            f"dtypes={{{name!r}: {example!r}}}. Or leave it out with columns=[...]."
+        )
     raise SpecError(
         f"column {name!r} is {kind}, which is no array of numbers, text or bytes. Leave it out with columns=[...], or "
         "write the file with its parts as columns of their own."
     )
+
+
+def _inmost(kind: Any) -> Any:
+    """The type of the values in lists."""
+    return _inmost(kind.value_type) if is_list(kind) else kind
 
 
 def is_text(kind: Any) -> bool:
@@ -151,6 +182,52 @@ class Column:
         out[rows] = self._values[indices]
 
 
+class LocalFile(Protocol):
+    """A file of this machine; see `File`."""
+
+    @property
+    def url(self) -> str: ...
+    def open(self) -> Any: ...
+
+
+@final
+class _InFile:
+    """Values of a piece that are read from a file when they are needed.
+
+    They may lie in a mapping, but only the copy engine survives a file that becomes shorter.
+
+    Args:
+        file: What `open` opens: a file of this machine.
+        place: The first byte of the values.
+        like: The values, which are not touched.
+    """
+
+    nbytes = 0
+
+    def __init__(self, file: LocalFile, place: int, like: npt.NDArray[Any], *, is_text: bool) -> None:
+        self._file, self._place, self._is_text = file, place, is_text
+        self._dtype, self._shape = like.dtype, like.shape[1:]
+        self._size = like.dtype.itemsize * math.prod(self._shape)
+
+    def read(self, starts: Integers, counts: Integers) -> Any:
+        """Reads `counts[k]` values from `starts[k]` on, end to end.
+
+        Raises:
+            SourceError: The file has changed.
+        """
+        sizes = counts * self._size
+        places = np.concatenate(([0], np.cumsum(sizes)))
+        memory = np.empty(int(places[-1]), np.uint8)
+        opened = self._file.open()
+        done, _, _ = native.read_parts(
+            opened.descriptor, self._place + starts * self._size, memory, places[:-1].copy(), sizes
+        )
+        if done < len(sizes):
+            self._file.open()  # says how it has changed
+            raise SourceError(f"{self._file.url} cannot be read at byte {self._place + int(starts[done]):,}.")
+        return memory.data if self._is_text else memory.view(self._dtype).reshape(-1, *self._shape)
+
+
 class _Piece(NamedTuple):
     """The values of neighbouring rows, end to end."""
 
@@ -172,6 +249,36 @@ class _Piece(NamedTuple):
             form = pa.large_binary() if is_large else pa.binary()
         buffers = [None, pa.py_buffer(self.bounds), pa.py_buffer(self.values)]
         return pa.Array.from_buffers(form, len(self.bounds) - 1, buffers)
+
+    def of(self, places: Integers) -> "tuple[_Piece, Integers]":
+        """Returns a piece in memory that has the values of some rows, and their places in it."""
+        if not self._is_far:
+            return self, places
+        bounds = np.asarray(self.bounds)
+        starts, counts = bounds[places].astype(np.int64), (bounds[places + 1] - bounds[places]).astype(np.int64)
+        made = np.concatenate(([0], np.cumsum(counts)))
+        if isinstance(self.values, _InFile):
+            values = self.values.read(starts, counts)
+        else:
+            rows = np.arange(made[-1]) + np.repeat(starts - made[:-1], counts)
+            values, _ = self.values.of(rows)
+        return _Piece(made.data, values), np.arange(len(places))
+
+    @property
+    def _is_far(self) -> bool:
+        return isinstance(self.values, _InFile) or (isinstance(self.values, _Piece) and self.values._is_far)
+
+    def in_file(self, file: LocalFile, base: int, stop: int) -> "_Piece":
+        """The same piece, whose values are read from a file that is mapped at `[base, stop)`."""
+        bounds = _copy(np.asarray(self.bounds)).data
+        if isinstance(self.values, _Piece):
+            return _Piece(bounds, self.values.in_file(file, base, stop))
+        values = np.asarray(self.values)
+        address = values.__array_interface__["data"][0]
+        if not (values.nbytes and base <= address < stop and values.flags.c_contiguous):
+            return _Piece(bounds, self.values)
+        is_text = isinstance(self.values, memoryview)
+        return _Piece(bounds, _InFile(file, address - base, values, is_text=is_text))
 
     def copied(self) -> "_Piece":
         first, last = self.bounds[0], self.bounds[-1]
@@ -203,6 +310,10 @@ class Ragged:
         """The memory of the values."""
         return sum(piece.nbytes for piece in self._pieces)
 
+    def in_file(self, file: LocalFile, base: int, stop: int) -> "Ragged":
+        """The same column, whose values are read from a file that is mapped at `[base, stop)`."""
+        return Ragged(self._spec, *(piece.in_file(file, base, stop) for piece in self._pieces))
+
     def room(self, count: int) -> "Ragged":
         """Returns an empty column, which `append` fills."""
         return Ragged(self._spec)
@@ -214,26 +325,82 @@ class Ragged:
         self._pieces += [piece.copied() for piece in rows._pieces]
 
     def put(self, indices: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
-        """Writes the values `indices` to rows of a leaf's array."""
-        dtype, is_list = self._spec.dtype, bool(self._spec.shape)
+        """Writes the values `indices` to rows of a leaf's array.
+
+        Raises:
+            RowError: A value is no text, or no array. Its row is a place among the indices.
+        """
         numbers = np.searchsorted(self._firsts, indices, "right") - 1
         for number in np.unique(numbers).tolist():
-            mine = numbers == number
-            places = indices[mine] - self._firsts[number]
-            piece = self._pieces[number]
-            values = piece.values
-            if not dtype.itemsize:
-                values = (values if is_list else piece).texts(dtype.kind)
-                if not is_list:
-                    out[rows[mine]] = values.take(pa.array(places)).to_pylist()
-                    continue
-            bounds = np.asarray(piece.bounds)
-            limits = bounds[places].tolist(), bounds[places + 1].tolist()
-            for row, start, stop in zip(rows[mine].tolist(), *limits, strict=True):
-                if dtype.itemsize:
-                    out[row] = values[start:stop].copy()
-                else:
-                    out[row] = text_array(np.array(values[start:stop].to_pylist(), object), "U")
+            mine = np.flatnonzero(numbers == number)
+            piece, places = self._pieces[number].of(indices[mine] - self._firsts[number])
+            try:
+                self._put(piece, places, out, rows[mine])
+            except RowError as error:
+                error.row = int(mine[error.row])
+                raise
+
+    def _put(self, piece: _Piece, places: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
+        dtype, is_list = self._spec.dtype, bool(self._spec.shape)
+        if not dtype.itemsize and not is_list:
+            texts = piece.texts(dtype.kind).take(pa.array(places))
+            try:
+                out[rows] = texts.to_pylist()
+            except UnicodeDecodeError:
+                _refuse_text(texts)
+            return
+        bounds = np.asarray(piece.bounds)
+        limits = bounds[places].tolist(), bounds[places + 1].tolist()
+        if dtype.itemsize and isinstance(piece.values, np.ndarray):
+            for row, start, stop in zip(rows.tolist(), *limits, strict=True):
+                out[row] = piece.values[start:stop].copy()
+            return
+        values = piece.values if dtype.itemsize or len(self._spec.shape) > 1 else piece.values.texts("U")
+        for place, (row, start, stop) in enumerate(zip(rows.tolist(), *limits, strict=True)):
+            try:
+                out[row] = _array(values, start, stop, self._spec)
+            except RowError as error:
+                error.row = place
+                raise
+            except UnicodeDecodeError as error:
+                raise RowError(place, f"is no text in UTF-8: {error.reason}.") from None
+            except SpecError as error:
+                raise RowError(place, f"is no array of text. {error}") from None
+
+
+def _refuse_text(texts: Any) -> NoReturn:
+    """Raises the error of the first value that is no text."""
+    for place, data in enumerate(texts.view(pa.large_binary() if texts.type == pa.large_string() else pa.binary())):
+        try:
+            str(data.as_py(), "utf-8")
+        except UnicodeDecodeError as error:
+            raise RowError(
+                place, f"is no text in UTF-8: {error.reason} at its byte {error.start}. Write the file with valid text."
+            ) from None
+    raise AssertionError("all values are text")
+
+
+def _array(values: Any, start: int, stop: int, spec: ArraySpec) -> npt.NDArray[Any]:
+    """The values `[start, stop)` of lists as an array.
+
+    Raises:
+        RowError: Lists in it differ in length. Its row has no meaning.
+    """
+    if isinstance(values, np.ndarray):
+        return values[start:stop].copy()
+    if len(spec.shape) == 1:
+        texts = values if isinstance(values, pa.Array) else values.texts("U")
+        return text_array(np.array(texts[start:stop].to_pylist(), object), "U")
+    bounds = np.asarray(values.bounds[start : stop + 1])
+    sizes = np.unique(np.diff(bounds))
+    if len(sizes) > 1:
+        raise RowError(
+            0,
+            f"has lists of differing lengths ({sizes[0]} to {sizes[-1]}) in a list, which are no array. Leave the "
+            "column out with columns=[...], or write it as one list and the lengths of its parts.",
+        )
+    inner = _array(values.values, int(bounds[0]), int(bounds[-1]), ArraySpec(spec.shape[1:], spec.dtype))
+    return inner.reshape(stop - start, int(sizes[0]) if len(sizes) else 0, *inner.shape[1:])
 
 
 def is_copied(kind: Any) -> bool:
@@ -243,6 +410,120 @@ def is_copied(kind: Any) -> bool:
         views = kinds.is_string_view(kind) or kinds.is_binary_view(kind)
         return bool(views or kinds.is_dictionary(kind) or kinds.is_boolean(kind) or kinds.is_date(kind))
     return is_copied(kind.value_type)
+
+
+def require_valid(values: Any) -> None:
+    """Checks what Arrow's readers do not: offsets, the indices of dictionaries, sizes of buffers.
+
+    Text is looked at when it becomes Python's, because that reads all of it.
+
+    Raises:
+        ArrowInvalid: A value lies outside of the memory.
+    """
+    kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        require_valid(values.storage)
+        return
+    values.validate()
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        values.view(pa.binary() if kinds.is_string(kind) else pa.large_binary()).validate(full=True)
+    elif kinds.is_struct(kind):
+        for number in range(kind.num_fields):
+            require_valid(values.field(number))
+    elif kinds.is_dictionary(kind):
+        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary)), safe=False).validate(full=True)
+        require_valid(values.dictionary)
+    elif is_list(kind):
+        if not kinds.is_fixed_size_list(kind):
+            form = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
+            form.from_arrays(values.offsets, pa.nulls(len(values.values))).validate(full=True)
+        require_valid(values.values)
+    else:
+        values.validate(full=True)
+
+
+def conformed(values: Any, spec: ArraySpec, *, may_round: bool = False) -> Any:
+    """Returns values in a type that has this spec: other files, or `dtypes=`, may say that it is another than theirs.
+
+    Args:
+        values: An array.
+        spec: The spec of a value.
+        may_round: Whether numbers may lose digits as floats.
+
+    Raises:
+        RowError: A value does not fit.
+    """
+    target = _type_for(values.type, spec)
+    if target == values.type:
+        return values
+    if kinds.is_time(values.type) and not kinds.is_large_string(target):
+        unit = values.type.unit
+        values = values.view(pa.int32() if kinds.is_time32(values.type) else pa.int64()).cast(pa.int64())
+        if kinds.is_duration(target):
+            values = values.view(pa.duration(unit))
+    if kinds.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    is_safe = not (may_round and spec.dtype.kind == "f")
+    try:
+        return values.cast(target, safe=is_safe)
+    except pa.ArrowException as error:
+        row = _first_unfit(values, target, is_safe)
+        words = str(error).strip().partition("\n")[0].rstrip(".")
+        raise RowError(row, f"is {values.type} there, and does not fit {spec}: {words}.") from error
+
+
+def _first_unfit(values: Any, target: Any, is_safe: bool) -> int:
+    """The first value that cannot be cast, of which there is one."""
+    first, count = 0, len(values)
+    while count > 1:
+        half = count // 2
+        try:
+            values.slice(first, half).cast(target, safe=is_safe)
+            first, count = first + half, count - half
+        except pa.ArrowException:
+            count = half
+    return first
+
+
+def arrow_of(dtype: np.dtype[Any]) -> Any:
+    """The type of Arrow for a dtype of scalars."""
+    if dtype.kind == "U":
+        return pa.large_string()
+    if dtype.kind == "M" and np.datetime_data(dtype)[0] == "D":
+        return pa.date32()
+    return pa.from_numpy_dtype(dtype)
+
+
+def _type_for(kind: Any, spec: ArraySpec) -> Any:
+    """The type nearest to `kind` that has a spec."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return kind
+    if isinstance(kind, pa.BaseExtensionType):
+        inner = _type_for(kind.storage_type, spec)
+        return kind if inner == kind.storage_type else inner
+    if kinds.is_dictionary(kind):
+        inner = _type_for(kind.value_type, spec)
+        return kind if inner == kind.value_type else inner
+    is_bytes = is_binary(kind) or kinds.is_fixed_size_binary(kind)
+    if is_bytes and spec.dtype.kind != "U":
+        if kinds.is_fixed_size_binary(kind) and spec.dtype == np.uint8 and spec.shape == (None,):
+            return pa.large_binary()
+        return kind
+    if is_list(kind) or (kinds.is_null(kind) and spec.shape):
+        size = -1 if spec.shape[0] is None else spec.shape[0]
+        value = kind.value_type if is_list(kind) else kind
+        inner = _type_for(value, ArraySpec(spec.shape[1:], spec.dtype))
+        is_same = is_list(kind) and inner == value and kinds.is_fixed_size_list(kind) == (size >= 0)
+        return kind if is_same else pa.list_(inner, size)
+    if spec.dtype.kind == "U":
+        return kind if is_text(kind) else pa.large_string()
+    dtype = dtype_of(kind)
+    return kind if dtype is not None and dtype == spec.dtype else arrow_of(spec.dtype)
+
+
+def is_viewed(kind: Any, spec: ArraySpec) -> bool:
+    """Whether the values of a column stay where they are."""
+    return not is_copied(kind) and bool(_type_for(kind, spec) == kind)
 
 
 def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> Column | Ragged:
@@ -261,9 +542,10 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
         if spec.dtype.itemsize and None not in spec.shape:
             return Column(numbers(values, spec.shape))
         return Ragged(spec, _piece(_plain(values), spec))
-    except NullError as error:
-        error.column, error.filler = name, 0 if spec.dtype.itemsize else ""
-        error.row += first
+    except RowError as error:
+        error.column, error.row = name, error.row + first
+        if isinstance(error, NullError):
+            error.filler = 0 if spec.dtype.itemsize else ""
         raise
 
 
@@ -275,11 +557,16 @@ def _piece(values: Any, spec: ArraySpec) -> _Piece:
         offsets = np.frombuffer(bounds or bytes(8), dtype)[values.offset : values.offset + len(values) + 1]
         data = np.frombuffer(data or b"", np.uint8)
         return _Piece(offsets.data, data if spec.dtype.itemsize else data.data)
-    offsets = numbers(values.offsets, ())
-    offsets = offsets - offsets[0]
+    if kinds.is_fixed_size_list(kind):
+        offsets = np.arange(len(values) + 1) * kind.list_size
+    else:
+        offsets = numbers(values.offsets, ())
+        offsets = offsets - offsets[0]
     inner: Any = values.flatten()
+    below = ArraySpec(spec.shape[1:], spec.dtype)
     try:
-        inner = numbers(inner, spec.shape[1:]) if spec.dtype.itemsize else _piece(_plain(inner), spec)
+        is_fixed = spec.dtype.itemsize and None not in below.shape
+        inner = numbers(inner, below.shape) if is_fixed else _piece(_plain(inner), below)
     except NullError as error:
         raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
     return _Piece(offsets.data, inner)

@@ -4,10 +4,11 @@ A struct is a dict of its fields. A list of structs is a dict of lists. So each 
 `_columns.py` decodes.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, final
 
 import numpy as np
@@ -21,7 +22,10 @@ from penstock.plan._pad import holds
 from penstock.sources._columns import (
     Column,
     Ragged,
+    RowError,
+    arrow_of,
     column_of,
+    conformed,
     dtype_of,
     is_binary,
     is_list,
@@ -29,7 +33,10 @@ from penstock.sources._columns import (
     numbers,
     spec_of,
 )
-from penstock.sources._openfile import bounds_of
+from penstock.sources._openfile import File, bounds_of
+
+_log = logging.getLogger("penstock")
+_MOST_TOLD: Final = 8
 
 MASK: Final = "_is_null"
 """The end of the name of a leaf that says where another one is null."""
@@ -45,6 +52,8 @@ class Leaf:
     spec: ArraySpec
     fill: Any = field(default=None, compare=False)  # NaN differs from itself
     """What stands in for a null; None if a null is an error."""
+    may_round: bool = False
+    """Whether the user named the dtype."""
     masks: str = ""
     """The last name of the leaf of which this one says where it is null; empty if it is no mask."""
 
@@ -128,6 +137,8 @@ class Tabular:
 
     columns: tuple[str, ...] | None
     nulls: Nulls
+    is_part = False
+    """Whether it has some columns of another source, which has logged how its files differ."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -142,7 +153,11 @@ class Tabular:
     def selected(self, names: Sequence[str]) -> Any:
         """Returns a source of some columns. The others are not read, or not converted."""
         columns = {leaf.origin[0]: None for name in names for leaf in self.leaves if leaf.path[0] == name}
-        return replace(self, columns=tuple(columns), nulls=self.nulls.of_columns(columns))  # type: ignore[type-var]
+        made = replace(self, columns=tuple(columns), nulls=self.nulls.of_columns(columns))  # type: ignore[type-var]
+        made.__dict__["is_part"] = True
+        if "index" in self.__dict__:  # the same files
+            made.__dict__["index"] = self.__dict__["index"]
+        return made
 
 
 def names_in(verb: str, argument: str, names: Any) -> tuple[str, ...]:
@@ -180,25 +195,129 @@ def _fits(spec: ArraySpec, fill: Any) -> bool:
     return holds(spec.dtype, fill)
 
 
-def leaves_of(schema: Any, columns: Sequence[str]) -> list[Leaf]:
-    """The leaves of some columns.
+@final
+@dataclass(frozen=True)
+class Dtypes:
+    """What the user says about dtypes, by `dtypes=`."""
+
+    named: tuple[tuple[str, str], ...]
+    """Names of leaves, and the dtype of each; of lists, that of their values."""
+
+    @classmethod
+    def of(cls, verb: str, dtypes: Any) -> "Dtypes":
+        """Checks the argument.
+
+        Raises:
+            ArgumentTypeError: It is no dict, or a value is no dtype.
+        """
+        if dtypes is None:
+            return cls(())
+        if not isinstance(dtypes, Mapping):
+            raise ArgumentTypeError(f"{verb}(dtypes=) is a dict of names and dtypes, got {type_of(dtypes)}.")
+        named = []
+        for name, dtype in dtypes.items():
+            try:
+                found = np.dtype(dtype)
+                arrow_of(found)
+            except (TypeError, pa.ArrowException) as error:
+                raise ArgumentTypeError(
+                    f"{verb}(dtypes=): {dtype!r} of {name!r} is no dtype of numbers, times or text."
+                ) from error
+            named.append((name, found.str))
+        return cls(tuple(named))
+
+    def require(self, verb: str, url: str, there: Sequence[str]) -> None:
+        """Refuses a name that is neither a column, nor one of a field in it."""
+        columns = [name if name in there else name.partition(".")[0] for name, _ in self.named]
+        chosen(verb, "dtypes", tuple(dict.fromkeys(columns)), url, there)
+
+    def applied(self, name: str, kind: Any) -> Any:
+        """The type of a column, or of a field, with the dtypes that are named."""
+        for each, dtype in self.named:
+            if each == name:
+                return with_values(kind, arrow_of(np.dtype(dtype)))
+        if kinds.is_struct(kind):
+            return pa.struct([(part.name, self.applied(f"{name}.{part.name}", part.type)) for part in kind])
+        if is_list(kind) and kinds.is_struct(kind.value_type):
+            inner = self.applied(name, kind.value_type)
+            return pa.list_(inner, kind.list_size if kinds.is_fixed_size_list(kind) else -1)
+        return kind
+
+
+def with_values(kind: Any, value: Any) -> Any:
+    """A type with another one in place of the values, those of lists."""
+    if not is_list(kind):
+        return value
+    return pa.list_(with_values(kind.value_type, value), kind.list_size if kinds.is_fixed_size_list(kind) else -1)
+
+
+def leaves_of(verb: str, where: str, types: Mapping[str, Any], nulls: Nulls, dtypes: Dtypes) -> tuple[Leaf, ...]:
+    """The leaves of columns, with what stands in for nulls.
+
+    Args:
+        verb: The user's function, for messages.
+        where: The files, for messages.
+        types: The columns and their types.
+        nulls: What stands in for nulls.
+        dtypes: The dtypes that the user named.
 
     Raises:
-        SpecError: No array holds the values of one.
+        SpecError: No array holds the values of one, or all of them are null. The message has the files.
     """
-    return [leaf for name in columns for leaf in _leaves((name,), schema.field(name).type)]
+    named = {name for name, _ in dtypes.named}
+    try:
+        leaves = [
+            replace(leaf, may_round=leaf.name in named)
+            for name, kind in types.items()
+            for leaf in _leaves((name,), kind, nulls)
+        ]
+    except SpecError as error:
+        raise SpecError(f"{verb}(): {where}: {error}") from error
+    return nulls.applied(verb, leaves)
 
 
-def _leaves(path: tuple[str, ...], kind: Any) -> Iterator[Leaf]:
+def _leaves(path: tuple[str, ...], kind: Any, nulls: Nulls) -> Iterator[Leaf]:
+    parts = kind.value_type if is_list(kind) else kind
+    names = [part.name for part in parts] if kinds.is_struct(parts) else []
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SpecError(
+            f"column {'.'.join(path)!r} has two fields {twice[0]!r}, and an element is a dict. Leave the column out "
+            "with columns=[...]."
+        )
     if kinds.is_struct(kind):
         for part in kind:
-            yield from _leaves((*path, part.name), part.type)
+            yield from _leaves((*path, part.name), part.type, nulls)
     elif is_list(kind) and kinds.is_struct(kind.value_type):
         size = kind.list_size if kinds.is_fixed_size_list(kind) else -1
         for part in kind.value_type:
-            yield from _leaves((*path, part.name), pa.list_(part.type, size))
+            yield from _leaves((*path, part.name), pa.list_(part.type, size), nulls)
     else:
-        yield Leaf(path, spec_of(".".join(path), kind))
+        name = ".".join(path)
+        yield Leaf(path, spec_of(name, _known(name, kind, nulls)))
+
+
+def _known(name: str, kind: Any, nulls: Nulls) -> Any:
+    """A type without a null type: that of the value that stands in for nulls; a list without values has floats.
+
+    Raises:
+        SpecError: All values are null, and nothing stands in for them.
+    """
+    inner = kind
+    while is_list(inner):
+        inner = inner.value_type
+    if not kinds.is_null(inner):
+        return kind
+    fill = dict(nulls.named).get(name, nulls.every)
+    if fill is None and kind == inner and name not in nulls.masks:
+        raise SpecError(
+            f"column {name!r} has no value in any row, so its type is unknown. Say it: "
+            f'dtypes={{{name!r}: "float64"}}; or say what stands in for nulls: fill_null={{{name!r}: 0.0}}; or leave '
+            "the column out with columns=[...]."
+        )
+    dtype: Any = np.dtype(float) if fill is None else np.asarray(fill).dtype
+    if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
+        dtype = np.dtype(f"{dtype.kind}8[us]")
+    return with_values(kind, arrow_of(dtype))
 
 
 def stored_numbers(schema: Any) -> dict[tuple[str, ...], int]:
@@ -225,6 +344,41 @@ def _stored(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
         yield path
 
 
+def log_differences(
+    verb: str, files: Sequence[File], types: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
+) -> None:
+    """Logs one line about files whose columns differ from those of the dataset, once in a process.
+
+    Args:
+        verb: The user's function.
+        files: The files.
+        types: The types of the columns of each; a column without a value has none.
+        found: The columns of the dataset, with the types that hold those of all files.
+    """
+    facts: dict[str, list[str]] = {}
+    for file, there in zip(files, types, strict=True):
+        for name, kind in found.items():
+            if name not in there:
+                facts.setdefault(f"no column {name!r}", []).append(file.name)
+            elif there[name] != kind and not kinds.is_null(there[name]):
+                facts.setdefault(f"column {name!r} as {there[name]}, read as {kind}", []).append(file.name)
+    if facts:
+        told = [f"{_some(names)} {'has' if len(names) == 1 else 'have'} {fact}" for fact, names in facts.items()]
+        more = f"; and {len(told) - _MOST_TOLD} more differences" if len(told) > _MOST_TOLD else ""
+        _log_once(
+            f"{verb}(): files differ. {'; '.join(told[:_MOST_TOLD])}{more}. A column that a file lacks is null.", files
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} files, such as {names[0]},"
+
+
+@lru_cache(64)
+def _log_once(text: str, _: Sequence[File]) -> None:
+    _log.warning("%s", text)
+
+
 def tree_of(leaves: Sequence[Leaf]) -> Tree:
     """The `element_spec`: dicts within dicts, in the order of the leaves."""
     tree: dict[str, Any] = {}
@@ -240,23 +394,33 @@ def decoded(batch: Any, leaf: Leaf, first: int = 0) -> Column | Ragged:
     """Decodes a leaf of a record batch, of which `first` is the row of the first value, for the error.
 
     Raises:
-        NullError: A value is missing.
+        RowError: A value is missing, or does not fit.
     """
-    values = batch.column(leaf.origin[0])
+    place = batch.schema.get_field_index(leaf.origin[0])
+    values = pa.nulls(batch.num_rows) if place < 0 else batch.column(place)
     for name in leaf.origin[1:]:
         values = field_of(values, name)
-    if leaf.masks:
-        values = values.is_null()
-    elif leaf.fill is not None:
-        values = _filled(values, leaf.fill)
+    try:
+        if leaf.masks:
+            values = values.is_null()
+        else:
+            values = conformed(values, leaf.spec, may_round=leaf.may_round)
+            if leaf.fill is not None:
+                values = _filled(values, leaf.fill)
+    except RowError as error:
+        error.column, error.row = leaf.name, error.row + first
+        raise
     return column_of(values, leaf.spec, leaf.name, first)
 
 
 def field_of(values: Any, name: str) -> Any:
     """A field of structs, or of the structs in lists; null where the struct or the list is null."""
     kind = values.type
+    if kinds.is_null(kind):
+        return values
     if kinds.is_struct(kind):
-        return values.flatten()[kind.get_field_index(name)]
+        place = kind.get_field_index(name)
+        return pa.nulls(len(values)) if place < 0 else values.flatten()[place]
     inner, mask = field_of(values.flatten(), name), values.is_null() if values.null_count else None
     if kinds.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(_spread(values, inner), kind.list_size, mask=mask)

@@ -9,10 +9,12 @@ passed over.
 A copy of decompressed content has a file beside it with its size and checksum, which is written after it.
 """
 
+import codecs
 import contextlib
 import errno
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -86,6 +88,11 @@ class RecordFiles(FilesSource):
         """See `kept`. Empty if the index is not worth keeping."""
         raise NotImplementedError
 
+    @property
+    def recoded(self) -> str | None:
+        """The encoding of text whose lines cannot be found in it, so that its content is written again in UTF-8."""
+        return None
+
     def find_records(self, content: File) -> Arrays:
         """Finds the records of a file: `offsets`, the start of each and the end of the last, and other facts."""
         raise NotImplementedError
@@ -99,15 +106,15 @@ class RecordFiles(FilesSource):
 
     def _kept(self, file: File) -> tuple[File, Arrays] | None:
         """Returns the index of a file that has one under its own name, so it is not compressed."""
-        if self.compression not in (None, "auto") or not self.index_kind:
+        if self.compression not in (None, "auto") or not self.index_kind or self.recoded:
             return None
         arrays = kept_before(file, self.index_kind, self.cache_dir)
         return None if arrays is None else (file, arrays)
 
     def _indexed(self, file: File) -> tuple[File, Arrays]:
         compression, content = self.compression_of(file), file
-        if compression is not None:
-            content = decompressed(file, compression, self.cache_dir)
+        if compression is not None or self.recoded:
+            content = decompressed(file, compression, self.cache_dir, self.recoded)
         if not self.index_kind:
             return content, self.find_records(content)
         return content, kept(content, self.index_kind, self.cache_dir, lambda: self.find_records(content))
@@ -257,15 +264,25 @@ def _unpacked(stamp: str, content: bytes) -> Arrays | None:
     return arrays
 
 
-def decompressed(file: File, compression: Compression, cache_dir: str | None) -> File:
+def decompressed(
+    file: File, compression: Compression | None, cache_dir: str | None, encoding: str | None = None
+) -> File:
     """Returns a file with the content of a compressed one, kept from before or written now.
 
     Compressed data have no random access. The copy takes as much disk as the content; the log says how much.
 
+    Args:
+        file: The file.
+        compression: How it is compressed; None if it is not.
+        cache_dir: See `kept`.
+        encoding: The encoding of text, which is then written in UTF-8.
+
     Raises:
         SourceError: The file is damaged or truncated, or the copy cannot be written.
     """
-    state = hashlib.sha256(f"{_VERSION} {compression} {file.nbytes} {file.version}".encode()).hexdigest()[:8]
+    state = hashlib.sha256(
+        f"{_VERSION} {compression}{' ' + encoding if encoding else ''} {file.nbytes} {file.version}".encode()
+    ).hexdigest()[:8]
     stems = _stems(file, cache_dir)
     paths = [stem.with_name(f"{stem.name}.{state}.content") for stem in stems]
     for path in paths:
@@ -274,24 +291,27 @@ def decompressed(file: File, compression: Compression, cache_dir: str | None) ->
     problems = []
     for stem, path in zip(stems, paths, strict=True):
         try:
-            copy = _copied(file, path, compression)
+            content = pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
+            copy = _copied(file, path, content)
         except SourceError:
             raise
         except OSError as error:
             problems.append(_problem(path, error))
             continue
         _delete_old_copies(stem, path)
-        _log.info("%s was decompressed into %s, %d MiB.", file.url, path, copy.nbytes >> 20)
+        done = "decompressed" if compression else "written in UTF-8"
+        _log.info("%s was %s into %s, %d MiB.", file.url, done, path, copy.nbytes >> 20)
         return copy
+    form = "compressed" if compression else f"in {encoding}"
     raise SourceError(
-        f"{file.url} is compressed, so there is no random access to its records, and its content cannot be written "
-        f"beside it ({'; '.join(problems) or 'and this user has no home'}). Give a cache_dir with "
-        "room for it, or decompress the file."
+        f"{file.url} is {form}, so there is no random access to its records, and its content cannot be written beside "
+        f"it ({'; '.join(problems) or 'and this user has no home'}). Give a cache_dir with room for it, or "
+        f"{'decompress the file' if compression else 'write it in UTF-8'}."
     )
 
 
-def _copied(file: File, path: Path, compression: Compression) -> File:
-    """Writes the content of a file, reads it back, and notes its size and checksum.
+def _copied(file: File, path: Path, content: Iterator[bytes]) -> File:
+    """Writes the content of a file, as it is decompressed or decoded, reads it back, and notes its size and checksum.
 
     Raises:
         SourceError: The file is damaged or truncated.
@@ -300,7 +320,7 @@ def _copied(file: File, path: Path, compression: Compression) -> File:
     written = [0, 0]
 
     def counted() -> Iterator[bytes]:
-        for piece in pieces(file, compression):
+        for piece in content:
             written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
             yield piece
 
@@ -395,6 +415,33 @@ def pieces(file: File, compression: Compression | None) -> Iterator[bytes]:
             ) from error
     if not machine.eof:
         raise SourceError(f"{file.url} is truncated: its {compression} data do not end within {file.nbytes:,} bytes.")
+
+
+def _in_utf_8(file: File, compression: Compression | None, encoding: str) -> Iterator[bytes]:
+    """Yields the text of a file, in UTF-8.
+
+    Raises:
+        SourceError: Bytes are no text in its encoding. The message has the file, the line and the column.
+    """
+    decoder, line, column = codecs.getincrementaldecoder(encoding)(), 1, 1
+    for piece in itertools.chain(pieces(file, compression), (b"",)):
+        try:
+            text = decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            before = str(error.object[: error.start], encoding, "replace")
+            line, column = _after(before, line, column)
+            raise SourceError(
+                f"{file.url} line {line} is no text in {encoding}: {error.reason} in column {column}. Name the "
+                "encoding with encoding=, or mend the line."
+            ) from error
+        line, column = _after(text, line, column)
+        yield text.encode("utf-8", "surrogatepass")
+
+
+def _after(text: str, line: int, column: int) -> tuple[int, int]:
+    """Returns the line and column behind a text that begins at a place."""
+    lines = text.count("\n")
+    return line + lines, (1 if lines else column) + len(text) - (text.rfind("\n") + 1)
 
 
 def _stems(file: File, cache_dir: str | None) -> list[Path]:

@@ -4,16 +4,17 @@ An index is made by one pass over a file. It has the first byte of each record, 
 their own: blank ones, those of a header, and those within a quoted field of CSV.
 """
 
+import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final, Literal, final
+from functools import cache, cached_property
+from typing import Final, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.base._errors import ArgumentError, SourceError
+from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, type_of
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read
 from penstock.sources import _recordindex
@@ -26,6 +27,19 @@ Integers = npt.NDArray[np.int64]
 _WINDOW_NBYTES: Final = 8 << 20
 MARK: Final = b"\xef\xbb\xbf"
 """The mark at the start of some files of UTF-8, which is no text."""
+
+
+class Window(NamedTuple):
+    """Some neighbouring records of a file."""
+
+    at: int
+    """The place of the data in the file."""
+    data: bytes
+    starts: Integers
+    """The start of each record in the data."""
+    ends: Integers
+    lines: Integers
+    """The number of lines before each."""
 
 
 @final
@@ -43,76 +57,91 @@ class Rules:
     """Surrounds fields that may have ends of lines; empty if none may."""
     has_header: bool = False
     """The first record is no element."""
+    ends_by_return: bool = False
+    """A carriage return alone ends a line too."""
 
-    def places(self, content: File) -> Arrays:
+    def places(self, content: File, see: Callable[[bytes, "Window"], None] = lambda *_: None) -> Arrays:
         """Finds the records of a file.
+
+        Args:
+            content: The file.
+            see: Called with the header and the records, window by window.
 
         Returns:
             `offsets`: the start of each record, and the end of the last. `jumps`: the records before which there is a
             line that is none, once for each such line. `header`: the bytes of the header.
         """
-        starts, lines = self._scan(content)
-        header = b""
-        if self.has_header and len(starts):
-            first, end = [*starts[:2].tolist(), content.nbytes][:2]
-            with content.stream() as stream:
-                stream.seek(first)
-                header = stream.read(end - first)
-            starts, lines = starts[1:], lines[1:]
-        extra = np.diff(lines - np.arange(len(lines)), prepend=0)
+        starts, lines = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        header: bytes | None = None if self.has_header else b""
+        for window in self._windows(content):
+            if header is None and len(window.starts):
+                header = window.data[window.starts[0] : window.ends[0]]
+                window = window._replace(**{name: getattr(window, name)[1:] for name in ("starts", "ends", "lines")})
+            starts.append(window.starts + window.at)
+            lines.append(window.lines)
+            see(header or b"", window)
+        numbers = np.concatenate(lines)
+        extra = np.diff(numbers - np.arange(len(numbers)), prepend=0)
         return {
-            "offsets": np.append(starts, content.nbytes),
-            "jumps": np.repeat(np.arange(len(lines)), extra),
-            "header": np.frombuffer(header, np.uint8),
+            "offsets": np.append(np.concatenate(starts), content.nbytes),
+            "jumps": np.repeat(np.arange(len(numbers)), extra),
+            "header": np.frombuffer(header or b"", np.uint8),
         }
 
-    def _scan(self, content: File) -> tuple[Integers, Integers]:
-        """Returns the start of each record, and the number of lines before it."""
+    def _windows(self, content: File) -> Iterator["Window"]:
+        """Yields the records of a file."""
         tell = _recordindex.progress(f"Looking for the lines of {content.url}", content.nbytes)
-        starts, lines = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         with content.stream() as stream:
             data = stream.read(len(MARK))
             at, line = (len(data), 0) if data == MARK else (0, 0)
             data = data[at:]
             if self.is_whole:
-                return np.array([at]), np.array([0])
+                yield Window(at, b"", np.array([0]), np.array([0]), np.array([0]))
+                return
             is_last = False
             while not is_last:
                 block = stream.read(max(_WINDOW_NBYTES, len(data)))  # more and more for a record that does not end
                 tell(at + len(data))
                 is_last, data = not block, data + block
-                line_ends, ends = self.ends(data)
+                line_ends, ends = self.ends(data, is_last=is_last)
                 if is_last and self.quote:
-                    self._require_closed(content, data, line)
+                    self._require_closed(content, data, line, line_ends)
                 if is_last and data and (not len(ends) or ends[-1] < len(data)):
                     ends = np.append(ends, len(data))
                 if not len(ends):
                     continue
                 firsts = np.append(0, ends[:-1])
                 before = np.searchsorted(line_ends, firsts, "right") + line
+                last, next_line = int(ends[-1]), line + int(np.searchsorted(line_ends, ends[-1], "right"))
                 if not self.has_blanks:
                     begins = np.frombuffer(data, np.uint8)[firsts]
                     blank = (begins == ord("\n")) | ((begins == ord("\r")) & (ends - firsts <= 2))
-                    firsts, before = firsts[~blank], before[~blank]
-                starts.append(firsts + at)
-                lines.append(before)
-                at, line = at + int(ends[-1]), line + int(np.searchsorted(line_ends, ends[-1], "right"))
-                data = data[int(ends[-1]) :]
-        return np.concatenate(starts), np.concatenate(lines)
+                    firsts, before, ends = firsts[~blank], before[~blank], ends[~blank]
+                yield Window(at, data, firsts, ends, before)
+                at, line, data = at + last, next_line, data[last:]
 
-    def ends(self, data: bytes) -> tuple[Integers, Integers]:
+    def ends(self, data: bytes, *, is_last: bool = True) -> tuple[Integers, Integers]:
         """Returns the ends of lines, and of records, in data that begin with a record."""
-        line_ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+        line_ends = self._line_ends(data, is_last)
         if not self.quote or self.quote.encode() not in data:
             return line_ends, line_ends
-        plain = self._quoted.sub(lambda found: bytes(len(found[0])), data)
-        return line_ends, np.flatnonzero(np.frombuffer(plain, np.uint8) == ord("\n")) + 1
+        return line_ends, self._line_ends(self._quoted.sub(lambda found: bytes(len(found[0])), data), is_last)
 
-    def _require_closed(self, content: File, data: bytes, line: int) -> None:
+    def _line_ends(self, data: bytes, is_last: bool) -> Integers:
+        """The ends of lines; where a carriage return is one, not the last byte of data that go on."""
+        values = np.frombuffer(data, np.uint8)
+        if not self.ends_by_return or b"\r" not in data:
+            return np.flatnonzero(values == ord("\n")) + 1
+        is_return = values == ord("\r")
+        is_return[:-1] &= values[1:] != ord("\n")
+        is_return[-1] &= is_last
+        return np.flatnonzero((values == ord("\n")) | is_return) + 1
+
+    def _require_closed(self, content: File, data: bytes, line: int, line_ends: Integers) -> None:
         """Refuses a quote that is not closed: all the rest of the file would be in one field."""
         for found in self._quoted.finditer(data):
             if not found[1]:
-                number = line + 1 + data.count(b"\n", 0, found.start())
+                number = line + 1 + int(np.searchsorted(line_ends, found.start(), "right"))
                 raise SourceError(
                     f"{content.url} line {number} opens a quote that is not closed until the end of the file. Close "
                     "it, or say that quotes have no meaning there: quote=''."
@@ -130,6 +159,8 @@ class Rules:
 class LineFiles(RecordFiles):
     """The records of files of text."""
 
+    encoding: str
+
     @property
     def rules(self) -> Rules:
         """What a record is."""
@@ -138,6 +169,15 @@ class LineFiles(RecordFiles):
     @property
     def index_kind(self) -> str:
         return "" if self.rules.is_whole else f"{self.rules}"
+
+    @property
+    def recoded(self) -> str | None:
+        return None if self.rules.is_whole or has_ascii(self.encoding) else self.encoding
+
+    @property
+    def content_encoding(self) -> str:
+        """The encoding of what is read."""
+        return "utf-8" if self.recoded else self.encoding
 
     def find_records(self, content: File) -> Arrays:
         return self.rules.places(content)
@@ -148,6 +188,56 @@ class LineFiles(RecordFiles):
             return self.files[number].name
         line = record + 1 + int(np.searchsorted(self.index.found[number]["jumps"], record, "right"))
         return f"{self.files[number].name} line {line}"
+
+    def text(self, index: int, data: bytes | memoryview) -> str:
+        """The text of an element.
+
+        Raises:
+            SourceError: Bytes are no text in this encoding. The message has the file, the line and the column.
+        """
+        try:
+            return str(data, self.content_encoding)
+        except UnicodeDecodeError as error:
+            raise not_text(self.describe(index), bytes(data), error) from error
+
+
+def not_text(where: str, data: bytes, error: UnicodeDecodeError) -> SourceError:
+    """The error of bytes that are no text, which lie at a place."""
+    before = str(data[: error.start], error.encoding, "replace")
+    line = f" (its line {before.count(chr(10)) + 1})" if "\n" in before else ""
+    column = len(before) - before.rfind("\n")
+    cure = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
+    return SourceError(
+        f"{where} is no text in {error.encoding}: {error.reason} in column {column}{line}, at its byte {error.start}. "
+        f"Name the encoding with encoding=, such as {cure!r}."
+    )
+
+
+def encoding_of(verb: str, encoding: object) -> str:
+    """Checks the argument of this name, and returns Python's own name of the encoding.
+
+    Raises:
+        ArgumentTypeError: It is no name.
+        ArgumentError: Python knows no such encoding.
+    """
+    if not isinstance(encoding, str):
+        raise ArgumentTypeError(f"{verb}(encoding=) is the name of an encoding, got {type_of(encoding)}.")
+    try:
+        "".encode(encoding)  # refuses codecs of bytes, such as zlib
+        name = codecs.lookup(encoding).name
+    except (LookupError, ValueError):
+        raise ArgumentError(f"{verb}(encoding={encoding!r}): Python knows no such encoding.") from None
+    return "utf-8" if name == "utf-8-sig" else name  # a mark is left out anyway
+
+
+@cache
+def has_ascii(encoding: str) -> bool:
+    """Whether the bytes of ASCII mean the same in an encoding, so that lines and fields can be found in it."""
+    ascii_text = "".join(map(chr, range(128)))
+    try:
+        return ascii_text.encode(encoding) == ascii_text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 @final
@@ -176,22 +266,12 @@ class OpenTextSource(RecordFilesReader):
     """Reads text."""
 
     def gather(self, reads: Sequence[Read]) -> None:
-        """Reads all requests.
-
-        Raises:
-            SourceError: Bytes are no text in this encoding. The message has the file and the line.
-        """
-        encoding, is_line = self._source.encoding, self._source.by == "line"
+        """Reads all requests. Raises as `LineFiles.text`."""
+        source, is_line = self._source, self._source.by == "line"
         for read, (members, data, at), sizes in self.requests(reads):
             view, rows = data.data, row_numbers(rows_of(read.rows, members))
             for number, row, start, size in zip(members.tolist(), rows, at.tolist(), sizes.tolist(), strict=True):
-                try:
-                    text = str(view[start : start + size], encoding)
-                except UnicodeDecodeError as error:
-                    raise SourceError(
-                        f"{self._source.describe(int(read.indices[number]))} is no text in {encoding}: {error.reason} "
-                        f"at its byte {error.start}. Name the encoding with encoding=, such as 'latin-1'."
-                    ) from error
+                text = source.text(int(read.indices[number]), view[start : start + size])
                 read.arrays[0][row] = text.removesuffix("\n").removesuffix("\r") if is_line else text
 
 
@@ -201,13 +281,5 @@ def text_source(
     """Makes a source from the arguments of `penstock.from_text`."""
     if by not in ("line", "file"):
         raise ArgumentError(f"from_text(by={by!r}): it is 'line' or 'file'.")
-    try:
-        has_lines = "\n".encode(encoding) == b"\n"
-    except LookupError:
-        raise ArgumentError(f"from_text(encoding={encoding!r}): Python knows no such encoding.") from None
-    if by == "line" and not has_lines:
-        raise ArgumentError(
-            f"from_text(encoding={encoding!r}): lines are found by the byte of their ends, which differs in this "
-            "encoding. Write the file again in UTF-8, or read it as a whole: by='file'."
-        )
+    encoding = encoding_of("from_text", encoding)
     return TextSource(files, by, encoding, compressed("from_text", compression), cache_dir)  # type: ignore[arg-type]  # checked above

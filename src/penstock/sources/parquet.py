@@ -6,12 +6,13 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 """
 
 import logging
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +20,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import native
-from penstock.base._errors import ArgumentError, SourceError, SpecError
+from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
 from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, NullError, Ragged, is_copied
+from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid
+from penstock.sources._leasttypes import least, plain
 from penstock.sources._leaves import (
+    Dtypes,
     Leaf,
     Nulls,
     Tabular,
     chosen,
     decoded,
     leaves_of,
+    log_differences,
     names_in,
     stored_numbers,
-    tree_of,
 )
-from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed
+from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
@@ -63,6 +66,10 @@ KEPT_FOOTERS: Final = 64
 """Footers of remote files that are kept in a process."""
 _measuring = threading.Lock()
 _measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
+_COLUMN_KEY: Final = re.compile(
+    rb"(?:\x2c|\x0c\x04)(?:\x19|\x09\x02)[\x08\x18\x28\x38\x48\x58\x68\x78\x88\x98\xa8\xb8\xc8\xd8\xe8\xf8]"
+)
+"""In a footer: how the key of an encrypted column may begin. Other things may too."""
 _MAGIC: Final = {b"PAR1": "parquet", b"ARRO": "arrow"}
 
 
@@ -83,6 +90,26 @@ class _Groups(NamedTuple):
     """Whether rows are read from a mapped file without decoding."""
 
 
+class _Footer(NamedTuple):
+    """What the footer of a file says."""
+
+    names: Sequence[str]
+    """Its columns."""
+    types: dict[str, Any]
+    """The types of those that are read."""
+    rows: Sequence[int] = ()
+    """The rows of each row group."""
+    stored: Mapping[tuple[str, ...], tuple[str, Integers]] = {}
+    """By the path of a leaf, how Parquet stores it; and of each group the bytes and the values, `(groups, 2)`."""
+
+    def sizes(self, leaves: Sequence[Leaf]) -> list[tuple[int, int]]:
+        """The rows of each row group, and their bytes."""
+        return [
+            (rows, sum(_leaf_size(self.stored.get(leaf.origin), number, rows, leaf.spec) for leaf in leaves))
+            for number, rows in enumerate(self.rows)
+        ]
+
+
 @final
 @dataclass(frozen=True)
 class TableSource(Tabular, FilesSource):
@@ -91,18 +118,55 @@ class TableSource(Tabular, FilesSource):
     reads_ahead = False
     kind: Kind
     files: tuple[File, ...]
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] | None
     nulls: Nulls
+    dtypes: Dtypes
+
+    @cached_property
+    def index(self) -> Sequence[_Footer]:
+        """What the footers of the files say. It does not travel: a group is read with its own footer."""
+        return for_each(self.files, lambda file: _read_facts(self.kind, file, self.columns))
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The leaves of an element."""
-        return self._leaves(_schema(self.kind, self.files[0]), self.files[0])
+        """The leaves of an element: the least types that hold the columns of all files, or as the user says.
 
-    def _leaves(self, schema: Any, file: File) -> tuple[Leaf, ...]:
-        if missing := [name for name in self.columns if name not in schema.names]:
-            raise SpecError(f"{file.url} has no column {missing[0]!r}; it has {schema.names}.")
-        return self.nulls.applied(f"from_{self.kind}", leaves_of(schema, self.columns))
+        Raises:
+            SpecError: No type holds those of two files.
+        """
+        verb, first = f"from_{self.kind}", self.files[0]
+        every: dict[str, Any] = {}
+        for file, facts in zip(self.files, self.index, strict=True):
+
+            def refuse(one: Any, other: Any, file: File = file) -> NoReturn:
+                raise SpecError(f"{one} there, and {other} in {file.url}")
+
+            for name, kind in facts.types.items():
+                try:
+                    every[name] = least(every.get(name, pa.null()), self.dtypes.applied(name, kind), refuse)
+                except SpecError as error:
+                    raise SpecError(
+                        f"{verb}(): no type holds column {name!r} of all files: {first.url} and files after it have "
+                        f'{error}. Say one, such as dtypes={{{name!r}: "U"}} for text; or leave it out with '
+                        "columns=[...]."
+                    ) from None
+        there = list(dict.fromkeys(name for facts in self.index for name in facts.names))
+        self.dtypes.require(verb, str(self), there)
+        names = chosen(verb, "columns", self.columns, self._where, there)
+        if not names:
+            raise ArgumentError(f"{verb}() needs at least one column of {self._where}.")
+        types = {name: every[name] for name in names}
+        if not self.is_part:
+            applied = (
+                {n: plain(self.dtypes.applied(n, kind)) for n, kind in facts.types.items()} for facts in self.index
+            )
+            log_differences(verb, self.files, list(applied), types)
+        return leaves_of(verb, self._where, types, self.nulls, self.dtypes)
+
+    @property
+    def _where(self) -> str:
+        more = len(self.files) - 1
+        return self.files[0].url + f" and {more} more" * (more > 0)
 
     @cached_property
     def groups(self) -> _Groups:
@@ -110,20 +174,18 @@ class TableSource(Tabular, FilesSource):
         leaves, first = self.leaves, self.files[0]
         is_mapped, row_nbytes = _first_batch(first, leaves) if self.kind == "arrow" else (False, 0.0)
 
-        def sizes_of(file: File) -> list[tuple[int, int]]:
-            """The rows of each group, and their bytes."""
-            if (found := self._leaves(_schema(self.kind, file), file)) != leaves:
-                raise SpecError(f"{file.url} has the columns {tree_of(found)}, but {first.url} has {tree_of(leaves)}.")
-            with _opened(self.kind, file, () if is_mapped else self.columns[:1]) as reader:
-                if self.kind == "parquet":
-                    groups = list(map(reader.metadata.row_group, range(reader.num_row_groups)))
-                    numbers = _stored_numbers(reader, leaves)
-                    return [(group.num_rows, sum(_leaf_sizes(group, leaves, numbers))) for group in groups]
+        def batches_of(file: File) -> list[tuple[int, int]]:
+            """The rows of each record batch, and their bytes."""
+            names = [name for name in self.index[self.files.index(file)].types if name in self._names]
+            with _opened("arrow", file, () if is_mapped else tuple(names[:1])) as reader:
                 counts = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
             pa.default_memory_pool().release_unused()
             return [(count, int(count * row_nbytes)) for count in counts]
 
-        sizes = for_each(self.files, sizes_of)
+        if self.kind == "arrow":
+            sizes = for_each(self.files, batches_of)
+        else:
+            sizes = [facts.sizes(leaves) for facts in self.index]
         counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
         nbytes = np.maximum(decoded, COLUMN_NBYTES * len(leaves))
         work_nbytes = np.minimum(WORK_SHARE * nbytes, WORK_NBYTES)
@@ -137,6 +199,10 @@ class TableSource(Tabular, FilesSource):
             work_nbytes,
             is_mapped,
         )
+
+    @property
+    def _names(self) -> set[str]:
+        return {leaf.origin[0] for leaf in self.leaves}
 
     @cached_property
     def room(self) -> int | None:
@@ -191,7 +257,7 @@ class _Decoded:
         """Its memory, and until it is decoded also that of the decoding."""
 
 
-class _Footer(NamedTuple):
+class _Remote(NamedTuple):
     """The kept facts of a remote file, so that reading a group is one request."""
 
     file: ByteSource
@@ -249,14 +315,38 @@ class OpenTableSource:
                 for arrays, indices, rows, ends in parts:
                     mine = slice(ends[place], ends[place + 1])
                     inside, out_rows = indices[mine] - bounds[group], rows[mine]
-                    for column, array in zip(columns, arrays, strict=True):
-                        if column.source is None:
-                            column.put(inside, array, out_rows)
-                        else:
+                    for column, array, leaf in zip(columns, arrays, self._source.leaves, strict=True):
+                        if column.source is not None:
                             copies.append((column.source, inside, array, out_rows, None))
-                native.copy(copies)
+                            continue
+                        try:
+                            column.put(inside, array, out_rows)
+                        except RowError as error:
+                            error.column = leaf.name
+                            raise error.at(self._source.describe_row(group, int(inside[error.row]))) from None
+                try:
+                    native.copy(copies)
+                except native.CopyError as error:
+                    self._require_same(group)
+                    raise SourceError(f"{self._source.describe_row(group, 0)} cannot be read: {error}") from error
+                if self._groups.is_mapped:  # what lies behind the end of a file is zeros, up to the end of the page
+                    self._require_same(group)
             finally:
                 self._leave(thread)
+
+    def _require_same(self, group: int) -> None:
+        """Refuses a file that has changed.
+
+        Raises:
+            SourceError: It has.
+        """
+        file = self._source.files[self._groups.files[group]]
+        if file.is_local:
+            with suppress(OSError):
+                nbytes, changed = stamp(file.url)
+                if nbytes == file.nbytes and (not file.version.isdigit() or changed == int(file.version)):
+                    return
+            file.open()
 
     def _columns(self, group: int, thread: int) -> list[AnyColumn]:
         """Returns a group's columns, which stay until the thread has left them."""
@@ -314,7 +404,7 @@ class OpenTableSource:
                 columns = _read_group(file, number, source.leaves, footer)
             else:
                 columns = _read_batch(file, number, source.leaves, footer, is_mapped=self._groups.is_mapped)
-        except NullError as error:
+        except RowError as error:
             raise error.at(source.describe_row(group, error.row)) from None
         nbytes = int(self._groups.nbytes[group])
         if source.kind == "parquet":  # text may be larger than its file said
@@ -326,14 +416,14 @@ class OpenTableSource:
         assert isinstance(opened, RemoteFile)
         return opened
 
-    def _read_footer(self, place: int) -> _Footer:
+    def _read_footer(self, place: int) -> _Remote:
         """Reads the footer of a remote file, through its cache if it has one."""
         kind, file = self._source.kind, self._source.files[place]
         remote: ByteSource = self._remote_file(place)
         if self._blocks is not None:
             remote = CachedFile(self._blocks, place, file.url)
-        with _opened(kind, file, footer=_Footer(remote, None)) as reader:
-            return _Footer(remote, reader.metadata if kind == "parquet" else None)
+        with _opened(kind, file, footer=_Remote(remote, None)) as reader:
+            return _Remote(remote, reader.metadata if kind == "parquet" else None)
 
     def _warn_of_waste(self) -> None:
         """Warns if groups are decoded for a few of their rows each."""
@@ -360,16 +450,14 @@ class OpenTableSource:
             self._blocks.close()
 
 
-def source(kind: Kind, files: tuple[File, ...], columns: Any, fill_null: Any, null_masks: Any) -> TableSource:
-    """Makes a source from the arguments of `penstock.from_parquet`. Reads the footer of the first file."""
+def source(
+    kind: Kind, files: tuple[File, ...], columns: Any, dtypes: Any, fill_null: Any, null_masks: Any
+) -> TableSource:
+    """Makes a source from the arguments of `penstock.from_parquet`. Reads the footers of all files."""
     verb = f"from_{kind}"
-    _require_kind(verb, kind, files[0])
     names = None if columns is None else names_in(verb, "columns", columns)
-    wanted = chosen(verb, "columns", names, files[0].url, _schema(kind, files[0]).names)
-    if not wanted:
-        raise ArgumentError(f"{verb}() needs at least one column of {files[0].url}.")
-    made = TableSource(kind, files, wanted, Nulls.of(verb, fill_null, null_masks))
-    assert made.element_spec  # refuses a column without a spec
+    made = TableSource(kind, files, names, Nulls.of(verb, fill_null, null_masks), Dtypes.of(verb, dtypes))
+    assert made.leaves  # refuses a column without a spec
     return made
 
 
@@ -377,33 +465,66 @@ def source(kind: Kind, files: tuple[File, ...], columns: Any, fill_null: Any, nu
 # call has its own.
 
 
-def _schema(kind: Kind, file: File) -> Any:
+def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Footer:
+    """Reads the footer of a file."""
+    _require_kind(f"from_{kind}", kind, file)
     with _opened(kind, file) as reader:
-        return reader.schema_arrow if kind == "parquet" else reader.schema
+        schema = reader.schema_arrow if kind == "parquet" else reader.schema
+        wanted = [name for name in schema.names if columns is None or name in columns]
+        if twice := [name for name in wanted if wanted.count(name) > 1]:
+            chosen(f"from_{kind}", "columns", twice[:1], file.url, schema.names)  # refuses it
+        types = {name: schema.field(name).type for name in wanted}
+        if kind == "arrow":
+            return _Footer(schema.names, types)
+        groups = list(map(reader.metadata.row_group, range(reader.num_row_groups)))
+        stored = {}
+        numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
+        _require_plain(reader, file, {path[0] for path in numbers})
+        for path, number in numbers.items():
+            chunks = [group.column(number) for group in groups]
+            sizes = [(chunk.total_uncompressed_size, chunk.num_values) for chunk in chunks]
+            physical = chunks[0].physical_type if chunks else ""
+            stored[path] = physical, np.array(sizes, np.int64).reshape(-1, 2)
+        return _Footer(schema.names, types, [group.num_rows for group in groups], stored)
 
 
-def _stored_numbers(reader: Any, leaves: Sequence[Leaf]) -> list[int]:
-    """Returns the number of the column of Parquet that holds each leaf."""
-    numbers = stored_numbers(reader.schema_arrow)
-    return [numbers[leaf.origin] for leaf in leaves]
+def _require_plain(reader: Any, file: File, columns: Collection[str]) -> None:
+    """Refuses encrypted columns. pyarrow ends the process when it is asked for their metadata.
+
+    Raises:
+        SourceError: One of the columns is encrypted.
+    """
+    with file.stream() as stream:
+        stream.seek(file.nbytes - 8)
+        size = min(int.from_bytes(stream.read(4), "little"), file.nbytes)
+        stream.seek(file.nbytes - 8 - size)
+        if _COLUMN_KEY.search(stream.read(size)) is None:
+            return
+    for number in range(reader.num_row_groups):
+        for name in columns:
+            try:
+                next(reader.iter_batches(1, [number], columns=[name], use_threads=False), None)
+            except OSError as error:
+                if "decrypt" in str(error):
+                    raise SourceError(
+                        f"{file.url}: column {name!r} is encrypted, and penstock has no keys. Leave it out with "
+                        "columns=[...], or write the file without encryption."
+                    ) from error
+                raise
 
 
-def _leaf_sizes(group: Any, leaves: Sequence[Leaf], numbers: Sequence[int]) -> list[int]:
-    """Returns the bytes of each leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
-    return [
-        _leaf_size(group.column(number), group.num_rows, leaf.spec)
-        for leaf, number in zip(leaves, numbers, strict=True)
-    ]
-
-
-def _leaf_size(column: Any, row_count: int, spec: ArraySpec) -> int:
+def _leaf_size(stored: tuple[str, Integers] | None, number: int, row_count: int, spec: ArraySpec) -> int:
+    """Returns the bytes of a leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
     if spec.is_bounded:
         return row_count * (spec.nbytes or 0)
     nbytes = 8 * (row_count + 1)
-    if column.physical_type == "BYTE_ARRAY":
-        return nbytes + int(column.total_uncompressed_size) + 8 * int(column.num_values) * len(spec.shape)
-    of_bytes = column.physical_type == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
-    return nbytes + int(column.num_values) * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
+    if stored is None:
+        return nbytes
+    physical, (size, count) = stored[0], map(int, stored[1][number])
+    if physical == "BYTE_ARRAY":
+        return nbytes + size + 8 * count * len(spec.shape)
+    of_bytes = physical == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
+    return nbytes + count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
 def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
@@ -419,26 +540,33 @@ def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
         is_mapped, nbytes = file.is_local and _measured.bytes_allocated() == before, 0
         for leaf in leaves:
             column, *fields = leaf.origin
-            is_view = leaf.fill is None and not fields and not is_copied(batch.schema.field(column).type)
-            if not (is_mapped and is_view):
-                with suppress(NullError):  # a read reports it
-                    nbytes += decoded(batch, leaf).nbytes
+            place = batch.schema.get_field_index(column)
+            is_view = leaf.fill is None and not fields and place >= 0 and is_viewed(batch.field(place).type, leaf.spec)
+            with suppress(RowError):  # a read reports it
+                (made,) = _decoded(reader, 0, file, [leaf], is_mapped=is_mapped)
+                nbytes += made.nbytes if isinstance(made, Ragged) or not (is_mapped and is_view) else 0
         return is_mapped, nbytes / max(1, batch.num_rows)
 
 
-def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Footer | None) -> list[AnyColumn]:
+def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Remote | None) -> list[AnyColumn]:
     """Decodes a row group, leaf by leaf and in pieces, because the work in progress takes memory too.
 
     A remote file gets one request for all leaves.
     """
     with _opened("parquet", file, footer=footer) as reader:
         group = reader.metadata.row_group(number)  # asking for its schema would keep it until a garbage collection
-        numbers = _stored_numbers(reader, leaves)
-        count, sizes = max(1, group.num_rows), _leaf_sizes(group, leaves, numbers)
+        numbers = stored_numbers(reader.schema_arrow)
+        count, sizes = max(1, group.num_rows), []
+        for leaf in leaves:
+            chunk = group.column(numbers[leaf.origin]) if leaf.origin in numbers else None
+            facts = None if chunk is None else (chunk.total_uncompressed_size, chunk.num_values)
+            stored = None if chunk is None else (chunk.physical_type, np.array([facts], np.int64))
+            sizes.append(_leaf_size(stored, 0, group.num_rows, leaf.spec))
         found: dict[int, AnyColumn] = {}
-        for places in [[place] for place in range(len(leaves))] if file.is_local else [list(range(len(leaves)))]:
+        there = [place for place in range(len(leaves)) if leaves[place].origin in numbers]
+        for places in [[place] for place in there] if file.is_local else [there] if there else []:
             row, rows = 0, count * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
-            names = [group.column(numbers[place]).path_in_schema for place in places]
+            names = [group.column(numbers[leaves[place].origin]).path_in_schema for place in places]
             for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
                 for place in places:
                     part = decoded(batch, leaves[place], row)
@@ -447,27 +575,68 @@ def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Footer
                     found[place].append(row, part)
                 row += batch.num_rows
                 del batch, part
+        for place in range(len(leaves)):
+            if place not in found:  # the file lacks it, or has no rows
+                nothing = pa.record_batch([pa.nulls(group.num_rows)], [""])
+                found[place] = decoded(nothing, leaves[place])
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
 
 
+def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is_mapped: bool) -> list[AnyColumn]:
+    """Decodes a record batch. Of values of any size in a mapped file it takes the places.
+
+    Raises:
+        SourceError: The batch is damaged.
+    """
+    batch = reader.get_batch(number)
+    for name in {leaf.origin[0] for leaf in leaves} & set(batch.schema.names):
+        try:
+            require_valid(batch.column(name))
+        except (pa.ArrowException, ValueError) as error:
+            raise SourceError(
+                f"{file.url} is damaged: column {name!r} of record batch {number} is not what it should be. {error}"
+            ) from error
+    found = [decoded(batch, leaf) for leaf in leaves]
+    if is_mapped:
+        found = [each.in_file(file, *reader.span) if isinstance(each, Ragged) else each for each in found]
+    return found
+
+
 def _read_batch(
-    file: File, number: int, leaves: Sequence[Leaf], footer: _Footer | None, *, is_mapped: bool
+    file: File, number: int, leaves: Sequence[Leaf], footer: _Remote | None, *, is_mapped: bool
 ) -> list[AnyColumn]:
     """Reads a record batch. If it is mapped, no columns are selected: Arrow would copy the whole batch."""
     columns = () if is_mapped else tuple({leaf.origin[0]: None for leaf in leaves})
     with _opened("arrow", file, columns, footer) as reader:
-        batch = reader.get_batch(number)
-        found = [decoded(batch, leaf) for leaf in leaves]
+        found = _decoded(reader, number, file, leaves, is_mapped=is_mapped)
     if not is_mapped:
         pa.default_memory_pool().release_unused()
     return found
 
 
+@final
+class _Batches:
+    """An open Arrow file."""
+
+    def __init__(self, reader: Any, mapped: Any) -> None:
+        self.schema, self.num_record_batches, self.get_batch = (
+            reader.schema,
+            reader.num_record_batches,
+            reader.get_batch,
+        )
+        self.span = (0, 0)
+        """The addresses of a mapped file."""
+        if mapped is not None:
+            mapped.seek(0)
+            whole = mapped.read_buffer(mapped.size())
+            self.span = whole.address, whole.address + whole.size
+
+
 @contextmanager
 def _opened(
-    kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Footer | None = None, pool: Any = None
+    kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Remote | None = None, pool: Any = None
 ) -> Iterator[Any]:
     """Opens a file with pyarrow.
 
@@ -489,10 +658,10 @@ def _opened(
             options = pa.ipc.IpcReadOptions(use_threads=False)  # workers already use all cores
             if columns:
                 names = pa.ipc.open_file(data).schema.names
-                options.included_fields = [names.index(name) for name in columns]
-            yield pa.ipc.open_file(data, options=options, memory_pool=pool)
+                options.included_fields = [names.index(name) for name in columns if name in names]
+            yield _Batches(pa.ipc.open_file(data, options=options, memory_pool=pool), data if file.is_local else None)
     except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, (SourceError, SpecError)):
+        if isinstance(error, PenstockError):
             raise
         raise SourceError(f"{file.url} cannot be read: {str(error).rstrip('.')}.") from error
 
@@ -508,6 +677,10 @@ def _require_kind(verb: str, kind: Kind, file: File) -> None:
     if found == kind:
         return
     cure = "Is it complete?"
+    if head == b"PARE":
+        raise SourceError(
+            f"{verb}(): {file.url} is encrypted, its footer too, and penstock has no keys. Write it without encryption."
+        )
     if found:
         cure = f"It is for from_{found}()."
     elif head == b"\xff\xff\xff\xff":

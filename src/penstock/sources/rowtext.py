@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NoReturn, final
 
@@ -12,21 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
-import pyarrow.types as kinds
 
-from penstock.base._errors import ArgumentError, ArgumentTypeError, SourceError, SpecError, type_of
+from penstock.base._errors import ArgumentError, SourceError
 from penstock.base._spec import Spec
 from penstock.memory._rows import Indices
 from penstock.plan._source import Read
-from penstock.sources import _recordindex
-from penstock.sources._columns import NullError, is_list
-from penstock.sources._leaves import Leaf, Nulls, Tabular, chosen, decoded, leaves_of, names_in
+from penstock.sources import _leasttypes, _recordindex
+from penstock.sources._columns import RowError, is_list
+from penstock.sources._leasttypes import is_object, join, settled
+from penstock.sources._leaves import Dtypes, Leaf, Nulls, Tabular, chosen, decoded, leaves_of, log_differences, names_in
 from penstock.sources._openfile import File
 from penstock.sources._recordindex import Arrays, Compressed, RecordFilesReader, compressed
-from penstock.sources.lines import MARK, LineFiles, Rules
+from penstock.sources.lines import MARK, LineFiles, Rules, Window, encoding_of, not_text
 
 HEAD_NBYTES: Final = 1 << 20
-"""The types of columns are those of the rows in the first bytes of the first file."""
+"""Files of this size in all are looked at when the dataset is made, so that errors come early."""
+_TYPES_VERSION: Final = 1
+_BLOCK_NBYTES: Final = 1 << 20
+"""Rows of this size, or one row, are looked at together for their types."""
 
 
 @final
@@ -39,6 +43,7 @@ class Format:
     quote: str = ""
     names: tuple[str, ...] | None = None
     """The columns of CSV without a header."""
+    encoding: str = "utf-8"
 
     @property
     def verb(self) -> str:
@@ -48,17 +53,21 @@ class Format:
     @property
     def rules(self) -> Rules:
         """What a record is."""
-        is_csv = self.kind == "csv"
-        return Rules(False, False, self.delimiter, self.quote, has_header=is_csv and self.names is None)
+        has_header = self.kind == "csv" and self.names is None
+        return Rules(False, False, self.delimiter, self.quote, has_header, ends_by_return=True)
 
-    def parse(self, data: bytes, names: Sequence[str], schema: Any, columns: Sequence[str] | None) -> Any:
+    @property
+    def parsing(self) -> dict[str, Any]:
+        """Options of pyarrow's parser of CSV."""
+        return {"delimiter": self.delimiter, "quote_char": self.quote or False}
+
+    def parse(self, data: bytes, names: Sequence[str], schema: Any) -> Any:
         """Parses rows.
 
         Args:
             data: Rows, with the ends of lines between them.
             names: All columns of CSV.
-            schema: The types of columns; None to find them, without rows of CSV that have other columns.
-            columns: The columns to parse; None for all.
+            schema: The columns to parse, with their types.
 
         Raises:
             ArrowInvalid: A row is damaged, or a value is not of its type.
@@ -66,28 +75,35 @@ class Format:
         whole: dict[str, Any] = {"use_threads": False, "block_size": len(data) + 1}
         file = pa.BufferReader(data)
         if self.kind == "jsonl":
-            others = "infer" if columns is None else "ignore"
             parsing = pa_json.ParseOptions(
-                explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior=others
+                explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
             )
             return pa_json.read_json(file, pa_json.ReadOptions(**whole), parsing)
         return pa_csv.read_csv(
             file,
             pa_csv.ReadOptions(**whole, column_names=names),
-            pa_csv.ParseOptions(
-                delimiter=self.delimiter,
-                quote_char=self.quote or False,
-                newlines_in_values=True,
-                invalid_row_handler=None if schema else lambda _: "skip",
-            ),
-            pa_csv.ConvertOptions(column_types=schema, include_columns=columns),
+            pa_csv.ParseOptions(**self.parsing, newlines_in_values=True),
+            pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, include_missing_columns=True),
         )
 
-    def names_of(self, header: bytes) -> list[str]:
-        """The columns that a header names."""
-        text = io.StringIO(header.decode("utf-8", "replace"), newline="")
+    def names_of(self, url: str, header: bytes, encoding: str) -> tuple[str, ...]:
+        """The columns that the header of a file names.
+
+        Raises:
+            SourceError: It is no text.
+        """
+        try:
+            text = header.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise not_text(f"The header of {url}", header, error) from error
+        if "\0" in text:
+            raise SourceError(
+                f"The header of {url} has zeros in it: {text[:40]!r}. It may be another encoding, such as "
+                "encoding='utf-16'."
+            )
         quoting: dict[str, Any] = {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
-        return next(csv.reader(text, delimiter=self.delimiter, **quoting), [])
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, **quoting)
+        return tuple(next(rows, []))
 
 
 @final
@@ -98,7 +114,7 @@ class RowSource(Tabular, LineFiles):
     files: tuple[File, ...]
     format: Format
     columns: tuple[str, ...] | None
-    dtypes: tuple[tuple[str, str], ...]
+    dtypes: Dtypes
     nulls: Nulls
     compression: Compressed
     cache_dir: str | None
@@ -106,89 +122,158 @@ class RowSource(Tabular, LineFiles):
     is_cpu_bound = True
 
     @property
+    def encoding(self) -> str:  # type: ignore[override]  # part of the format
+        return self.format.encoding
+
+    @property
     def rules(self) -> Rules:
         return self.format.rules
 
+    @property
+    def index_kind(self) -> str:
+        form = self.format
+        width = "" if form.names is None else len(form.names)
+        return f"{self.rules} types {_TYPES_VERSION} {form.kind} {form.encoding} {width}"
+
+    def find_records(self, content: File) -> Arrays:
+        """Finds the records, and the types of their columns: "types", a schema with the columns of CSV by number."""
+        form, types, encoding = self.format, dict[str, Any](), self.content_encoding
+        width: int | None = None if form.names is None else len(form.names)
+
+        def see(header: bytes, window: Window) -> None:
+            nonlocal width
+            if form.kind == "jsonl":
+                for rows in _blocks(window, encoding):
+                    join(types, _leasttypes.of_json(rows), _leasttypes.the_first)
+                return
+            if width is None and header:
+                width = len(form.names_of(content.url, header, encoding))
+            for rows in _blocks(window, encoding):
+                join(types, _leasttypes.of_csv(rows, width or 0, form.parsing), _leasttypes.text)
+
+        places = self.rules.places(content, see)
+        return {**places, "types": np.frombuffer(pa.schema(list(types.items())).serialize(), np.uint8)}
+
     @cached_property
-    def _head(self) -> tuple[tuple[str, ...], Any]:
-        """The columns of CSV, and the schema of the chosen columns, from the first rows."""
-        return self._inferred(self.files[0])
+    def _types(self) -> dict[str, Any]:
+        """The columns of all files, with the least types that hold all rows, or as the user says."""
+        form, there, is_blind = self.format, list[dict[str, Any]](), True
+        for file, found, header in zip(self.files, self.index.found, self.headers(), strict=True):
+            schema = pa.ipc.read_schema(pa.BufferReader(found["types"]))
+            types = {name: schema.field(name).type for name in schema.names}
+            is_blind = is_blind and not types
+            if form.kind == "csv":
+                if twice := [name for name in self.columns or header if header.count(name) > 1]:
+                    chosen(form.verb, "columns", twice[:1], file.url, header)  # refuses it
+                types = {name: types.get(str(number), pa.null()) for number, name in enumerate(header)}
+            there.append(types)
+        every: dict[str, Any] = {}
+        for types in there:
+            join(every, types, _leasttypes.the_first if form.kind == "jsonl" else _leasttypes.text)
+        if not every:
+            raise SourceError(
+                f"{form.verb}(): {self._where} has no columns, so it has no elements.{self._first_fault()}"
+            )
+        self.dtypes.require(form.verb, self._where, list(every))
+        names = chosen(form.verb, "columns", self.columns, self._where, list(every))
+        if form.kind == "csv" and is_blind:  # no row, or none that can be parsed: reading it names the cause
+            every = dict.fromkeys(every, pa.string())
+        huge = pa.float64() if form.kind == "jsonl" else pa.string()
+        types = {name: settled(every[name], huge) for name in names}
+        if not self.is_part:
+            shown = [{name: settled(kind, huge) for name, kind in each.items()} for each in there]
+            log_differences(form.verb, self.files, shown, types)
+        return {name: self.dtypes.applied(name, kind) for name, kind in types.items()}
+
+    def _first_fault(self) -> str:
+        if not len(self):
+            return ""
+        number, start, size = (int(each[0]) for each in self.index.ranges(np.zeros(1, np.int64)))
+        with self.index.files[number].stream() as stream:
+            stream.seek(start)
+            return f" {self.describe(0)} is no JSON object with keys: it begins with {stream.read(min(size, 60))!r}."
+
+    @property
+    def _where(self) -> str:
+        more = len(self.files) - 1
+        return self.files[0].url + f" and {more} more" * (more > 0)
+
+    def headers(self) -> list[tuple[str, ...]]:
+        """The columns of CSV of each file."""
+        form = self.format
+        if not self.rules.has_header:
+            return [form.names or ()] * len(self.files)
+        return [
+            form.names_of(file.url, found["header"].tobytes(), self.content_encoding)
+            for file, found in zip(self.files, self.index.found, strict=True)
+        ]
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves of an element."""
-        schema = self._head[1]
-        return self.nulls.applied(self.format.verb, leaves_of(schema, schema.names))
+        return leaves_of(self.format.verb, self._where, self._types, self.nulls, self.dtypes)
 
-    def parse(self, data: bytes) -> Any:
-        """Parses the chosen columns of rows; see `Format.parse`."""
-        names, schema = self._head
-        return self.format.parse(data, names, schema, schema.names)
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of JSON that the user wants as text, whose values may be of other kinds."""
+        named = [name for name, dtype in self.dtypes.named if np.dtype(dtype).kind == "U"]
+        return tuple(name for name in named if name in self._types and self.format.kind == "jsonl")
 
     def open(self) -> "OpenRowSource":
         return OpenRowSource(self)
 
-    def _indexed(self, file: File) -> tuple[File, Arrays]:
-        content, arrays = super()._indexed(file)
-        names = self._head[0]
-        if self.rules.has_header and (found := self.format.names_of(arrays["header"].tobytes())) != list(names):
-            raise SpecError(f"{file.url} has the columns {found}, but {self.files[0].url} has {list(names)}.")
-        return content, arrays
+    def require_head(self) -> None:
+        """Refuses files of another format by the first bytes of the first file. Small files are read now.
 
-    def _inferred(self, file: File) -> tuple[tuple[str, ...], Any]:
-        data, verb = self._first_rows(file), self.format.verb
-        if self.format.kind == "jsonl" and data.lstrip()[:1] == b"[":
+        Raises:
+            SourceError: The first file is in another format.
+        """
+        form, file = self.format, self.files[0]
+        wanted = {*(self.columns or ()), *(name for name, _ in self.dtypes.named)}
+        data = next(_recordindex.pieces(file, self.compression_of(file)), b"")
+        if self.recoded:
+            data = data.decode(self.recoded, "ignore").encode()
+        data = data.removeprefix(MARK)
+        if form.kind == "jsonl" and data.lstrip()[:1] == b"[":
             raise SourceError(
                 f"from_jsonl(): {file.url} is one JSON array, and JSON Lines have an object on each line. Write it so: "
                 "for each in json.load(open(old)): print(json.dumps(each), file=new)."
             )
-        names = self.format.names or ()
-        if self.rules.has_header:
-            _, ends = self.rules.ends(data)
-            end = int(ends[0]) if len(ends) else len(data)
-            names, data = tuple(self.format.names_of(data[:end])), data[end:]
-            if others := [each for each in ";\t|" if len(names) == 1 and each in names[0]]:
-                raise SourceError(
-                    f"from_csv(): {file.url} has one column, {names[0]!r}, so its fields are not separated by "
-                    f"{self.format.delimiter!r}. Write delimiter={others[0]!r}, or names=[...] if this is a row."
-                )
-        wanted = dict(self.dtypes)
-        try:
-            found = self.format.parse(data, names, None, None).schema if data.strip() else pa.schema([])
-        except (pa.ArrowException, ValueError) as error:
-            # A line that is damaged is named when it is read.
-            rows = [row for row in data.split(b"\n") if _is_object(row)] if self.format.kind == "jsonl" else []
-            try:
-                found = self.format.parse(b"\n".join(rows), names, None, None).schema
-            except (pa.ArrowException, ValueError):
-                raise SourceError(f"{file.url} is no file for {verb}(). In its first rows: {_words(error)}.") from error
-        there = found.names if self.format.kind == "jsonl" else list(names)
-        chosen(verb, "dtypes", tuple(wanted), file.url, there)
-        columns = chosen(verb, "columns", self.columns, file.url, there)
-        kinds_of = {name: found.field(name).type if name in found.names else pa.string() for name in columns}
-        types = {name: _typed(kind, wanted.get(name), self.format.kind) for name, kind in kinds_of.items()}
-        if unseen := [name for name, kind in types.items() if kinds.is_null(kind)]:
-            raise SpecError(
-                f"{verb}(): column {unseen[0]!r} has no value in the first rows of {file.url}, so its type is unknown. "
-                f'Say it: dtypes={{{unseen[0]!r}: "float64"}}, or leave it out with columns=[...].'
-            )
-        return names, pa.schema(types)
+        known: set[str] = set()
+        if form.kind == "csv":
+            known = set(form.names or self._head_names(data))
+        elif wanted:
+            for row in filter(is_object, data.splitlines()):
+                with suppress(ValueError, RecursionError):
+                    known |= json.loads(row).keys()
+        is_small = sum(each.nbytes for each in self.files) <= HEAD_NBYTES
+        if (is_small and not any(map(self.compression_of, self.files))) or not wanted <= known:
+            assert self.leaves
 
-    def _first_rows(self, file: File) -> bytes:
-        """The first whole rows of a file."""
-        data = b""
-        for piece in _recordindex.pieces(file, self.compression_of(file)):
-            data += piece
-            if len(data) >= HEAD_NBYTES and len(ends := self.rules.ends(data)[1]) > 1:
-                last = max(1, int(np.searchsorted(ends, HEAD_NBYTES, "right")) - 1)
-                data = data[: int(ends[last])]
-                break
-        return data.removeprefix(MARK)
+    def _head_names(self, data: bytes) -> tuple[str, ...]:
+        """The columns of CSV, from the first bytes of the first file."""
+        form, file, data = self.format, self.files[0], data.lstrip(b"\r\n")
+        ends = self.rules.ends(data)[1]
+        names = form.names_of(file.url, data[: int(ends[0])] if len(ends) else data, self.content_encoding)
+        if others := [each for each in ";\t|" if len(names) == 1 and each in names[0]]:
+            raise SourceError(
+                f"from_csv(): {file.url} has one column, {names[0]!r}, so its fields are not separated by "
+                f"{form.delimiter!r}. Write delimiter={others[0]!r}, or names=[...] if this is a row."
+            )
+        return names
 
 
 @final
 class OpenRowSource(RecordFilesReader):
     """Reads rows; files are opened at their first read. Threads share it and nothing else: each call parses alone."""
+
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source)
+        headers = source.headers()
+        self._headers = list(dict.fromkeys(headers))
+        self._header_of = np.array([self._headers.index(header) for header in headers])
+        """The header of each file."""
+        self._schema = pa.schema(list(source._types.items()))
 
     def gather(self, reads: Sequence[Read]) -> None:
         """Reads all requests, and parses the rows of each piece of memory together.
@@ -198,39 +283,95 @@ class OpenRowSource(RecordFilesReader):
                 the line.
         """
         for read, (members, data, at), sizes in self.requests(reads):
-            view = data.data
-            rows = [view[start : start + size] for start, size in zip(at.tolist(), sizes.tolist(), strict=True)]
-            batch = self._parsed(b"\n".join(rows), len(rows))
-            if batch is None:
-                self._refuse(read.indices[members], rows)
-            places, every = np.arange(len(read.arrays[0]))[read.rows][members], np.arange(len(rows))
-            for leaf, array in zip(self._source.leaves, read.arrays, strict=True):
-                try:
-                    decoded(batch, leaf).put(every, array, places)
-                except NullError as error:
-                    raise error.at(self._source.describe(int(read.indices[members[error.row]]))) from None
+            view, elements = data.data, read.indices[members]
+            places = np.arange(len(read.arrays[0]))[read.rows][members]
+            for header, mine in self._by_header(elements):
+                spans = zip(at[mine].tolist(), sizes[mine].tolist(), strict=True)
+                rows = self._texts_of(elements[mine], [view[start : start + size] for start, size in spans])
+                batch = self._parsed(rows, header)
+                if batch is None:
+                    self._refuse(elements[mine], rows, header)
+                every = np.arange(len(rows))
+                for leaf, array in zip(self._source.leaves, read.arrays, strict=True):
+                    try:
+                        decoded(batch, leaf).put(every, array, places[mine])
+                    except RowError as error:
+                        error.column = leaf.name
+                        raise error.at(self._source.describe(int(elements[mine][error.row]))) from None
 
-    def _parsed(self, data: bytes, count: int) -> Any:
+    def _by_header(self, elements: Indices) -> Iterator[tuple[Sequence[str], Any]]:
+        """Yields each header, and the members of the elements that lie under it."""
+        if len(self._headers) == 1:
+            yield self._headers[0], np.arange(len(elements))
+            return
+        numbers = self._header_of[np.searchsorted(self._source.bounds, elements, "right") - 1]
+        for number in np.unique(numbers).tolist():
+            yield self._headers[number], np.flatnonzero(numbers == number)
+
+    def _texts_of(self, elements: Indices, rows: Sequence[memoryview]) -> list[bytes]:
+        """Returns rows in UTF-8.
+
+        Raises:
+            SourceError: One is no text in its encoding. The message has the line and the column.
+        """
+        source = self._source
+        together = b"\n".join(rows)
+        if source.content_encoding != "utf-8":
+            return [source.text(element, row).encode() for element, row in zip(elements.tolist(), rows, strict=True)]
+        if not together.isascii():
+            try:
+                str(together, "utf-8")
+            except UnicodeDecodeError:
+                for element, row in zip(elements.tolist(), rows, strict=True):
+                    source.text(element, row)
+        return list(map(bytes, rows))
+
+    def _parse(self, rows: Sequence[bytes], header: Sequence[str]) -> Any:
+        """Parses rows to a table.
+
+        Raises:
+            ValueError: One is damaged. `ArrowInvalid` is one too.
+        """
+        form = self._source.format
+        # A row alone is parsed for the words of its error. pyarrow crashes on a bare null.
+        is_safe = all(map(is_object, rows)) or (len(rows) == 1 and rows[0].lstrip()[:1] in (b"{", b"["))
+        if form.kind == "jsonl" and not is_safe:
+            raise ValueError("it is no JSON object, which begins with { and ends with }")
+        texts = self._source.texts
+        try:
+            return form.parse(b"\n".join(rows), header, self._schema)
+        except pa.ArrowException:
+            if not texts:
+                raise
+        # Some values may be no text, which pyarrow does not convert.
+        others = pa.schema([each for each in self._schema if each.name not in texts])
+        table, values = form.parse(b"\n".join(rows), header, others), [json.loads(row) for row in rows]
+        for name in texts:
+            kind = self._schema.field(name).type
+            table = table.append_column(name, pa.array([_as_text(each.get(name), kind) for each in values], kind))
+        return table
+
+    def _parsed(self, rows: Sequence[bytes], header: Sequence[str]) -> Any:
         """Parses rows to a record batch. Returns None if they are not as many, or damaged."""
         try:
-            table = self._source.parse(data)
-        except (pa.ArrowException, ValueError):
+            table = self._parse(rows, header)
+        except (pa.ArrowException, ValueError, RecursionError):
             return None
-        return table.combine_chunks().to_batches()[0] if table.num_rows == count else None
+        return table.combine_chunks().to_batches()[0] if table.num_rows == len(rows) else None
 
-    def _refuse(self, elements: Indices, rows: Sequence[memoryview]) -> NoReturn:
+    def _refuse(self, elements: Indices, rows: Sequence[bytes], header: Sequence[str]) -> NoReturn:
         """Finds the row that cannot be parsed."""
         source = self._source
-        for element, row in zip(elements.tolist(), map(bytes, rows), strict=True):
+        for element, row in zip(elements.tolist(), rows, strict=True):
             try:
-                count = source.parse(row).num_rows
+                count = self._parse([row], header).num_rows
                 fault = "" if count == 1 else f"it has {count} rows, and not one"
-            except (pa.ArrowException, ValueError) as error:
+            except (pa.ArrowException, ValueError, RecursionError) as error:
                 fault = _words(error)
             if fault:
                 raise SourceError(
-                    f"{source.describe(element)} does not fit {Spec.of(source.element_spec)}, the types of the first "
-                    f"rows: {fault}. It begins with {row[:60]!r}. Name another type, as with "
+                    f"{source.describe(element)} does not fit {Spec.of(source.element_spec)}: {fault}. It begins with "
+                    f"{row[:60]!r}. Name another type, as with "
                     'dtypes={"x": "float64"}, or "U" for text; or mend the line.'
                 )
         raise SourceError(f"{source}: some rows cannot be parsed together, and each can alone.")
@@ -251,33 +392,34 @@ def source(
     for name, value in (("delimiter", form.delimiter), ("quote", form.quote)):
         if not isinstance(value, str) or len(value.encode()) > 1:
             raise ArgumentError(f"{verb}({name}={value!r}): it is one character of ASCII.")
-    if dtypes is not None and not isinstance(dtypes, Mapping):
-        raise ArgumentTypeError(f"{verb}(dtypes=) is a dict of names and dtypes, got {type_of(dtypes)}.")
-    named = tuple((name, np.dtype(dtype).str) for name, dtype in (dtypes or {}).items())
+    form = replace(form, encoding=encoding_of(verb, form.encoding))
     nulls = Nulls.of(verb, fill_null, null_masks)
     wanted = None if columns is None else names_in(verb, "columns", columns)
-    made = RowSource(files, form, wanted, named, nulls, compressed(verb, compression), cache_dir)
-    if not made.leaves:
-        raise SourceError(f"{verb}(): {files[0].url} has no columns, so it has no elements.")
+    made = RowSource(files, form, wanted, Dtypes.of(verb, dtypes), nulls, compressed(verb, compression), cache_dir)
+    made.require_head()
     return made
 
 
-def _typed(kind: Any, dtype: str | None, form: str) -> Any:
-    """The type to parse a column to: of a dtype, in lists that of their values. JSON has text, and no times."""
-    if is_list(kind):
-        return pa.list_(_typed(kind.value_type, dtype, form))
-    if dtype is not None:
-        return pa.string() if dtype[1] == "U" else pa.from_numpy_dtype(np.dtype(dtype))
-    if kinds.is_struct(kind):
-        return pa.struct([(part.name, _typed(part.type, None, form)) for part in kind])
-    return pa.string() if form == "jsonl" and kinds.is_temporal(kind) else kind
+def _blocks(window: Window, encoding: str) -> Iterator[list[bytes]]:
+    """Yields the records of a window in blocks, in UTF-8."""
+    cuts = np.searchsorted(
+        window.ends, np.arange(_BLOCK_NBYTES, len(window.data) + _BLOCK_NBYTES, _BLOCK_NBYTES), "right"
+    )
+    first = 0
+    for last in [*cuts.tolist(), len(window.ends)]:
+        last = max(last, min(first + 1, len(window.ends)))
+        if last > first:
+            spans = zip(window.starts[first:last].tolist(), window.ends[first:last].tolist(), strict=True)
+            rows = [window.data[start:end] for start, end in spans]
+            yield rows if encoding == "utf-8" else [row.decode(encoding, "replace").encode() for row in rows]
+        first = last
 
 
-def _is_object(row: bytes) -> bool:
-    try:
-        return isinstance(json.loads(row), dict)
-    except ValueError:
-        return False
+def _as_text(value: Any, kind: Any) -> Any:
+    """A value of JSON as text, or as lists of texts if that is the type."""
+    if is_list(kind) and isinstance(value, list):
+        return [_as_text(each, kind.value_type) for each in value]
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _words(error: Exception) -> str:
