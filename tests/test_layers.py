@@ -95,6 +95,7 @@ OPTIONAL = {
     "pyarrow": (
         "sources/huggingface.py",
         "sources/_columns.py",
+        "sources/_leasttypes.py",
         "sources/_leaves.py",
         "sources/parquet.py",
         "sources/rowtext.py",

@@ -324,3 +324,12 @@ def test_a_module_of_the_users_called_datasets_does_not_matter(monkeypatch):
     monkeypatch.delitem(sys.modules, "datasets.arrow_dataset", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
     assert ps.from_source([10, 20])[1] == 20
+
+
+def test_text_that_is_no_utf_8_is_named_with_its_row():
+    pa, datasets = pytest.importorskip("pyarrow"), pytest.importorskip("datasets")
+    bad = pa.array([b"ok", b"\xff", b"x"]).view(pa.string())
+    ds = ps.from_source(datasets.Dataset(datasets.table.InMemoryTable(pa.table({"t": bad}))))
+    assert ds[2] == {"t": "x"}
+    with pytest.raises(ps.SourceError, match=r"Column t of .* is no text in UTF-8: invalid start byte"):
+        ds[1]

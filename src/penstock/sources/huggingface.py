@@ -26,7 +26,17 @@ from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree
 from penstock.base._trust import is_inside
 from penstock.memory._rows import Indices
-from penstock.sources._columns import Column, NullError, Ragged, column_of, is_binary, is_copied, spec_of
+from penstock.sources._columns import (
+    Column,
+    NullError,
+    Ragged,
+    RowError,
+    column_of,
+    is_binary,
+    is_copied,
+    require_valid,
+    spec_of,
+)
 from penstock.sources._leaves import field_of
 from penstock.sources._openfile import stamp
 from penstock.sources.arrays import NamedSource
@@ -146,8 +156,10 @@ class OpenHuggingFaceSource:
         for column, array in zip(self._columns, _tree.flatten_like(self._structure, out), strict=True):
             try:
                 column.read_into(rows, array)
-            except NullError as error:
+            except RowError as error:
                 where = f"Column {column} of {self._source.describe(int(indices[error.row]))}"
+                if not isinstance(error, NullError):
+                    raise SourceError(f"{where} {error.text}") from None
                 if isinstance(error, _FileError):
                     raise error.kind(f"{where} {error.text}") from error.__cause__
                 if error.is_inner:
@@ -187,7 +199,7 @@ class _Chunks:
         """Reads rows of the column.
 
         Raises:
-            NullError: A value is missing. Its row is a place among `rows`.
+            RowError: A value is missing, or is no text. Its row is a place among `rows`.
         """
         chunks = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(chunks, kind="stable")
@@ -197,7 +209,7 @@ class _Chunks:
             chunk = int(chunks[places[0]])
             try:
                 self._read_chunk(chunk, rows[places] - (self._ends[chunk - 1] if chunk else 0), out, places)
-            except NullError as error:
+            except RowError as error:
                 error.row = int(places[error.row])
                 raise
 
@@ -206,9 +218,13 @@ class _Chunks:
         for name in leaf.path[1:]:
             chunk = field_of(chunk, name)
         if number not in self._views:
+            try:
+                require_valid(chunk)
+            except (pa.ArrowException, ValueError) as error:
+                raise SourceError(f"Column {self} of this dataset is damaged in its file: {error}") from error
             self._views[number] = None
             if not leaf.is_file and not is_copied(chunk.type):
-                with suppress(NullError):
+                with suppress(RowError):
                     self._views[number] = column_of(chunk, leaf.spec)
         if (view := self._views[number]) is not None:
             view.put(rows, out, places)
@@ -313,6 +329,8 @@ def _leaves(kind: pa.DataType, feature: Any, path: tuple[str, ...]) -> Tree:
     kind = getattr(kind, "storage_type", kind)
     try:
         spec = ArraySpec((), np.dtype("S")) if is_binary(kind) else spec_of(".".join(path), kind)
+        if None in spec.shape[1:]:
+            raise SpecError(f"{spec} has two axes of any length")
     except SpecError:
         raise SpecError(
             f"Column {'.'.join(path)} of this dataset is {kind}, which has no spec here. Numbers have one, and lists "
