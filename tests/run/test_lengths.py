@@ -234,6 +234,16 @@ def test_no_more_elements_are_given_than_a_source_says(executor: Any) -> None:
     assert_same_on(executor, ds, [[0, 1, 2, 3], [4, 5, 6, 7]], "")
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("count", [0, 3])
+def test_no_executor_reads_behind_the_last_element_that_is_taken(executor: Any, count: int) -> None:
+    # Of a stream of unknown length, whose next element may be long in coming, or an error.
+    ds = ps.from_generator(breaks_at, count, element_spec=INT64).take(count)
+    assert values(ds) == (list(range(count)), "")
+    assert_same_on(executor, ds, list(range(count)), "")
+    assert_same_on(executor, ds.map(same, element_spec=INT64), list(range(count)), "")
+
+
 # Steps that somebody wrote, and that claim a length.
 
 

@@ -96,9 +96,10 @@ class InlineDelivery(DeliveryBase):
         epoch, index = position
         length = -1
         if self._stream is not None:
-            length = self._read(self._stream, index)
-            count = self._program.at(length).length
-            if count is None or index >= count:
+            # Before it reads: `take(3)` needs no fourth element, which may be long in coming, or be an error.
+            if not self._is_behind(self._stream.length, index):
+                length = self._read(self._stream, index)
+            if self._is_behind(length, index):
                 self._go_to(self._program.next_position(epoch, index, is_last=True))
                 return END_OF_EPOCH
             if needed(self._program.at(length), index)[1] > self._stream.filled:
@@ -119,6 +120,11 @@ class InlineDelivery(DeliveryBase):
         batch = self.ring.hand_out(slot)
         self._go_to(self._program.next_position(epoch, index))
         return batch
+
+    def _is_behind(self, length: int, index: int) -> bool:
+        """Whether a batch is behind the last one, in an epoch of a stream of this length; -1 if that is not known."""
+        count = self._program.at(length).length
+        return count is None or index >= count
 
     def _read(self, stream: "_Stream", index: int) -> int:
         """Reads what a batch needs. Returns how many elements the epoch has; -1 if that is not known yet.
