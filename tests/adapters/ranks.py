@@ -1,4 +1,4 @@
-"""What ranks train, and how they are started: each a fresh process, with the variables that torchrun sets."""
+"""What ranks train, and how they are started: each a process of its own, with the variables that torchrun sets."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,31 @@ def free_port() -> int:
     return port
 
 
+LAUNCHER = """
+import importlib, json, os, runpy, sys
+
+folder, count, script, modules, *arguments = sys.argv[1:]
+for name in modules.split():
+    importlib.import_module(name)
+processes = []
+for rank in range(int(count)):
+    process = os.fork()
+    if process == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        sys.argv[:] = [script, *arguments]
+        runpy.run_path(script, run_name="__main__")
+        sys.exit()
+    processes.append(process)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]))
+"""
+"""Starts ranks as copies of itself, once it has imported what they import."""
+
+TORCH_MODULES = "torch torch._dynamo torch.distributed torch.nn.parallel"
+"""What ranks on torch import, in four seconds. A process that has only imported it may fork."""
+
+
 def run_ranks(
     script: str | Path,
     count: int,
@@ -81,6 +107,8 @@ def run_ranks(
 ) -> list[Ended]:
     """Runs a script in several ranks, and returns how each ended, with what it printed.
 
+    Ranks that import torch and not JAX, with which none can fork, come from one process that has imported it.
+
     Args:
         script: The script, as text or as a path.
         count: The number of ranks.
@@ -89,43 +117,61 @@ def run_ranks(
         timeout_s: If a rank runs longer, all are aborted with their stacks, and the test fails.
         warnings: What the interpreter is told about them; by default they are errors.
     """
-    port = free_port()
-    source = [str(script)] if isinstance(script, Path) else ["-c", script]
+    text = script.read_text() if isinstance(script, Path) else script
+    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    job |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"} | (env or {})
+    program = [sys.executable, *warnings, "-X", "faulthandler"]
+    words = [str(word) for word in arguments]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not isinstance(script, Path):
+            script = folder / "script.py"
+            script.write_text(text)
+        if "import torch" in text and "import jax" not in text:
+            launch = [*program, "-c", LAUNCHER, name, str(count), str(script), TORCH_MODULES, *words]
+            ((status, out, err),) = _run([launch], [job], timeout_s, folder)
+            assert status == 0, err
+            ended = [
+                (status, (folder / f"{rank}.out").read_text(), (folder / f"{rank}.err").read_text())
+                for rank, status in enumerate(json.loads(out))
+            ]
+        else:
+            places = [job | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+            ended = _run([[*program, str(script), *words]] * count, places, timeout_s, folder)
+    # Gloo greets on the standard output.
+    return [Ended(status, re.sub(r"(?m)^\[Gloo\].*\n", "", out), err) for status, out, err in ended]
+
+
+def _run(
+    commands: list[list[str]], variables: list[dict[str, str]], timeout_s: float, folder: Path
+) -> list[tuple[int, str, str]]:
+    """Runs commands at the same time. Returns the status and the output of each."""
     processes = []
     try:
-        for rank in range(count):
-            ours = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
-            variables = {name: str(value) for name, value in ours.items()}
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, *warnings, "-X", "faulthandler", *source, *map(str, arguments)],
-                    env=os.environ
-                    | variables
-                    | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-                    | (env or {}),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                )
+        for command, mine in zip(commands, variables, strict=True):
+            process = subprocess.Popen(
+                command,
+                env=os.environ | mine,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
             )
+            processes.append(process)
         found = [process.communicate(timeout=timeout_s) for process in processes]
     except subprocess.TimeoutExpired:
         for process in processes:
-            process.send_signal(signal.SIGABRT)
+            os.killpg(process.pid, signal.SIGABRT)
         texts = [process.communicate()[1] for process in processes]
+        texts += [path.read_text() for path in sorted(folder.glob("*.err"))]
         raise AssertionError(f"Ranks still ran after {timeout_s} s.\n" + "\n".join(texts)) from None
     finally:
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return [
-        # Gloo greets on the standard output.
-        Ended(process.returncode, re.sub(r"(?m)^\[Gloo\].*\n", "", out), err)
-        for process, (out, err) in zip(processes, found, strict=True)
-    ]
+    return [(process.returncode, *texts) for process, texts in zip(processes, found, strict=True)]
 
 
 def require_success(ranks: list[Ended]) -> list[str]:
