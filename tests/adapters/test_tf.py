@@ -403,8 +403,10 @@ for number in range(1, 251):
 """
 
 
-def test_memory_and_registered_functions_are_flat_over_250_epochs_half_of_them_broken_off(fresh_python):
-    run = fresh_python(MANY, timeout_s=180, env={"PYTHONWARNINGS": "default"})
+def test_memory_and_registered_functions_are_flat_over_250_epochs_half_of_them_broken_off(turns, tmp_path):
+    script = tmp_path / "many.py"
+    script.write_text(MANY)
+    run = turns.run(script, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     (early_mib, functions), (late_mib, functions_late) = (line.split() for line in run.stdout.splitlines())
     assert functions == functions_late
