@@ -53,13 +53,23 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+# The first word of `-m`, and the markers that a file with such tests has.
+_MARKERS = {
+    "framework": ("framework", "keras"),
+    "keras": ("keras",),
+    "(faults": ("faults", "slow"),
+    "cluster": ("cluster",),
+    "limits": ("limits",),
+}
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out files that do not have the word with which `-m` begins, because importing all takes seconds."""
-    word = config.option.markexpr.partition(" ")[0]
-    if word not in {"framework", "keras", "limits"} or not collection_path.name.startswith("test_"):
+    """Leaves out files without a marker of the set, because importing and collecting all takes seconds."""
+    markers = _MARKERS.get(config.option.markexpr.partition(" ")[0])
+    if markers is None or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text(encoding="utf-8")
-    return None if f"mark.{word}" in text or (word == "framework" and "mark.keras" in text) else True
+    return None if any(f"mark.{marker}" in text for marker in markers) else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

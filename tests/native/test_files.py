@@ -42,6 +42,8 @@ class Rows:
         self.mapped, self.row_nbytes, self.inner, types = ROWS[kind]
         self.path = path
         self.moments = MOMENTS[next(name for name, each in ENGINES.items() if isinstance(engine, each))]
+        if self.row_nbytes > NBYTES:  # which takes ten times as long, and is hit more often
+            self.moments //= 4
         self.nbytes = max(NBYTES, self.row_nbytes)
         self.content = np.random.default_rng(0).integers(1, 255, self.nbytes, np.uint8)
         self.stride = 2048 if self.inner else self.row_nbytes
@@ -127,7 +129,7 @@ def test_truncated_files_are_errors(engine, kind, tmp_path):
                 if result is not None:
                     np.testing.assert_array_equal(*result)
             os.pwrite(file.fileno(), rows.content[length:].tobytes(), length)
-    assert failed > 0 or rows.moments < 100
+    assert failed > 0 or rows.moments < 50
 
 
 @pytest.mark.faults
