@@ -148,6 +148,41 @@ def test_what_has_no_meaning_is_refused(dataset: ps.Dataset, options: Any, messa
         dataset.loader("inline", **options)
 
 
+def cut(rows: Any) -> Any:
+    return rows[:5] if rows[0] else rows
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": (1, 2)}, "a batch of 5 elements, which 2 shards cannot share evenly"),
+        ({"micro_batches": 2}, "a batch of 5 elements, which 2 parts cannot share evenly"),
+        ({"shard": (0, 6), "uneven": "weights"}, "a batch of 5 elements, which 6 shards cannot share without an empty"),
+    ],
+)
+def test_shares_of_what_a_function_makes_of_a_batch_are_equal_or_refused(
+    executor: Any, options: Any, message: str
+) -> None:
+    dataset = ps.range(16).batch(8).map(cut, element_spec=ps.ArraySpec((None,), "int64", (8,)))
+    with dataset.loader(executor, workers=1, **options) as loader:
+        found = iter(loader)
+        assert len(next(found)) == (2 if "uneven" in options else 4)
+        if "micro_batches" in options:
+            next(found)
+        with pytest.raises(ps.SpecError, match=message) as caught:
+            next(found)
+    assert "This was in batch 1 of epoch 0." in caught.value.__notes__
+
+
+def test_a_function_that_declares_what_it_makes_of_short_batches_is_not_judged_by_these() -> None:
+    full, twice = ps.ArraySpec((8,), "int64"), ps.ArraySpec((None,), "int64", (16,))
+    padded = ps.range(11).batch(8).map(lambda rows: np.resize(rows, 8), element_spec=full)
+    doubled = ps.range(11).batch(8).map(lambda rows: np.repeat(rows, 2), element_spec=twice)
+    assert [[len(rows) for rows in mine] for mine in shares(padded, 4, executor="inline")] == [[2, 2]] * 4
+    assert [[len(rows) for rows in mine] for mine in shares(doubled, 2, executor="inline")] == [[8, 3]] * 2
+
+
 # Micro-batches.
 
 

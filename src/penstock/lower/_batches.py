@@ -475,9 +475,12 @@ class ParallelProgram(BatchProgram):
     def _fill_whole(self, reader: Reader, unit: Unit, out: Rows) -> None:
         box = out if self.shard.is_whole else reader.scratch(1)
         reader.read(unit.epoch, np.array([unit.index], np.int64), box)
-        if self.shard.is_whole:
+        if self.shard.is_whole and self.shard.piece_count == 1:
             return
         count = next((int(extent[0]) for extent in box.extents if extent is not None), len(box.arrays[0][0]))
+        self._require_shares(count)
+        if self.shard.is_whole:
+            return
         first, last = self.shard_rows(count)
         places = out.parts().take(slice(0, last - first))
         mine = self._marked(places, count, first, last)
@@ -485,6 +488,18 @@ class ParallelProgram(BatchProgram):
         for target, whole in zip(mine.arrays, box.arrays, strict=True):
             target[places.rows] = whole[0, taken]
         out.set_filled(last - first)
+
+    def _require_shares(self, row_count: int) -> None:
+        """Refuses what `_check_shard` cannot know: a function after `batch` makes as many rows as it likes."""
+        _, count, uneven, piece_count, _ = self.shard
+        parts = count * piece_count
+        if uneven == "mask" or (row_count >= parts if uneven == "weights" else row_count % parts == 0):
+            return
+        raise SpecError(
+            f"A function made a batch of {row_count} elements, which {parts} {'shards' if count > 1 else 'parts'} "
+            f"cannot share {'evenly' if uneven == 'refuse' else 'without an empty share'}. Have it return a number of "
+            "rows that they divide, or put it before batch(). For evaluation: uneven='mask', which fills up."
+        )
 
     def _marked(self, places: Rows, row_count: int, first: int, last: int) -> Rows:
         """Writes the weights or the mask of rows `[first, last)`, and returns the places of the other leaves."""

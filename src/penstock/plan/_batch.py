@@ -362,9 +362,33 @@ def require_one_shape(label: str, spec: Spec) -> None:
 
 
 def remainders(node: Node) -> set[int]:
-    """The numbers of elements in the short batches of a plan; of batches of batches, the outer ones."""
-    batches = walk(node, lambda each: () if isinstance(each, Batching) else each.inputs)
-    return {each.remainder for each in batches if isinstance(each, Batching)} - {0}
+    """The numbers of elements in the short batches of a plan; of batches of batches, the outer ones.
+
+    Empty if there are none, or if they are not known: a function that declares what it makes of a batch may make
+    another number of rows.
+    """
+    if all(leaf.shape[:1] != (None,) for leaf in node.spec.leaves):
+        return set()
+    return {each.remainder for each in _batchings(node)} - {0}
+
+
+def element_count(node: Node) -> int | None:
+    """The number of elements in all batches of a plan together; None if it is not known."""
+    batchings = _batchings(node)
+    if len(batchings) != 1 or batchings[0].length != node.length:
+        return None
+    count = batchings[0].source.length
+    if not isinstance(count, int):
+        return None
+    return count - count % batchings[0].size if batchings[0].drop_remainder else count
+
+
+def _batchings(node: Node) -> list[Batching]:
+    """The steps that make the batches of a plan; none if a function may have changed the number of rows."""
+    found = list(walk(node, lambda each: () if isinstance(each, Batching) else each.inputs))
+    if any(isinstance(each, Map) and each.declared is not None for each in found):
+        return []
+    return [each for each in found if isinstance(each, Batching)]
 
 
 def _short_batch_cure(leaf: ArraySpec) -> str:
