@@ -1271,14 +1271,18 @@ class Dataset(NoArray):
         of their own; JAX then compiles the model anew for each new length, so give it few, by `padded_shapes`.
 
         Args:
-            class_weight: A weight for each integer label, applied as sample weights. `fit(class_weight=)` would be
+            class_weight: A weight for each label, an integer or one-hot, applied as sample weights. Other targets are
+                refused: by their shape here, by their values in the batch that has them. `fit(class_weight=)` would be
                 dropped by Keras, and is refused.
             training: Whether epochs advance. False for validation, where every pass is epoch 0.
-            loader_options: As for `loader`.
+            loader_options: As for `loader`. With `uneven=`, elements are `(x, y)`. Its weights are sample weights; rows
+                that only fill up are left out, unless the devices of `keras.distribution` need them. Then sample
+                weights make the loss and `weighted_metrics` right.
 
         Raises:
             SpecError: Elements are not batches, or not one of the three forms, or of a dtype that the backend lacks.
                 For training, also a dict that has the targets among the inputs: names the pair to write.
+            ArgumentError: Batches are so small that `uneven="mask"` leaves this shard none, or as `loader`.
         """
         with needs("to_keras", "keras,tensorflow", " On torch or JAX, say so: KERAS_BACKEND=torch in the environment."):
             from penstock.adapters.keras import KerasAdapter

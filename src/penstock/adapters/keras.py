@@ -35,6 +35,7 @@ from penstock._loader import Loader, LoaderOptions
 from penstock.adapters._class_weight import ClassWeights
 from penstock.adapters._dtypes import require_dtypes
 from penstock.adapters._epochs import LoaderAdapter
+from penstock.adapters._filled import FilledUp
 from penstock.base._errors import ArgumentError, ArgumentTypeError, SpecError, StateError
 from penstock.base._spec import ArraySpec, Spec
 from penstock.base._tree import Tree, flatten, flatten_like
@@ -50,7 +51,7 @@ takes this one: it is larger than most kernels, and can be halved six times."""
 TARGETS: Final = ("label", "labels", "target", "targets", "y")
 """Keys of a dict that are taken for targets."""
 
-_VERBS: Final = ("fit", "evaluate", "predict")
+_MEASURING: Final = ("evaluate", "predict")
 
 Convert = Callable[[npt.NDArray[Any]], Any]
 """Makes a framework's tensor of a leaf of a batch."""
@@ -92,7 +93,8 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
     def __init__(self, loader: Loader, *, class_weight: dict[int, float] | None = None) -> None:
         self.loader = loader
         delivered = Spec.of(loader.element_spec)
-        self._delivered = delivered.structure
+        self._delivered = delivered
+        self._filled = FilledUp(loader) if loader._options.uneven == "mask" else None
         self._spec = delivered if loader._options.uneven == "refuse" else _with_weights(delivered, class_weight)
         _require_batches(self._spec)
         if not loader._same_epoch:
@@ -122,7 +124,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         frame = sys._getframe(1)
         _require_nothing_dropped(frame)
         _require_own_data(frame, self)
-        length, asking = self.loader.length, _asking(frame)
+        length, asking = self._count(self.loader.length, frame), _asking(frame)
         steps = asking.steps_per_epoch if asking is not None else None
         if asking is not None:
             full = set() if self.batch_size is None else {self.batch_size}
@@ -144,7 +146,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     @property
     def has_partial_batch(self) -> bool:
-        """Whether a batch of an epoch may be smaller than the others."""
+        """Whether the loader may deliver a batch that is smaller than the others."""
         return any(leaf.shape[0] is None for leaf in self._spec.leaves)
 
     @property
@@ -161,6 +163,18 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
             return set()
         return {rows // (share.count * share.piece_count) for rows in remainders(self.loader._node)}
 
+    def _count(self, count: Any, frame: Any) -> Any:
+        """A number of batches; None where it is not known how many of them an evaluation leaves out."""
+        leaves_out = self._filled is not None and self._filled.may_be_empty and _distribution() is None
+        return None if leaves_out and _verb(frame) in _MEASURING else count
+
+    def _scale(self, frame: Any) -> float | None:
+        """The weight of rows of which devices get their shares, if it is one for all, see `FilledUp.scale`."""
+        if self._filled is None or _distribution() is None or (method := _method(frame)) is None:
+            return None
+        steps = getattr(method.f_locals.get("epoch_iterator"), "steps_per_epoch", None)
+        return self._filled.scale(_verb(frame), method.f_locals.get("self"), steps, self.loader._start()[1])
+
     def on_epoch_begin(self) -> None:
         """Says how many batches this epoch has: the rest of one after `set_state`.
 
@@ -169,8 +183,9 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         """
         frame = sys._getframe(1)
         asking = _asking(frame)
+        self._scale(frame)  # what it refuses later leaves Keras's models on JAX without their weights
         if asking is not None and not _runs_on(frame):
-            asking._num_batches = self.loader._rest_count()
+            asking._num_batches = self._count(self.loader._rest_count(), frame)
             if asking._num_batches is None and not asking.steps_per_epoch:
                 asking._interrupted_warning = _say_nothing
 
@@ -178,7 +193,7 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
 
     def get_numpy_iterator(self) -> Iterator[Tree]:
         """Batches of NumPy arrays."""
-        return _Pass(self, _as_numpy, runs_on=_runs_on(sys._getframe(1)))
+        return _Pass(self, _as_numpy, sys._getframe(1))
 
     def get_tf_dataset(self) -> "_Feed":
         """What Keras iterates once an epoch, for batches of TensorFlow's eager tensors. No `tf.data.Dataset`."""
@@ -191,11 +206,11 @@ class KerasAdapter(LoaderAdapter, DataAdapter):
         on_cpu = jax.default_backend() == "cpu"
         # Then Keras moves each batch to the device while the model works on the one before.
         reads_ahead = not on_cpu and keras.distribution.distribution() is None
-        return _Pass(self, _as_numpy, runs_on=_runs_on(sys._getframe(1)), reads_ahead=reads_ahead)
+        return _Pass(self, _as_numpy, sys._getframe(1), reads_ahead=reads_ahead)
 
     def get_torch_dataloader(self) -> Iterator[Tree]:
         """Batches of torch tensors, on Keras's device. No `DataLoader`, for which Keras has no need."""
-        return _Pass(self, _as_torch, runs_on=_runs_on(sys._getframe(1)))
+        return _Pass(self, _as_torch, sys._getframe(1))
 
 
 @final
@@ -205,7 +220,7 @@ class _Pass(Iterator[Tree]):
     Args:
         adapter: What Keras was given.
         convert: What Keras gets for a leaf.
-        runs_on: Goes on from one epoch to the next, and from where the last such pass stopped.
+        frame: Of the method of Keras's that asks for it.
         reads_ahead: Keras trains on the batch before the one that it drew last.
         for_trainer: The steps of an execution of Keras's TensorFlow trainer, which iterates it; 0 if none does.
     """
@@ -214,15 +229,19 @@ class _Pass(Iterator[Tree]):
         self,
         adapter: KerasAdapter,
         convert: Convert,
+        frame: Any,
         *,
-        runs_on: bool,
         reads_ahead: bool = False,
         for_trainer: int = 0,
     ) -> None:
+        self._adapter = adapter
         self._loader, self._spec, self._weights = adapter.loader, adapter._spec, adapter._weights
-        self._delivered = adapter._delivered
+        self._delivered, self._filled = adapter._delivered, adapter._filled
         self._convert = convert
-        self._runs_on = runs_on
+        self._runs_on = _runs_on(frame)
+        """Whether it goes on from one epoch to the next, and from where the last such pass stopped."""
+        self._verb = _verb(frame)
+        self._scale: float | None = None
         self._reads_ahead = reads_ahead
         self._for_trainer = for_trainer
         self._rows = adapter.batch_size
@@ -236,15 +255,18 @@ class _Pass(Iterator[Tree]):
     def __next__(self) -> Tree:
         if self._epoch is None:
             if _is_building(sys._getframe(1)):
-                return self._made(self._blank())
+                return self._made(flatten_like(self._delivered.structure, self._blank()))
             if self._runs_on:
                 self._loader._stay()
             self._begun_at = self._loader._start()
+            self._scale = self._adapter._scale(sys._getframe(1))
             self._epoch = iter(self._loader)
         try:
-            batch = self._next()
+            leaves = self._next()
+            while leaves is None:  # of this process's share nothing is left
+                leaves = self._next()
         except StopIteration:
-            self._require_some_rest()
+            self._require_some_batch()
             if self._for_trainer:
                 self._end_for_tensorflow()
             raise
@@ -253,31 +275,47 @@ class _Pass(Iterator[Tree]):
             raise
         self._begun_at = None
         self._drawn_count += 1
-        return self._made(batch)
+        return self._made(leaves)
 
-    def _next(self) -> Tree:
-        """The next batch of this epoch, or of the next one where Keras counts the steps."""
+    def _next(self) -> list[Any] | None:
+        """The leaves of the next batch of this epoch, or of the next one where Keras counts the steps."""
         assert self._epoch is not None
         try:
-            return self._drawn(self._epoch)
+            batch = self._drawn(self._epoch)
         except StopIteration:
             if not self._runs_on:
                 raise
             self._epoch = iter(self._loader)
-            return self._drawn(self._epoch)  # an epoch without a batch ends it, too
+            batch = self._drawn(self._epoch)  # an epoch without a batch ends it, too
+        leaves: list[Any] = flatten_like(self._delivered.structure, batch)
+        if self._filled is None:
+            return leaves
+        if _distribution() is None:
+            return self._filled.left(leaves, keeps_one=self._verb not in _MEASURING)
+        return self._filled.weighed(leaves, self._scale)
 
-    def _require_some_rest(self) -> None:
-        """Refuses to go on behind the last batch of an epoch, where Keras would fail on a name that it has not set.
+    def _require_some_batch(self) -> None:
+        """Refuses to end where nothing was drawn and Keras would fail on a name that it has not set.
 
-        Such a state is saved after the last batch, when the end of the epoch is not known yet.
+        A state that is saved after the last batch leads there, when the end of the epoch is not known yet.
         """
-        epoch, position = self._begun_at or (0, 0)
-        if position and keras.backend.backend() == "jax":
+        if self._begun_at is None:
+            return
+        epoch, position = self._begun_at
+        on_jax = keras.backend.backend() == "jax"
+        if position and on_jax:
             raise StateError(
                 f"The state that was set is of the end of epoch {epoch}: nothing is left of it after {position:,} "
                 "batches, and Keras on JAX cannot train on nothing. Load the model again, and begin with the next "
                 f"epoch: set_state({{**state, 'epoch': {epoch + 1}, 'position': 0}}), without 'cursor' if the state "
                 f"has it, and fit(initial_epoch={epoch + 1})."
+            ) from None
+        if self._verb == "predict" or (self._verb and on_jax):
+            shard = self._loader._options.shard
+            raise ArgumentError(
+                f"{self._verb}() has nothing to work on: epoch {epoch} has no batch"
+                f"{f' with a row for shard={tuple(shard)}' if shard[1] > 1 else ''}. To see which step leaves nothing, "
+                "iterate the dataset as it is after each."
             ) from None
 
     def _end_for_tensorflow(self) -> None:
@@ -304,11 +342,8 @@ class _Pass(Iterator[Tree]):
         self._loader._worked_at = before
         return batch
 
-    def _made(self, batch: Tree) -> Tree:
+    def _made(self, leaves: list[Any]) -> Tree:
         """The batch in the framework's arrays, with weights if there are any."""
-        leaves = flatten_like(self._delivered, batch)
-        if leaves[-1].dtype != self._spec.leaves[-1].dtype:  # a mask
-            leaves[-1] = leaves[-1].astype(np.float32)
         if self._epoch is not None and len(leaves[0]) != self._rows:  # full batches were checked before the first
             _require_divisible((len(leaves[0]),))
         tensors: Tree = self._spec.structure.unflatten(map(self._convert, leaves))
@@ -332,7 +367,7 @@ class _Pass(Iterator[Tree]):
         It holds zeros, in memory that is never touched. If the spec does not give the size of batches, it is the first
         batch of epoch 0, because a model may be made for the size that all batches have.
         """
-        spec = self._spec
+        spec = self._delivered
         if any(leaf.max_shape is None for leaf in spec.leaves):
             options = LoaderOptions(executor="inline", prefetch=1)
             # What fails here fails again in training, or is set aside there.
@@ -340,7 +375,8 @@ class _Pass(Iterator[Tree]):
                 return next(iter(loader))
         rows = _batch_size(spec) or UNKNOWN_SIZE
         shapes = [leaf.max_shape or (rows, *(size or UNKNOWN_SIZE for size in leaf.shape[1:])) for leaf in spec.leaves]
-        return spec.structure.unflatten(map(np.zeros, shapes, (leaf.dtype for leaf in spec.leaves)))
+        dtypes = (leaf.dtype for leaf in self._spec.leaves)  # a mask becomes weights
+        return spec.structure.unflatten(map(np.zeros, shapes, dtypes))
 
 
 @final
@@ -355,7 +391,7 @@ class _Feed:
         frame = sys._getframe(1)
         asking = _asking(frame)
         step_count = 0 if asking is None else asking.steps_per_execution
-        return _Pass(self._adapter, _as_tensorflow, runs_on=_runs_on(frame), for_trainer=step_count)
+        return _Pass(self._adapter, _as_tensorflow, frame, for_trainer=step_count)
 
     @property
     def _variant_tensor(self) -> Any:
@@ -406,19 +442,31 @@ def _asking(frame: Any) -> EpochIterator | None:
     return asking if isinstance(asking, EpochIterator) else None
 
 
-def _verb(frame: Any) -> str:
-    """The innermost of Keras's methods `fit`, `evaluate` and `predict` that runs; empty if none does."""
+def _method(frame: Any) -> Any:
+    """The frame of the innermost of Keras's methods `fit`, `evaluate` and `predict` that runs; None if none does."""
+    names = ("fit", *_MEASURING)
     while frame is not None:
-        if frame.f_code.co_name in _VERBS and frame.f_globals.get("__name__", "").startswith("keras."):
-            return str(frame.f_code.co_name)
+        if frame.f_code.co_name in names and frame.f_globals.get("__name__", "").startswith("keras."):
+            return frame
         frame = frame.f_back
-    return ""
+    return None
+
+
+def _verb(frame: Any) -> str:
+    """The name of that method, or an empty text."""
+    method = _method(frame)
+    return "" if method is None else str(method.f_code.co_name)
 
 
 def _runs_on(frame: Any) -> bool:
     """Whether Keras trains by steps, and not by our epochs; what measures stops where an epoch ends, as Keras does."""
     asking = _asking(frame)
     return asking is not None and bool(asking.steps_per_epoch) and _verb(frame) in ("fit", "")
+
+
+def _distribution() -> Any:
+    """What shares batches out to devices; None if nothing does."""
+    return keras.distribution.distribution() if keras.backend.backend() == "jax" else None
 
 
 def _is_building(frame: Any) -> bool:
@@ -517,8 +565,8 @@ def _require_divisible(sizes: Collection[int]) -> None:
     Raises:
         ArgumentError: Says which size, and the cure.
     """
-    distribution = keras.distribution.distribution()
-    if distribution is None or keras.backend.backend() != "jax":
+    distribution = _distribution()
+    if distribution is None:
         return
     import jax
 
