@@ -2,7 +2,7 @@
 #
 #   make demo    trains on a film larger than its memory, and reports               (ARGS="--data my.npy")
 #                ARGS=--quick: a film of 120 MB, one epoch
-#   make test    every test: the fast set first, on a machine without frameworks     (about 25 minutes)
+#   make test    every test: the fast set first, on a machine without frameworks     (about 15 minutes)
 #                What fails runs once more, alone; a summary stands at the end       (outputs: build/tests/)
 #   make check   format, lint, types; where there is a C++ compiler, the copy engine with its warnings as errors
 #   make bench   every benchmark, one after another; see the docstring of each       (BENCH=benchmarks/x.py)
@@ -43,8 +43,8 @@ FAULTS := (faults or slow) and not framework and not limits and not cluster
 CLUSTER := cluster
 TRAINERS := trainers
 LIMITS := limits
-# Two processes run the tests of a set. Each checks for leftovers. If a test hangs, its process prints all stacks and
-# fails, and a new one continues. ARGS=-n0 uses a single process.
+# For two cores: two processes run tests that compute, more run those that often wait. Each checks for leftovers. If a
+# test hangs, its process prints all stacks and fails, and a new one continues. ARGS=-n0 uses a single process.
 PARALLEL := --numprocesses=2 --dist=worksteal
 # The same with one process, for tests that measure or share a cluster.
 SERIAL := --numprocesses=1
@@ -63,7 +63,7 @@ test: $(STAMP)-venv
 	@$(PY) -m tests.sets all $(MAKE) fast framework+cluster $(KERAS_AT_ONCE) faults limits
 
 test-fast: $(STAMP)-core
-	$(PYTEST) $(PARALLEL) -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
+	$(PYTEST) $(PARALLEL) --numprocesses=3 -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
 
 test-framework: $(STAMP)-frameworks
 	$(FRAMEWORK_ENV) $(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
