@@ -1,4 +1,8 @@
+import json
+import os
+import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,3 +196,24 @@ def test_array_without_a_first_axis_is_refused(tmp_path):
     array = zarr.create_array(store=str(tmp_path / "ds.zarr"), shape=(), dtype="f4")
     with pytest.raises(ps.ArgumentTypeError, match=r"got the single value <Array .*first axis"):
         ps.from_arrays(array)
+
+
+PICKLE = {"id": "pickle", "protocol": 5}
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("codecs", [([{"id": "vlen-utf8"}], PICKLE), ([{"id": "vlen-utf8"}, PICKLE], None)])
+def test_chunks_that_are_pickles_are_refused(codecs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("a.zarr")
+    filters, compressor = codecs
+    about = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C"}
+    Path("a.zarr/.zarray").write_text(json.dumps({**about, "filters": filters, "compressor": compressor}))
+    Path("a.zarr/0").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ps.SourceError, match=r"a\.zarr/ has chunks that are pickles, which run whatever code"):
+        ps.from_arrays(zarr.open_array("a.zarr", mode="r"))
+    assert os.listdir() == ["a.zarr"]

@@ -27,6 +27,7 @@ class ZarrSource(NamedSource):
     """The rows of a Zarr array, by its store and its path in it."""
 
     def __init__(self, array: Any) -> None:
+        _require_no_code(array)
         store = array.store
         self._store: Any = store
         """The store; for a Zip file its absolute path, because a store would open it wherever it is unpickled."""
@@ -74,6 +75,7 @@ class ZarrSource(NamedSource):
             now = zarr.open_array(store, path=self._path, mode="r" if store.read_only else "r+")
         except Exception as error:  # stores raise exceptions of any type
             raise SourceError(f"{self} cannot be opened again: {str(error).rstrip('.')}. Put it back.") from error
+        _require_no_code(now)
         self.require_same(now, ArraySpec(now.shape[1:], np.dtype("U") if is_text(now) else now.dtype))
         return now
 
@@ -125,6 +127,20 @@ class OpenZarrSource:
         store = self._known[1].store
         if isinstance(store, ZipStore) and store.read_only:
             store.close()
+
+
+def _require_no_code(array: Any) -> None:
+    """Refuses chunks that are pickles: to read one runs whatever code it has. Old versions of numcodecs do so.
+
+    Raises:
+        SourceError: They are.
+    """
+    codecs = getattr(array.metadata, "compressor", None), *(getattr(array.metadata, "filters", None) or ())
+    if any(getattr(each, "codec_id", "") == "pickle" for each in codecs):
+        raise SourceError(
+            f"{array.store}/{array.path} has chunks that are pickles, which run whatever code they contain when they "
+            "are read. Write the array again without that codec."
+        )
 
 
 def _has_empty_row(rows: npt.NDArray[Any], fill: Any) -> bool:
