@@ -128,10 +128,10 @@ class Bench:
         except Exception as caught:
             raise CaseError("another exception", _place_of(caught)) from caught
         spent_s, grown = time.process_time() - began_s, _resident_nbytes() - began_nbytes
-        if spent_s > PROCESSOR_S:
-            raise CaseError("slow", f"{spent_s:.0f} s")
         if grown > GROWTH_NBYTES:
             raise CaseError("memory", _place_of(error) if error else "rows")
+        if spent_s > PROCESSOR_S:
+            raise CaseError("slow", f"{spent_s:.0f} s")
         if error is not None:
             self.require_name(error, place, damaged)
             return "error"

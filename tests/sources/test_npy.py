@@ -215,6 +215,11 @@ def test_text_with_a_number_that_is_no_character_names_the_row(path: Path, dtype
     words[2:].view(f"{dtype[0]}u4")[0, 1] = 0x110000
     np.save(path, words)
     dataset = ps.from_npy(path)
+    records = np.zeros(3, [("i", "i4"), ("t", dtype, (2,))])
+    records["t"] = words
+    np.save(path.with_name("records.npy"), records)
+    with pytest.raises(ps.SourceError, match=r"records\.npy\[2\] cannot be read: its text has 0x110000 in it"):
+        list(ps.from_npy(path.with_name("records.npy")).batch(2).loader("threads"))
     assert dataset[1].tolist() == ["e", "f"]
     for read in (
         lambda: dataset[2],

@@ -25,7 +25,7 @@ from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read, Source
 from penstock.sources._mapped import mapping_options
 from penstock.sources._openfile import stamp
-from penstock.sources.arrays import copies_of, require_characters
+from penstock.sources.arrays import copies_of, has_characters, require_characters
 from penstock.sources.npy import StridedFile
 
 
@@ -67,7 +67,7 @@ class FileSource(Source):
 
     def arrays(self) -> Sequence[StridedFile] | None:
         """The array in the file; None for text, whose characters are looked at after each read."""
-        return None if self.handle.dtype.kind == "U" else (self.handle,)
+        return None if has_characters(self.handle.dtype) else (self.handle,)
 
     def open(self) -> "FileRows":
         return FileRows(self.handle)
@@ -101,7 +101,7 @@ class FileRows:
             native.copy(copies_of(source, reads))
         except native.CopyError as error:
             raise read_error(self.handle, error) from error
-        if self.handle.dtype.kind == "U":
+        if has_characters(self.handle.dtype):
             for read in reads:
                 elements = read.indices.tolist()
                 require_characters(

@@ -1,0 +1,124 @@
+"""Damaged small files of every format give right rows, or an error with the file's name. `make fuzz` runs longer."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.formats import FORMATS
+
+pytestmark = pytest.mark.faults
+
+# Of all formats. The two tests share it, and run side by side.
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
+NAMES = [name for name, each in FORMATS.items() if not each.missing]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0, 1])
+def test_damaged_files_give_right_rows_or_an_error_with_their_name(part: int, tmp_path: Path) -> None:
+    names = ";".join(NAMES[part::2])
+    options = ["--formats", names, "--seed", "tests", "--seconds", str(SECONDS / 2), "--keep", tmp_path / "failed"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *options], capture_output=True, text=True, timeout=SECONDS + 240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+FAULTY = """
+    import os, signal, sys, time
+    from pathlib import Path
+    import numpy as np
+    import penstock as ps
+    from tests.fuzz import runner
+    from tests.fuzz.formats import FORMATS, Format
+
+    def read(fault):
+        def run(folder):
+            if (folder / "file").read_bytes() != b"sound":
+                return fault(folder)
+            return [np.int64(1)]
+        return run
+
+    def format_of(fault, **options):
+        make = lambda folder: (folder / "file").write_bytes(b"sound")
+        return Format({"seed": make}, read=read(fault), **options)
+
+    def ends(folder):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def hangs(folder):
+        time.sleep(1000)
+
+    def works(folder):
+        ends_s = time.process_time() + 0.3
+        while time.process_time() < ends_s:
+            pass
+
+    def raises(folder):
+        raise ZeroDivisionError("division")
+
+    def has_no_name(folder):
+        raise ps.SourceError("something is damaged")
+
+    def has_name(folder):
+        raise ps.SourceError("file is damaged")
+
+    def grows(folder):
+        return [np.ones(200 << 20, np.uint8)]
+
+    def grows_without_end(folder):
+        return [np.ones(4 << 30, np.uint8)]
+
+    runner.HANG_S, runner.PROCESSOR_S = 6.0, 0.2
+    FORMATS.clear()
+    FORMATS.update({
+        "ends": format_of(ends),
+        "hangs": format_of(hangs),
+        "works": format_of(works),
+        "raises": format_of(raises),
+        "has no name": format_of(has_no_name),
+        "has a name": format_of(has_name),
+        "grows": format_of(grows),
+        "grows without end": format_of(grows_without_end),
+        "invents": format_of(lambda folder: [np.int64(2)], is_exact=True),
+        "differs": format_of(lambda folder: [np.int64(2)], model=lambda folder: [np.int64(3)]),
+        "fails": format_of(lambda folder: [np.int64(2)], model=lambda folder: 1 / 0),
+        "is right": format_of(lambda folder: [np.int64(1)], is_exact=True),
+    })
+    ran = runner.fuzz(list(FORMATS), 6.0, "seed", Path(sys.argv[1], "kept"), Path(sys.argv[1], "work"))
+    for name, each in ran.items():
+        assert each.cases, name
+        print(name, *sorted({failure.kind for failure in each.failures.values()}), sep=": ")
+"""
+
+
+@pytest.mark.slow
+def test_the_fuzzer_finds_each_kind_of_fault(
+    fresh_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = fresh_python(textwrap.dedent(FAULTY), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "ends: the process ended with -11",
+        "hangs: hangs",
+        "works: slow",
+        "raises: another exception",
+        "has no name: an error without the file's name",
+        "has a name",
+        "grows: memory",
+        "grows without end: another exception",
+        "invents: rows that nobody wrote",
+        "differs: other rows than the model's",
+        "fails: rows where the model fails",
+        "is right",
+    ]
+    kept = {each.name for each in (tmp_path / "kept").iterdir()}
+    assert {name.rstrip("0123456789") for name in kept} >= {"ends-", "hangs-", "raises-", "invents-"}
+    text = next((tmp_path / "kept").glob("ends-*/what.txt")).read_text()
+    assert "Segmentation fault" in text
+    assert "python -m tests.fuzz --formats 'ends' --seed seed --case" in text
