@@ -97,7 +97,8 @@ class InlineDelivery(DeliveryBase):
         length = -1
         if self._stream is not None:
             # Before it reads: `take(3)` needs no fourth element, which may be long in coming, or be an error.
-            if not self._is_behind(self._stream.length, index):
+            length = self._stream.length
+            if not self._is_behind(length, index):
                 length = self._read(self._stream, index)
             if self._is_behind(length, index):
                 self._go_to(self._program.next_position(epoch, index, is_last=True))
