@@ -13,6 +13,8 @@ from tests.leftovers import not_of_others, shared_names
 
 DEADLINE_S = 60.0
 """The longest wait for an event that must come, on a busy machine."""
+START_S = 180.0
+"""The longest wait for a program to be ready, which may import a framework and train with it."""
 
 WARNINGS = ("-W", "error", "-W", "ignore:unclosed file:ResourceWarning")
 """A signal may strike between `open` and `with` in Python's own code; the file is then closed when it is dropped."""
@@ -59,7 +61,7 @@ class Program:
     def await_line(self, line: str) -> None:
         """Waits until the program prints this line, and fails if it prints another."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], DEADLINE_S)[0]:
+        if not select.select([self.process.stdout], [], [], START_S)[0]:
             self.abort(f"did not say {line!r}")
         said = self.process.stdout.readline()
         if said != f"{line}\n":
