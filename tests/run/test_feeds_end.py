@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -221,10 +222,13 @@ def test_a_deadline_names_the_batch_that_was_waited_for() -> None:
 
 
 def test_a_stream_that_gives_nothing_for_long_but_gets_on_is_no_matter_for_the_deadline() -> None:
+    # Each element takes a fiftieth of the deadline, on a busy machine more; all take longer than it, with two workers.
     pause = threading.Event()
-    sparse = stream(range(16)).filter(lambda x: pause.wait(0.05) or x == 15)
-    with sparse.loader("threads", workers=2, timeout_s=0.6) as loader:
-        assert int(next(iter(loader))) == 15
+    sparse = stream(range(120)).filter(lambda x: pause.wait(0.03) or x == 119)
+    began_s = time.monotonic()
+    with sparse.loader("threads", workers=2, timeout_s=1.5) as loader:
+        assert int(next(iter(loader))) == 119
+    assert time.monotonic() - began_s > 1.5
 
 
 def consuming(loader: Any) -> tuple[threading.Thread, list[BaseException]]:
