@@ -54,6 +54,10 @@ FAULTY = """
     def hangs(folder):
         time.sleep(1000)
 
+    def spins(folder):
+        while True:
+            pass
+
     def works(folder):
         ends_s = time.process_time() + 0.3
         while time.process_time() < ends_s:
@@ -74,11 +78,12 @@ FAULTY = """
     def grows_without_end(folder):
         return [np.ones(4 << 30, np.uint8)]
 
-    runner.HANG_S, runner.PROCESSOR_S = 6.0, 0.2
+    runner.HANG_S, runner.SPIN_S, runner.PROCESSOR_S = 10.0, 2.0, 0.2
     FORMATS.clear()
     FORMATS.update({
         "ends": format_of(ends),
         "hangs": format_of(hangs),
+        "spins": format_of(spins),
         "works": format_of(works),
         "raises": format_of(raises),
         "has no name": format_of(has_no_name),
@@ -106,6 +111,7 @@ def test_the_fuzzer_finds_each_kind_of_fault(
     assert done.stdout.splitlines() == [
         "ends: the process ended with -11",
         "hangs: hangs",
+        "spins: hangs",
         "works: slow",
         "raises: another exception",
         "has no name: an error without the file's name",

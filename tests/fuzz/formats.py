@@ -407,6 +407,14 @@ JSONL = Format(
 )
 
 
+GZIP_JSONL = Format(
+    {"records": _gzip("a.jsonl.gz", lambda: _LINES.encode())},
+    lambda folder: ps.from_jsonl(only(folder), fill_null=0),
+    needs=("pyarrow",),
+    mend=_mend_gzip,
+)
+
+
 def _csv_text(delimiter: str = ",", end: str = "\n") -> str:
     out = io.StringIO()
     writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
@@ -664,6 +672,7 @@ FORMATS: dict[str, Format] = {
     "tar": TAR,
     "gzip": GZIP,
     "gzip, tfrecord": GZIP_TFRECORD,
+    "gzip, jsonl": GZIP_JSONL,
     "parquet": PARQUET,
     "arrow": ARROW,
     "huggingface": HUGGINGFACE,

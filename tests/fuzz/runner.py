@@ -41,7 +41,8 @@ GROWTH_NBYTES = MEMORY_LIMIT + (64 << 20)
 # A case that wants more gets no memory.
 HARD_NBYTES = 1 << 30
 PROCESSOR_S = 5.0
-HANG_S = 30.0
+# A child is ended if its case takes so much of a processor, or this time. The machine may be busy.
+SPIN_S, HANG_S = 20.0, 120.0
 KEPT = 3
 # The exit status of a child that failed by itself, not in a case.
 NOT_A_CASE = 70
@@ -194,7 +195,7 @@ def read(form: Format, folder: Path, way: int) -> Rows:
         return [_own(dataset[index]) for index in range(len(dataset))]
     if dataset.length == 0:
         return []
-    with dataset.loader("inline" if way == 2 else "threads", 1, memory_limit=MEMORY_LIMIT, timeout_s=20.0) as loader:
+    with dataset.loader("inline" if way == 2 else "threads", 1, memory_limit=MEMORY_LIMIT, timeout_s=HANG_S) as loader:
         return [_own(row) for row in loader]
 
 
@@ -349,7 +350,8 @@ def _slice(name: str, seed: str, first: int, slice_s: float, folder: Path, ran: 
 
 def _watch(pid: int, shared: mmap.mmap) -> tuple[int, bool]:
     """Waits for a child, and kills one whose case takes too long. Returns its status, and whether it was killed."""
-    before, since_s = b"", time.monotonic()
+    before, since_s, spent_s = b"", time.monotonic(), 0.0
+    patience = 4 if is_sanitized() else 1
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -358,14 +360,20 @@ def _watch(pid: int, shared: mmap.mmap) -> tuple[int, bool]:
             return os.waitstatus_to_exitcode(status), False
         now_s = time.monotonic()
         if shared[:] != before:
-            before, since_s = shared[:], now_s
-        elif now_s - since_s > HANG_S * (4 if is_sanitized() else 1):
+            before, since_s, spent_s = shared[:], now_s, _processor_s(pid)
+        elif now_s - since_s > HANG_S * patience or _processor_s(pid) - spent_s > SPIN_S * patience:
             os.kill(pid, signal.SIGABRT)  # which prints the stacks
             time.sleep(1)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), True
         time.sleep(0.02)
+
+
+def _processor_s(pid: int) -> float:
+    """The time that a process has had on processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _note(ran: Ran, name: str, kind: str, text: str, number: int, seed: str, files: Path, kept: Path) -> None:
