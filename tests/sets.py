@@ -265,6 +265,8 @@ def run_all(make: str, groups: Sequence[str]) -> int:
             if path.exists():
                 results[name] = Result(**json.loads(path.read_text()))
                 interrupted = interrupted or results[name].fault == INTERRUPTED
+                if results[name].good and process.returncode:
+                    results[name].fault = f"what follows the tests failed: make ended with status {process.returncode}"
             else:
                 results[name] = Result(fault=f"did not start: make ended with status {process.returncode}")
             if name != names[0]:

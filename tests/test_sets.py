@@ -41,6 +41,9 @@ test-%:
 	NAME=$* $(PYTEST) {arguments} test_$*.py
 test-broken:
 	exit 7
+test-later:
+	$(PYTEST) {arguments} test_last.py
+	exit 8
 """
 
 
@@ -195,19 +198,20 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
         empty="",
         last="def test_good(): pass",
     )
-    status, out = _run(tmp_path, "all", "make", "first", "second+broken+empty", "last")
+    status, out = _run(tmp_path, "all", "make", "first", "second+broken+empty", "last", "later")
     assert status == 1
     summary = out[out.rindex("\nset ") :].splitlines()[1:]
-    rows = {line.split()[0]: line.split(maxsplit=4)[1:3] + line.split(maxsplit=4)[4:] for line in summary[1:6]}
+    rows = {line.split()[0]: line.split(maxsplit=4)[1:3] + line.split(maxsplit=4)[4:] for line in summary[1:7]}
     assert rows == {
         "first": ["1", "1"],
         "second": ["1", "0"],
         "broken": ["0", "0", "did not start: make ended with status 2"],
         "empty": ["0", "0", "no tests were found"],
         "last": ["1", "0"],
+        "later": ["1", "0", "what follows the tests failed: make ended with status 2"],
     }
     assert out.index("== broken at the same time") < out.rindex("\n== broken\n") < out.index("no tests ran in")
-    assert summary[6:] == [
+    assert summary[7:] == [
         "",
         "Failed: 1",
         "  first: test_first.py::test_bad",
@@ -217,7 +221,7 @@ def test_all_sets_run_and_one_summary_stands_at_the_end(tmp_path: Path) -> None:
         "  second: test_second.py::test_chance",
         "    build/tests/second/1-first.txt  build/tests/second/1-second.txt",
         "",
-        "All sets: 3 passed, 1 failed, 1 failed once, 2 sets in error",
+        "All sets: 4 passed, 1 failed, 1 failed once, 3 sets in error",
     ]
 
 
