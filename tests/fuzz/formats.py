@@ -408,7 +408,7 @@ JSONL = Format(
 
 
 GZIP_JSONL = Format(
-    {"records": _gzip("a.jsonl.gz", lambda: _LINES.encode())},
+    {"records": _gzip("a.jsonl.gz", _LINES.encode)},
     lambda folder: ps.from_jsonl(only(folder), fill_null=0),
     needs=("pyarrow",),
     mend=_mend_gzip,
