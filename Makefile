@@ -51,6 +51,7 @@ SERIAL := --numprocesses=1
 PYTEST = $(PY) -m pytest
 KERAS_SETS := keras-tensorflow keras-jax keras-torch
 KERAS_AT_ONCE := keras-tensorflow+keras-jax+keras-torch
+.PHONY: $(KERAS_SETS:%=test-%)
 # Tests and programs run side by side, and their frameworks' threads would wait for each other's CPUs.
 FRAMEWORK_ENV := OMP_NUM_THREADS=1
 
@@ -60,7 +61,7 @@ demo: $(STAMP)-demo
 # All sets run, also after one that failed. PYTEST is then tests/sets.py, which runs once more what failed. A cluster
 # waits most of the time, so its set runs beside another.
 test: $(STAMP)-venv
-	@$(PY) -m tests.sets all $(MAKE) fast framework+cluster $(KERAS_AT_ONCE) faults limits
+	@$(PY) -m tests.sets all $(MAKE_COMMAND) fast framework+cluster $(KERAS_AT_ONCE) faults limits
 
 test-fast: $(STAMP)-core
 	$(PYTEST) $(PARALLEL) --numprocesses=3 -m "$(FAST)" -o faulthandler_timeout=60 $(ARGS)
@@ -69,7 +70,7 @@ test-framework: $(STAMP)-frameworks
 	$(FRAMEWORK_ENV) $(PYTEST) $(PARALLEL) -m "$(FRAMEWORK)" $(ARGS)
 
 test-keras: $(STAMP)-venv
-	@$(PY) -m tests.sets all $(MAKE) $(KERAS_AT_ONCE)
+	@$(PY) -m tests.sets all $(MAKE_COMMAND) $(KERAS_AT_ONCE)
 
 # A process has one Keras backend for its whole life, and imports it in ten seconds: one process for each.
 $(KERAS_SETS:%=test-%): test-keras-%: $(STAMP)-frameworks
