@@ -69,6 +69,13 @@ def test_what_is_no_file_is_not_replaced(folder: Path) -> None:
     assert (folder / "device").is_symlink()
 
 
+def test_a_picture_makes_no_folder(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(FileNotFoundError, match="no"):
+        ps.range(3).show(tmp_path / "no" / "out.png")
+    assert not os.listdir(tmp_path)
+
+
 def test_a_picture_does_not_write_through_a_link(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "victim").write_bytes(b"precious")

@@ -222,6 +222,12 @@ def test_folder_of_another_user_is_not_used(tmp_path, caplog):
     assert "is not this user's alone (chmod 700). Everything is read over the network." in caplog.text
 
 
+def test_folder_in_one_that_everybody_can_write_is_not_used(tmp_path, caplog):
+    tmp_path.chmod(0o777)
+    assert ps.DiskCache(tmp_path, LIMIT).open() is None
+    assert f"cannot be used: everybody can write to {tmp_path}" in caplog.text
+
+
 @pytest.mark.parametrize("call", ["open", "replace"])
 def test_full_disk_is_read_through_with_one_warning(remote, monkeypatch, caplog, call):
     real = getattr(os, call)

@@ -75,10 +75,10 @@ def test_index_goes_to_a_cache_where_the_directory_is_read_only(tmp_path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     complete = _recordindex.complete
 
-    def refuse_in_data(path, mode):
+    def refuse_in_data(path, mode, **options):
         if path.parent == data:
             raise PermissionError(13, "Permission denied")
-        return complete(path, mode)
+        return complete(path, mode, **options)
 
     monkeypatch.setattr(_recordindex, "complete", refuse_in_data)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_index_goes_to_a_cache_where_the_directory_is_read_only(tmp_path, monkey
 
 
 def test_index_that_cannot_be_kept_is_said_and_works(tmp_path, monkeypatch, caplog):
-    def refuse(path, mode):
+    def refuse(path, mode, **options):
         raise PermissionError(13, "Permission denied")
 
     ps.write_tfrecord(tmp_path / "ds", [b"abc"] * 5)
@@ -281,3 +281,13 @@ def test_a_link_with_the_name_of_an_index_is_neither_read_nor_followed(tmp_path)
     index_of(tmp_path / "ds").symlink_to(tmp_path / "victim")
     assert len(ps.from_tfrecord(tmp_path / "ds", cache_dir=None)) == 5
     assert (tmp_path / "victim").read_bytes() == before
+
+
+def test_processes_that_copy_at_once_take_the_copies_for_the_same_file(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    first = ps.from_text(path)
+    assert len(first) == 2
+    os.unlink(copy_of(path))  # as if the other process had looked before it was there
+    assert len(ps.from_text(path)) == 2
+    assert list(first) == ["one", "two"]

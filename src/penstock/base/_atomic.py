@@ -57,12 +57,11 @@ def complete(
             if has_name:
                 unfinished.unlink(missing_ok=True)
             raise
-    if is_synced:
-        sync_folder(path.parent)
 
 
 def write(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a whole file; see `complete`."""
+    """Writes a whole file into a folder that is there; see `complete`."""
+    os.stat(Path(path).parent)
     with complete(path) as out:
         out.write(content)
 
@@ -78,16 +77,6 @@ def sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-
-
-def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Waits until the names in a folder are on its disk, if its file system can say so."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _require_replaceable(path: Path) -> None:

@@ -46,7 +46,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from penstock.base import _tree
-from penstock.base._atomic import sync, sync_folder
+from penstock.base._atomic import sync
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import SourceError
 from penstock.base._spec import ArraySpec, Spec
@@ -349,7 +349,6 @@ def _make(path: str, directory: str, content: dict[str, Any], spec: Spec) -> Non
             sync(file.fileno())
         _fill_files(_paths(new, spec), spec, content["length"] or 0, mode=mode)
         os.rename(new, directory)
-        sync_folder(path)
     except OSError:
         _delete_unfinished(new)
         if not _is_there(directory):  # another process was faster

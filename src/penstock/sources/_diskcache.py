@@ -43,6 +43,7 @@ import numpy as np
 from penstock.base._atomic import complete
 from penstock.base._descriptors import keep_standard_numbers
 from penstock.base._errors import ArgumentError, ArgumentTypeError, type_of
+from penstock.base._trust import require_safe
 from penstock.sources._store import StorageOptions
 
 SLOT_COUNT: Final = 512
@@ -208,6 +209,7 @@ class CacheFolder:
         status = os.lstat(self.path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise PermissionError(errno.EPERM, f"{self.path} is not this user's alone (chmod 700)")
+        require_safe(self.path)
         self._writing = os.path.join(self.path, "writing")
         os.makedirs(self._writing, exist_ok=True)
         keep_standard_numbers()

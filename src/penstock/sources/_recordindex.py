@@ -191,8 +191,8 @@ def kept(file: File, kind: str, cache_dir: str | None, build: Callable[[], Array
     return made
 
 
-def _write(file: File, path: Path, parts: Iterable[bytes]) -> None:
-    """Writes what is kept of a file, readable for those who can read the file.
+def _write(file: File, path: Path, parts: Iterable[bytes], changed_ns: int | None = None) -> None:
+    """Writes what is kept of a file, readable for those who can read the file; with a time of its last change.
 
     Raises:
         OSError: It cannot be written, or a stranger may have made what is there.
@@ -200,8 +200,13 @@ def _write(file: File, path: Path, parts: Iterable[bytes]) -> None:
     require_safe(path.parent)
     make_private(path.parent)
     readers = os.stat(file.url).st_mode if file.is_local else 0
-    with complete(path, 0o600 | readers & private_mode(path.parent)) as out:
+    # An index and a note have a checksum, which is compared; content has not.
+    is_synced = changed_ns is not None
+    with complete(path, 0o600 | readers & private_mode(path.parent), is_synced=is_synced) as out:
         out.writelines(parts)
+        if changed_ns is not None:
+            out.flush()
+            os.utime(out.fileno(), ns=(changed_ns, changed_ns))
 
 
 def _spare(path: Path) -> None:
@@ -292,7 +297,7 @@ def decompressed(
     for stem, path in zip(stems, paths, strict=True):
         try:
             content = pieces(file, compression) if encoding is None else _in_utf_8(file, compression, encoding)
-            copy = _copied(file, path, content)
+            copy = _copied(file, path, content, int(state, 16) & 0x7FFFFFFF)
         except SourceError:
             raise
         except OSError as error:
@@ -310,8 +315,11 @@ def decompressed(
     )
 
 
-def _copied(file: File, path: Path, content: Iterator[bytes]) -> File:
+def _copied(file: File, path: Path, content: Iterator[bytes], changed_s: int) -> File:
     """Writes the content of a file, as it is decompressed or decoded, reads it back, and notes its size and checksum.
+
+    All copies of a state have the same time of the last change. So processes that start together and each make one
+    take it for the same file, whichever is the last to replace it.
 
     Raises:
         SourceError: The file is damaged or truncated.
@@ -324,7 +332,7 @@ def _copied(file: File, path: Path, content: Iterator[bytes]) -> File:
             written[:] = written[0] + len(piece), zlib.crc32(piece, written[1])
             yield piece
 
-    _write(file, path, counted())
+    _write(file, path, counted(), changed_s * 10**9)
     copy = described(str(path))
     if [copy.nbytes, _checksum(copy)] != written:
         raise OSError(errno.EIO, "what was written cannot be read back")
