@@ -257,14 +257,76 @@ def test_less_is_kept_where_it_is_asked_for(tmp_path):
     assert fingerprint(less) == fingerprint(source), "or caches of it would begin anew"
 
 
-def test_text_that_is_larger_than_its_file_says_is_counted_as_it_is(tmp_path):
-    texts = [f"{i % 3}" * 1000 for i in range(2000)]  # a dictionary of three
-    source = dataset(saved(tmp_path / "a.parquet", pa.table({"x": texts}), 1000))._node.data
-    opened, out = source.open(), {"x": np.empty(2000, object)}
-    read(opened, np.arange(2000), out)
-    assert out["x"].tolist() == texts
-    assert all(each.nbytes >= 1_000_000 for each in opened._decoded.values())
-    assert len(opened._decoded) == 1
+@pytest.mark.parametrize("kind", ["text", "bytes", "list", "nulls", "field"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_text_that_rows_share_is_in_memory_once(tmp_path, kind, name):
+    """A small file may repeat a long text very often."""
+    count, long = 500, "ä" * 200_000
+    rows = [long if i % 2 else "short" for i in range(count)]
+    words = pa.DictionaryArray.from_arrays(pa.array([i % 2 for i in range(count)], pa.int32()), ["short", long])
+    column = {
+        "text": words,
+        "bytes": words.cast(pa.dictionary(pa.int32(), pa.binary())),
+        "list": pa.ListArray.from_arrays(np.arange(count + 1, dtype="i4"), words),
+        "nulls": pa.DictionaryArray.from_arrays(
+            pa.array([None] + [i % 2 for i in range(1, count)], pa.int32()), ["short", long]
+        ),
+        "field": pa.StructArray.from_arrays([words], ["t"]),
+    }[kind]
+    content = pa.table({"x": column})
+    if name == "a.parquet":
+        pq.write_table(content, tmp_path / name, compression="zstd")
+        assert (tmp_path / name).stat().st_size < 10_000
+    else:
+        saved(tmp_path / name, content, count)
+    source = dataset(tmp_path / name, fill_null="short" if kind == "nulls" else None)._node.data
+    opened, out = source.open(), {"x": np.empty(6, object)}
+    before = pa.default_memory_pool().bytes_allocated()
+    indices = np.array([1, 0, 499, 7, 2, 1])
+    read(opened, indices, out)
+    found = [each.tobytes().decode() if kind == "bytes" else each[0] if kind == "list" else each for each in out["x"]]
+    assert found == [rows[i] for i in indices]
+    if kind in ("text", "nulls", "field"):
+        assert out["x"][0] is out["x"][2]
+    assert sum(each.nbytes for each in opened._decoded.values()) < source.kept_nbytes < 8 << 20
+    assert pa.default_memory_pool().bytes_allocated() - before < 8 << 20
+
+
+@pytest.mark.parametrize("encoding", ["dictionary and plain", "DELTA_BYTE_ARRAY"])
+def test_text_that_takes_much_more_than_the_footer_says_is_refused(tmp_path, monkeypatch, encoding):
+    monkeypatch.setattr(parquet, "KEPT_NBYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "DICTIONARY_NBYTES", 1000)
+    long = "a" * 20_000
+    options = {"use_dictionary": False, "column_encoding": {"x": encoding}} if "DELTA" in encoding else {}
+    pq.write_table(pa.table({"x": [long] * 500}), tmp_path / "a.parquet", **options)
+    rows = []
+    decode = parquet.decoded
+    monkeypatch.setattr(parquet, "decoded", lambda batch, *rest: rows.append(batch.num_rows) or decode(batch, *rest))
+    monkeypatch.setattr(parquet, "WORK_NBYTES", 1 << 20)
+    ds = ps.from_parquet(tmp_path / "a.parquet")
+    text = r"a\.parquet: row group 0 takes \d+ MiB and more for column 'x', and its footer says 0 MiB: it repeats long"
+    with pytest.raises(ps.SourceError, match=text):
+        ds[0]
+    assert max(rows) * len(long) < 2 << 20
+    monkeypatch.undo()
+    assert ds[7] == {"x": long}
+
+
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.8])
+def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, where):
+    """pyarrow ends the process when it is asked for a column chunk whose facts disagree."""
+    path = saved(tmp_path / "a.parquet", pa.table({"x": ["a", "b"] * 9, "l": [[1], []] * 9}))
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    place = len(whole) - 8 - size + int(size * where)
+    for value in range(0, 256, 5):
+        path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+        try:
+            found = [element["x"] for element in ps.from_parquet(path)]
+        except ps.PenstockError as error:
+            assert "a.parquet" in str(error)  # noqa: PT017  # or the rows
+        else:
+            assert len(found) == 18 or found
 
 
 @pytest.mark.usefixtures("leaves_nothing_behind")

@@ -22,6 +22,8 @@ from penstock.memory._rows import text_array
 
 Integers = npt.NDArray[np.int64]
 
+MOST_PADDED_NBYTES: Final = 128 << 20
+"""The largest array of text that is padding for the most part."""
 MAPPED_NBYTES: Final = 64 << 10
 """Columns of this size and more are memory mappings."""
 
@@ -235,10 +237,14 @@ class _Piece(NamedTuple):
     """The start of each row in the values, and the end of the last: a memoryview, whose items are read fastest."""
     values: Any
     """An array of numbers, a memoryview of bytes, or for lists of text the texts as a `_Piece`."""
+    kinds: Any = None
+    """Where several rows share a text, as in a dictionary of Arrow: the number of each row's one, an array.
+
+    Text is never repeated in memory: a small file may repeat a long one very often."""
 
     @property
     def nbytes(self) -> int:
-        return int(self.bounds.nbytes + self.values.nbytes)
+        return int(self.bounds.nbytes + self.values.nbytes + (0 if self.kinds is None else self.kinds.nbytes))
 
     def texts(self, kind: str) -> Any:
         """The rows as an Arrow array of text (kind `U`) or bytes, for it makes Python's fastest."""
@@ -248,10 +254,15 @@ class _Piece(NamedTuple):
         else:
             form = pa.large_binary() if is_large else pa.binary()
         buffers = [None, pa.py_buffer(self.bounds), pa.py_buffer(self.values)]
-        return pa.Array.from_buffers(form, len(self.bounds) - 1, buffers)
+        found = pa.Array.from_buffers(form, len(self.bounds) - 1, buffers)
+        return found if self.kinds is None else pa.DictionaryArray.from_arrays(pa.array(self.kinds), found)
 
     def of(self, places: Integers) -> "tuple[_Piece, Integers]":
         """Returns a piece in memory that has the values of some rows, and their places in it."""
+        if self.kinds is not None:
+            kinds_there, shared = np.unique(self.kinds[places], return_inverse=True)
+            piece, own = _Piece(self.bounds, self.values).of(kinds_there.astype(np.int64))
+            return piece, own[shared]
         if not self._is_far:
             return self, places
         bounds = np.asarray(self.bounds)
@@ -271,6 +282,8 @@ class _Piece(NamedTuple):
     def in_file(self, file: LocalFile, base: int, stop: int) -> "_Piece":
         """The same piece, whose values are read from a file that is mapped at `[base, stop)`."""
         bounds = _copy(np.asarray(self.bounds)).data
+        if self.kinds is not None:  # copied, because it is small and read in part by Arrow
+            return self.copied()
         if isinstance(self.values, _Piece):
             return _Piece(bounds, self.values.in_file(file, base, stop))
         values = np.asarray(self.values)
@@ -282,12 +295,15 @@ class _Piece(NamedTuple):
 
     def copied(self) -> "_Piece":
         first, last = self.bounds[0], self.bounds[-1]
-        if isinstance(self.values, _Piece):
-            values: Any = _Piece(self.values.bounds[first : last + 1], self.values.values).copied()
+        if isinstance(self.values, _Piece) and self.values.kinds is not None:
+            values: Any = self.values._replace(kinds=self.values.kinds[first:last]).copied()
+        elif isinstance(self.values, _Piece):
+            values = _Piece(self.values.bounds[first : last + 1], self.values.values).copied()
         else:
             values = _copy(np.asarray(self.values[first:last]))
         bounds = _copy(np.asarray(self.bounds) - first)
-        return _Piece(bounds.data, values.data if isinstance(self.values, memoryview) else values)
+        own_kinds = None if self.kinds is None else _copy(np.asarray(self.kinds))
+        return _Piece(bounds.data, values.data if isinstance(self.values, memoryview) else values, own_kinds)
 
 
 @final
@@ -333,21 +349,24 @@ class Ragged:
         numbers = np.searchsorted(self._firsts, indices, "right") - 1
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
-            piece, places = self._pieces[number].of(indices[mine] - self._firsts[number])
+            whole = self._pieces[number]
+            piece, places = whole.of(indices[mine] - self._firsts[number])
             try:
-                self._put(piece, places, out, rows[mine])
+                self._put(piece, places, out, rows[mine], is_shared=whole.kinds is not None)
             except RowError as error:
                 error.row = int(mine[error.row])
                 raise
 
-    def _put(self, piece: _Piece, places: Integers, out: npt.NDArray[Any], rows: Integers) -> None:
+    def _put(self, piece: _Piece, places: Integers, out: npt.NDArray[Any], rows: Integers, *, is_shared: bool) -> None:
         dtype, is_list = self._spec.dtype, bool(self._spec.shape)
         if not dtype.itemsize and not is_list:
-            texts = piece.texts(dtype.kind).take(pa.array(places))
+            kinds_there, shared = (places, None) if not is_shared else np.unique(places, return_inverse=True)
+            texts = piece.texts(dtype.kind).take(pa.array(kinds_there))
             try:
-                out[rows] = texts.to_pylist()
+                found = texts.to_pylist()
             except UnicodeDecodeError:
-                _refuse_text(texts)
+                _refuse_text(piece.texts(dtype.kind).take(pa.array(places)))
+            out[rows] = found if shared is None else np.array(found, object)[shared]
             return
         bounds = np.asarray(piece.bounds)
         limits = bounds[places].tolist(), bounds[places + 1].tolist()
@@ -389,18 +408,26 @@ def _array(values: Any, start: int, stop: int, spec: ArraySpec) -> npt.NDArray[A
     if isinstance(values, np.ndarray):
         return values[start:stop].copy()
     if len(spec.shape) == 1:
-        texts = values if isinstance(values, pa.Array) else values.texts("U")
-        return text_array(np.array(texts[start:stop].to_pylist(), object), "U")
+        texts = (values if isinstance(values, pa.Array) else values.texts("U"))[start:stop].to_pylist()
+        sizes = list(map(len, texts))
+        padded = 4 * len(texts) * max(sizes, default=0)
+        if padded > MOST_PADDED_NBYTES and padded > 32 * sum(sizes):
+            raise RowError(
+                0,
+                f"has {len(texts):,} texts of which one has {max(sizes):,} characters: {padded >> 20:,} MiB as an "
+                "array of NumPy, where all are as long as the longest. Leave the column out with columns=[...].",
+            )
+        return text_array(np.array(texts, object), "U")
     bounds = np.asarray(values.bounds[start : stop + 1])
-    sizes = np.unique(np.diff(bounds))
-    if len(sizes) > 1:
+    widths = np.unique(np.diff(bounds))
+    if len(widths) > 1:
         raise RowError(
             0,
-            f"has lists of differing lengths ({sizes[0]} to {sizes[-1]}) in a list, which are no array. Leave the "
+            f"has lists of differing lengths ({widths[0]} to {widths[-1]}) in a list, which are no array. Leave the "
             "column out with columns=[...], or write it as one list and the lengths of its parts.",
         )
     inner = _array(values.values, int(bounds[0]), int(bounds[-1]), ArraySpec(spec.shape[1:], spec.dtype))
-    return inner.reshape(stop - start, int(sizes[0]) if len(sizes) else 0, *inner.shape[1:])
+    return inner.reshape(stop - start, int(widths[0]) if len(widths) else 0, *inner.shape[1:])
 
 
 def is_copied(kind: Any) -> bool:
@@ -541,7 +568,7 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
     try:
         if spec.dtype.itemsize and None not in spec.shape:
             return Column(numbers(values, spec.shape))
-        return Ragged(spec, _piece(_plain(values), spec))
+        return Ragged(spec, _piece(values, spec))
     except RowError as error:
         error.column, error.row = name, error.row + first
         if isinstance(error, NullError):
@@ -550,6 +577,10 @@ def column_of(values: Any, spec: ArraySpec, name: str = "", first: int = 0) -> C
 
 
 def _piece(values: Any, spec: ArraySpec) -> _Piece:
+    is_shared = kinds.is_dictionary(values.type) and not (values.null_count or values.dictionary.null_count)
+    if is_shared and (is_text(values.type.value_type) or is_binary(values.type.value_type)):
+        return _piece(values.dictionary, spec)._replace(kinds=numbers(values.indices, ()))
+    values = _plain(values)
     kind = values.type
     if is_text(kind) or is_binary(kind):
         _, bounds, data = values.buffers()
@@ -566,7 +597,7 @@ def _piece(values: Any, spec: ArraySpec) -> _Piece:
     below = ArraySpec(spec.shape[1:], spec.dtype)
     try:
         is_fixed = spec.dtype.itemsize and None not in below.shape
-        inner = numbers(inner, below.shape) if is_fixed else _piece(_plain(inner), below)
+        inner = numbers(inner, below.shape) if is_fixed else _piece(inner, below)
     except NullError as error:
         raise NullError(int(np.searchsorted(offsets, error.row, "right")) - 1, is_inner=True) from None
     return _Piece(offsets.data, inner)

@@ -435,7 +435,13 @@ def _filled(values: Any, fill: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType):
         return _filled(values.storage, fill)
     if kinds.is_dictionary(kind):
-        return _filled(values.dictionary_decode(), fill)
+        words, is_bytes = values.dictionary, is_binary(kind.value_type)
+        if words.null_count or not (is_bytes or is_text(kind.value_type)):
+            return _filled(values.dictionary_decode(), fill)
+        if not values.null_count:
+            return values
+        words = pa.concat_arrays([words, pa.array([b"" if is_bytes else fill], kind.value_type)])
+        return pa.DictionaryArray.from_arrays(values.indices.cast(pa.int64()).fill_null(len(words) - 1), words)
     if is_list(kind):
         inner = values.flatten()
         if kinds.is_fixed_size_list(kind):
@@ -455,7 +461,7 @@ def _filled(values: Any, fill: Any) -> Any:
         stored = pa.int32() if kind.bit_width == 32 else pa.int64()
         number = np.asarray(fill).astype(dtype_of(kind)).view(np.int64)
         return values.view(stored).fill_null(pa.scalar(int(number), stored)).view(kind)
-    return values.fill_null(pa.scalar(fill, kind))
+    return values.fill_null(pa.scalar(np.asarray(fill).astype(dtype_of(kind)).item(), kind))
 
 
 def _offsets(values: Any) -> Any:

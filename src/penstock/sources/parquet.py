@@ -8,8 +8,8 @@ are kept for the next rows, up to a limit that is known ahead (`TableSource.kept
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, NamedTuple, NoReturn, final
@@ -17,14 +17,15 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 
 from penstock import native
 from penstock.base._errors import ArgumentError, PenstockError, SourceError, SpecError
-from penstock.base._spec import ArraySpec
 from penstock.plan._source import Read
 from penstock.sources._blocks import CachedFile
-from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid
+from penstock.sources._columns import Column, Ragged, RowError, is_viewed, require_valid, spec_of
 from penstock.sources._leasttypes import least, plain
 from penstock.sources._leaves import (
     Dtypes,
@@ -39,6 +40,7 @@ from penstock.sources._leaves import (
     stored_numbers,
 )
 from penstock.sources._openfile import File, FilesSource, block_reader, bounds_of, for_each, placed, stamp
+from penstock.sources._parquetfooter import Chunk, chunks
 from penstock.sources._remote import ByteSource, RemoteFile
 
 Kind = Literal["parquet", "arrow"]
@@ -64,6 +66,16 @@ USED_SHARE: Final = 0.05
 """If a smaller part of the decoded rows was requested, a warning says so."""
 KEPT_FOOTERS: Final = 64
 """Footers of remote files that are kept in a process."""
+DICTIONARY_NBYTES: Final = 2 << 20
+"""Writers limit dictionaries to a MiB. Chunks with much more than that also have text outside of the dictionary, which
+takes ten times as long to read into one."""
+PREFIXED_ROWS: Final = 64
+"""Rows of text without its common prefix that are decoded at once, because the prefix may be long."""
+TAIL_NBYTES: Final = 64 << 10
+"""The end of a file that is requested at once; most footers are smaller."""
+_SHARED, _MIXED, _PREFIXED = 1, 2, 3
+_PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
+_MANY: Final = 1 << 62
 _measuring = threading.Lock()
 _measured = pa.proxy_memory_pool(pa.default_memory_pool())  # it has to outlive what was made in it
 _COLUMN_KEY: Final = re.compile(
@@ -88,6 +100,8 @@ class _Groups(NamedTuple):
     """The additional memory of its decoding."""
     is_mapped: bool
     """Whether rows are read from a mapped file without decoding."""
+    facts: Integers
+    """Of each leaf in a row group of Parquet its bytes, and how its text may repeat, shape `(groups, leaves, 2)`."""
 
 
 class _Footer(NamedTuple):
@@ -99,15 +113,18 @@ class _Footer(NamedTuple):
     """The types of those that are read."""
     rows: Sequence[int] = ()
     """The rows of each row group."""
-    stored: Mapping[tuple[str, ...], tuple[str, Integers]] = {}
-    """By the path of a leaf, how Parquet stores it; and of each group the bytes and the values, `(groups, 2)`."""
+    stored: Mapping[tuple[str, ...], Sequence[Chunk]] = {}
+    """By the path of a leaf, what is known of its values in each row group; of values of one size nothing need be."""
 
-    def sizes(self, leaves: Sequence[Leaf]) -> list[tuple[int, int]]:
-        """The rows of each row group, and their bytes."""
-        return [
-            (rows, sum(_leaf_size(self.stored.get(leaf.origin), number, rows, leaf.spec) for leaf in leaves))
-            for number, rows in enumerate(self.rows)
-        ]
+    def facts(self, leaves: Sequence[Leaf]) -> Integers:
+        """See `_Groups.facts`."""
+        found = np.zeros((len(self.rows), len(leaves), 2), np.int64)
+        for place, leaf in enumerate(leaves):
+            stored = self.stored.get(leaf.origin)
+            for number, rows in enumerate(self.rows):
+                form = 0 if stored is None or leaf.spec.is_bounded else _form_of(stored[number])
+                found[number, place] = _leaf_size(leaf, rows, stored, number), form
+        return found
 
 
 @final
@@ -183,9 +200,11 @@ class TableSource(Tabular, FilesSource):
             return [(count, int(count * row_nbytes)) for count in counts]
 
         if self.kind == "arrow":
-            sizes = for_each(self.files, batches_of)
+            sizes, facts = for_each(self.files, batches_of), np.empty(0, np.int64)
         else:
-            sizes = [facts.sizes(leaves) for facts in self.index]
+            facts = np.concatenate([each.facts(leaves) for each in self.index])
+            totals = iter(facts[:, :, 0].sum(axis=1).tolist())
+            sizes = [[(rows, next(totals)) for rows in each.rows] for each in self.index]
         counts, decoded = np.array([size for each in sizes for size in each], np.int64).reshape(-1, 2).T
         nbytes = np.maximum(decoded, COLUMN_NBYTES * len(leaves))
         work_nbytes = np.minimum(WORK_SHARE * nbytes, WORK_NBYTES)
@@ -198,6 +217,7 @@ class TableSource(Tabular, FilesSource):
             nbytes,
             work_nbytes,
             is_mapped,
+            facts.reshape(len(counts), -1, 2),
         )
 
     @property
@@ -401,7 +421,7 @@ class OpenTableSource:
         footer = None if file.is_local else self._footer(place)
         try:
             if source.kind == "parquet":
-                columns = _read_group(file, number, source.leaves, footer)
+                columns = _read_group(file, number, source.leaves, footer, self._groups.facts[group])
             else:
                 columns = _read_batch(file, number, source.leaves, footer, is_mapped=self._groups.is_mapped)
         except RowError as error:
@@ -476,55 +496,73 @@ def _read_facts(kind: Kind, file: File, columns: Sequence[str] | None) -> _Foote
         types = {name: schema.field(name).type for name in wanted}
         if kind == "arrow":
             return _Footer(schema.names, types)
-        groups = list(map(reader.metadata.row_group, range(reader.num_row_groups)))
-        stored = {}
+        rows = [reader.metadata.row_group(number).num_rows for number in range(reader.num_row_groups)]
+        if min(rows, default=0) < 0:
+            raise SourceError(f"{file.url} is damaged: a row group has {min(rows)} rows.")
         numbers = {path: number for path, number in stored_numbers(schema).items() if path[0] in types}
-        _require_plain(reader, file, {path[0] for path in numbers})
-        for path, number in numbers.items():
-            chunks = [group.column(number) for group in groups]
-            sizes = [(chunk.total_uncompressed_size, chunk.num_values) for chunk in chunks]
-            physical = chunks[0].physical_type if chunks else ""
-            stored[path] = physical, np.array(sizes, np.int64).reshape(-1, 2)
-        return _Footer(schema.names, types, [group.num_rows for group in groups], stored)
+        return _Footer(schema.names, types, rows, _stored(file, numbers, types))
 
 
-def _require_plain(reader: Any, file: File, columns: Collection[str]) -> None:
-    """Refuses encrypted columns. pyarrow ends the process when it is asked for their metadata.
+def _stored(
+    file: File, numbers: Mapping[tuple[str, ...], int], types: Mapping[str, Any]
+) -> Mapping[tuple[str, ...], Sequence[Chunk]]:
+    """Returns what the footer says of the column chunks, if they are of any size, or may be encrypted.
 
     Raises:
-        SourceError: One of the columns is encrypted.
+        SourceError: One of the columns is encrypted, or the footer is damaged.
     """
     with file.stream() as stream:
-        stream.seek(file.nbytes - 8)
-        size = min(int.from_bytes(stream.read(4), "little"), file.nbytes)
-        stream.seek(file.nbytes - 8 - size)
-        if _COLUMN_KEY.search(stream.read(size)) is None:
-            return
-    for number in range(reader.num_row_groups):
-        for name in columns:
-            try:
-                next(reader.iter_batches(1, [number], columns=[name], use_threads=False), None)
-            except OSError as error:
-                if "decrypt" in str(error):
-                    raise SourceError(
-                        f"{file.url}: column {name!r} is encrypted, and penstock has no keys. Leave it out with "
-                        "columns=[...], or write the file without encryption."
-                    ) from error
-                raise
+        stream.seek(max(0, file.nbytes - TAIL_NBYTES))
+        tail = stream.read()
+        size = min(int.from_bytes(tail[-8:-4], "little"), file.nbytes - 8)
+        if size > len(tail) - 8:
+            stream.seek(file.nbytes - 8 - size)
+            tail = stream.read()
+        footer = tail[-8 - size : -8]
+    if all(map(_is_of_one_size, types.values())) and _COLUMN_KEY.search(footer) is None:
+        return {}
+    groups = chunks(file.url, footer)
+    if any(len(group) <= max(numbers.values(), default=-1) for group in groups):
+        raise SourceError(f"{file.url} is damaged: a row group in its footer lacks a column.")
+    found = {path: [group[number] for group in groups] for path, number in numbers.items()}
+    for path, each in found.items():
+        if any(chunk.is_encrypted for chunk in each):
+            raise SourceError(
+                f"{file.url}: column {path[0]!r} is encrypted, and penstock has no keys. Leave it out with "
+                "columns=[...], or write the file without encryption."
+            )
+    return found
 
 
-def _leaf_size(stored: tuple[str, Integers] | None, number: int, row_count: int, spec: ArraySpec) -> int:
+def _is_of_one_size(kind: Any) -> bool:
+    try:
+        return spec_of("", kind).is_bounded
+    except SpecError:
+        return False
+
+
+def _form_of(chunk: Chunk) -> int:
+    """How the values of a column chunk may repeat long text."""
+    if not chunk.is_of_bytes:
+        return 0
+    if {_PLAIN_DICTIONARY, _RLE_DICTIONARY} & set(chunk.encodings):
+        return _SHARED if chunk.nbytes <= 8 * chunk.value_count + DICTIONARY_NBYTES else _MIXED
+    return _PREFIXED if _DELTA_BYTE_ARRAY in chunk.encodings else 0
+
+
+def _leaf_size(leaf: Leaf, row_count: int, stored: Sequence[Chunk] | None, number: int) -> int:
     """Returns the bytes of a leaf of a row group: exact for numbers, an estimate for text, bytes and lists."""
+    spec = leaf.spec
     if spec.is_bounded:
         return row_count * (spec.nbytes or 0)
     nbytes = 8 * (row_count + 1)
     if stored is None:
         return nbytes
-    physical, (size, count) = stored[0], map(int, stored[1][number])
-    if physical == "BYTE_ARRAY":
-        return nbytes + size + 8 * count * len(spec.shape)
-    of_bytes = physical == "FIXED_LEN_BYTE_ARRAY" and spec.dtype == np.uint8
-    return nbytes + count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
+    chunk = stored[number]
+    if chunk.is_of_bytes:
+        return nbytes + chunk.nbytes + 8 * chunk.value_count * len(spec.shape)
+    of_bytes = chunk.is_of_fixed_bytes and spec.dtype == np.uint8
+    return nbytes + chunk.value_count * spec.dtype.itemsize * (spec.shape[-1] or 1 if of_bytes else 1)
 
 
 def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
@@ -548,40 +586,81 @@ def _first_batch(file: File, leaves: Sequence[Leaf]) -> tuple[bool, float]:
         return is_mapped, nbytes / max(1, batch.num_rows)
 
 
-def _read_group(file: File, number: int, leaves: Sequence[Leaf], footer: _Remote | None) -> list[AnyColumn]:
+def _read_group(
+    file: File, number: int, leaves: Sequence[Leaf], footer: _Remote | None, facts: Integers
+) -> list[AnyColumn]:
     """Decodes a row group, leaf by leaf and in pieces, because the work in progress takes memory too.
 
-    A remote file gets one request for all leaves.
+    A remote file gets one request for all leaves, and one for text that rows share.
+
+    Args:
+        file: The file.
+        number: The row group in it.
+        leaves: The leaves.
+        footer: The kept facts of a remote file.
+        facts: See `_Groups.facts`.
+
+    Raises:
+        SourceError: Text takes much more memory than the footer says.
     """
-    with _opened("parquet", file, footer=footer) as reader:
-        group = reader.metadata.row_group(number)  # asking for its schema would keep it until a garbage collection
+    sizes, forms = facts.T.tolist()
+    with ExitStack() as stack:
+        reader = stack.enter_context(_opened("parquet", file, footer=footer))
         numbers = stored_numbers(reader.schema_arrow)
-        count, sizes = max(1, group.num_rows), []
-        for leaf in leaves:
-            chunk = group.column(numbers[leaf.origin]) if leaf.origin in numbers else None
-            facts = None if chunk is None else (chunk.total_uncompressed_size, chunk.num_values)
-            stored = None if chunk is None else (chunk.physical_type, np.array([facts], np.int64))
-            sizes.append(_leaf_size(stored, 0, group.num_rows, leaf.spec))
+        paths = {
+            place: reader.metadata.schema.column(numbers[leaf.origin]).path
+            for place, leaf in enumerate(leaves)
+            if leaf.origin in numbers
+        }
+        shared = [place for place in paths if forms[place] == _SHARED]
+        if shared:
+            kept = [paths[place] for place in shared]
+            reader = stack.enter_context(_opened("parquet", file, footer=footer, shared=kept))
         found: dict[int, AnyColumn] = {}
-        there = [place for place in range(len(leaves)) if leaves[place].origin in numbers]
-        for places in [[place] for place in there] if file.is_local else [there] if there else []:
-            row, rows = 0, count * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
-            names = [group.column(numbers[leaves[place].origin]).path_in_schema for place in places]
+        count = reader.metadata.row_group(number).num_rows
+        together = [[place for place in paths if place not in shared], shared]
+        for places in [[place] for place in paths] if file.is_local else filter(None, together):
+            rows = max(1, count)
+            if places[0] not in shared:
+                rows = rows * PIECE_NBYTES // max(1, *(sizes[place] for place in places))
+                rows = min(rows, *(_most_rows(file, number, paths[place], forms[place]) for place in places))
+            row = 0
+            names = [paths[place] for place in places]
             for batch in reader.iter_batches(max(1, min(rows, count)), [number], columns=names, use_threads=False):
                 for place in places:
                     part = decoded(batch, leaves[place], row)
                     if place not in found:
                         found[place] = part.room(count)
                     found[place].append(row, part)
+                    if found[place].nbytes > 2 * sizes[place] + KEPT_NBYTES:
+                        raise SourceError(
+                            f"{file.url}: row group {number} takes {found[place].nbytes >> 20:,} MiB and more for "
+                            f"column {leaves[place].name!r}, and its footer says {sizes[place] >> 20:,} MiB: it "
+                            "repeats long texts. Leave the column out with columns=[...], or write smaller row groups."
+                        )
                 row += batch.num_rows
                 del batch, part
-        for place in range(len(leaves)):
+        for place, leaf in enumerate(leaves):
             if place not in found:  # the file lacks it, or has no rows
-                nothing = pa.record_batch([pa.nulls(group.num_rows)], [""])
-                found[place] = decoded(nothing, leaves[place])
+                found[place] = decoded(pa.record_batch([pa.nulls(count)], [""]), leaf)
     if sum(sizes) >= PIECE_NBYTES:
         pa.default_memory_pool().release_unused()
     return [found[place] for place in range(len(leaves))]
+
+
+def _most_rows(file: File, number: int, path: str, form: int) -> int:
+    """The rows that can be decoded at once if each has the longest text that the column may repeat."""
+    if form == _PREFIXED:
+        return PREFIXED_ROWS
+    if form != _MIXED or not file.is_local:
+        return _MANY
+    with _opened("parquet", file, shared=[path]) as reader:
+        for batch in reader.iter_batches(1, [number], columns=[path], use_threads=False):
+            values = batch.column(0)
+            while not kinds.is_dictionary(values.type):
+                values = values.field(0) if kinds.is_struct(values.type) else values.values
+            return WORK_NBYTES // max(1, pc.max(pc.binary_length(values.dictionary)).as_py() or 1)
+    return _MANY
 
 
 def _decoded(reader: Any, number: int, file: File, leaves: Sequence[Leaf], *, is_mapped: bool) -> list[AnyColumn]:
@@ -636,9 +715,22 @@ class _Batches:
 
 @contextmanager
 def _opened(
-    kind: Kind, file: File, columns: tuple[str, ...] = (), footer: _Remote | None = None, pool: Any = None
+    kind: Kind,
+    file: File,
+    columns: tuple[str, ...] = (),
+    footer: _Remote | None = None,
+    pool: Any = None,
+    shared: Sequence[str] = (),
 ) -> Iterator[Any]:
     """Opens a file with pyarrow.
+
+    Args:
+        kind: Its format.
+        file: The file.
+        columns: The columns of Arrow to read; empty for all.
+        footer: The kept facts of a remote file.
+        pool: The memory of Arrow's values.
+        shared: The columns of Parquet whose text stays in dictionaries.
 
     Raises:
         SourceError: The file has changed, or pyarrow cannot read it. Also for errors of the body.
@@ -649,7 +741,10 @@ def _opened(
             data = file.url if file.is_local else file.stream(opened=opened)
             metadata = None if footer is None else footer.metadata
             # A local file is read page by page; a server gets one request for everything.
-            buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES} if file.is_local else {"pre_buffer": True}
+            buffering: dict[str, Any] = {"pre_buffer": True}
+            if file.is_local:
+                buffering = {"pre_buffer": False, "buffer_size": BUFFER_NBYTES}
+            buffering["read_dictionary"] = list(shared) or None
             with pq.ParquetFile(data, metadata=metadata, page_checksum_verification=True, **buffering) as reader:
                 yield reader
             return

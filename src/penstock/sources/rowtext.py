@@ -159,7 +159,13 @@ class RowSource(Tabular, LineFiles):
         """The columns of all files, with the least types that hold all rows, or as the user says."""
         form, there, is_blind = self.format, list[dict[str, Any]](), True
         for file, found, header in zip(self.files, self.index.found, self.headers(), strict=True):
-            schema = pa.ipc.read_schema(pa.BufferReader(found["types"]))
+            try:
+                schema = pa.ipc.read_schema(pa.BufferReader(found["types"]))
+            except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+                raise SourceError(
+                    f"{file.url}: the index of its lines is damaged ({error}). Delete the hidden file "
+                    f".{file.name}.index."
+                ) from error
             types = {name: schema.field(name).type for name in schema.names}
             is_blind = is_blind and not types
             if form.kind == "csv":
