@@ -275,6 +275,17 @@ def test_a_zip_has_each_array(path: str, implementation: str) -> None:
     require_equal(PATHS[path](zipped), arrays, cut(shuffled(N, 3), 2))
 
 
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_shards_have_the_rows_of_each_batch(group: str, executor: Any, implementation: str) -> None:
+    arrays = fitting(group, "batch")
+    batches = ps.from_arrays(arrays).shuffle(3).batch(4, drop_remainder=True)
+    rows = cut(shuffled(N, 3), 4, keeps=False)
+    for index in range(2):
+        with batches.loader(executor, shard=(index, 2)) as loader:
+            require_equal(list(loader), arrays, [each[2 * index : 2 * index + 2] for each in rows])
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_kept_arrays_come_back(group: str, tmp_path: Any) -> None:
     arrays = fitting(group, "batch")

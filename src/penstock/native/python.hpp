@@ -17,18 +17,18 @@ inline thread_local bool t_has_released = false;
 
 // Runs `body()` without the GIL.
 template <class Body> void without_gil(Body body) {
-    bool has_memory = true;
+    std::exception_ptr error;
     PyThreadState *state = PyEval_SaveThread();
     t_has_released = true;
     try {
         body();
-    } catch (const std::bad_alloc &) {
-        has_memory = false;
+    } catch (const std::exception &) {
+        error = std::current_exception();
     }
     PyEval_RestoreThread(state);
     t_has_released = false;
-    if (!has_memory) {
-        throw std::bad_alloc();
+    if (error) {
+        std::rethrow_exception(error);
     }
 }
 
