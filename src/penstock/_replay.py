@@ -65,7 +65,7 @@ def replay(path: str | os.PathLike[str], dataset: Dataset) -> Iterator[Replayed]
     mine = [record for record in records if record["plan"] == ours]
     if records and not mine:
         raise StateError(f"{path} is of another dataset: {difference(records[0]['plan'], ours)}.")
-    return _run(mine, dataset._node)
+    return _run(mine, dataset._node, path)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -81,6 +81,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
             sources = tuple(map(tuple, record["sources"])) if record["recurs"] else ()
+            numbers = [record[name] for name in ("epoch", "index", "guard")]
+            if record["on_error"] not in ("skip", "replace") or any(type(n) is not int or n < 0 for n in numbers):
+                raise ValueError(numbers)
             place = sources or (record["epoch"], record["index"])
             records[record["plan"], record["on_error"], record["guard"], place] = record
         except (ValueError, KeyError, TypeError):
@@ -90,12 +93,12 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return list(records.values())
 
 
-def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
+def _run(records: list[dict[str, Any]], node: Node, path: str | os.PathLike[str]) -> Iterator[Replayed]:
     readers: dict[tuple[str, int], Reader] = {}
     for record in records:
         key = record["on_error"], record["guard"]
         if key not in readers:
-            readers[key] = _reader(node, *key)
+            readers[key] = _reader(node, *key, path)
         try:
             element = readers[key].element(record["epoch"], record["index"])
         except Exception as error:
@@ -104,8 +107,10 @@ def _run(records: list[dict[str, Any]], node: Node) -> Iterator[Replayed]:
             yield Replayed(record, element, None)
 
 
-def _reader(node: Node, on_error: Any, number: int) -> Reader:
+def _reader(node: Node, on_error: Any, number: int, path: str | os.PathLike[str]) -> Reader:
     guards = {each.number: each for each in analyse(with_guards(node, on_error)).guards}
+    if number not in guards:
+        raise SourceError(f"{path} is damaged: the plan of this dataset has no place {number} where elements fail.")
     source = guards[number].source
     if source.access == "stream":
         raise ArgumentError(

@@ -432,7 +432,7 @@ CSV = Format(
 
 
 def _read_text(folder: Path) -> Rows:
-    text = only(folder).read_bytes().decode()
+    text = only(folder).read_bytes().decode("utf-8-sig")
     lines = text.split("\n")
     return [np.str_(line.removesuffix("\r")) for line in (lines if lines[-1] else lines[:-1])]
 

@@ -392,6 +392,29 @@ def test_replay_refuses_what_is_not_of_this_dataset(tmp_path: Path) -> None:
         ps.replay(path, [])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("guard", 7, r"bad\.jsonl is damaged: the plan of this dataset has no place 7 where elements fail"),
+        ("guard", -1, r"bad\.jsonl is no quarantine file: line 2"),
+        ("guard", None, r"bad\.jsonl is no quarantine file: line 2"),
+        ("epoch", 1.5, r"bad\.jsonl is no quarantine file: line 2"),
+        ("index", True, r"bad\.jsonl is no quarantine file: line 2"),
+        ("on_error", "raise", r"bad\.jsonl is no quarantine file: line 2"),
+    ],
+)
+def test_replay_of_a_damaged_line_names_the_file(tmp_path: Path, field: str, value: Any, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    dataset = ps.range(30).map(decode).batch(4)
+    with dataset.loader("inline", on_error="skip", quarantine=path) as loader:
+        list(loader)
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {field: value})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ps.SourceError, match=message):
+        list(ps.replay(path, dataset))
+
+
 def test_replay_refuses_streams(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     dataset = ps.from_generator(numbers).map(decode).batch(4)
