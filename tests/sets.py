@@ -185,7 +185,9 @@ class Record:
     @staticmethod
     def read(path: Path) -> "Record":
         record = Record()
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
+            if not line.endswith("\n"):  # pytest was killed while it wrote
+                break
             event, test, text = json.loads(line)
             record.last = test or record.last
             if event == "passed":
@@ -339,7 +341,8 @@ def _stop(*_: object) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command in the file's docstring."""
     for number in STOPS:
-        signal.signal(number, _stop)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _stop)
     command, first, *rest = arguments
     return run_all(first, rest) if command == "all" else run_set(first, rest)
 
