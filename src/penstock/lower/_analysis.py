@@ -9,15 +9,13 @@ from typing import Any, final
 from penstock.lower._guards import OnError, with_guards
 from penstock.lower._rewrite import prune_cached, with_parts
 from penstock.plan._batch import Batch
-from penstock.plan._cache import Cache, CompleteCache
-from penstock.plan._filter import FlatMap
+from penstock.plan._cache import CacheStep
 from penstock.plan._index import Shuffle
 from penstock.plan._map import Map, learn
 from penstock.plan._node import Node, upwards, walk
 from penstock.plan._pad import PaddedBatch
 from penstock.plan._reader import WorkerStatus
 from penstock.plan._source import Source, key_of
-from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Generate, Inlet
 from penstock.plan._tolerate import FailureFilter
 
@@ -62,8 +60,7 @@ class Analysis:
     @property
     def held(self) -> list[tuple[Node, Any]]:
         """The objects of the user, with their steps; functions first."""
-        found = [(each, each.function if isinstance(each, (Map, FlatMap)) else each.data) for each in self.user_steps]  # type: ignore[attr-defined]
-        return sorted(found, key=lambda pair: (not isinstance(pair[0], Map), not isinstance(pair[0], FlatMap)))
+        return sorted(((each, each.held) for each in self.user_steps), key=lambda pair: not pair[0].inputs)
 
     @property
     def wants_processes(self) -> bool:
@@ -135,7 +132,7 @@ def analyse(plan: Node) -> Analysis:
         steps=steps,
         reader_counts=_reader_counts(plan),
         functions=functions,
-        user_steps=tuple(each for each in steps if isinstance(each, (Map, FlatMap, SourceNode, Generate))),
+        user_steps=tuple(each for each in steps if each.held is not None),
         generators=tuple(each for each in steps if isinstance(each, Generate)),
         guards=tuple(each for each in steps if isinstance(each, FailureFilter)),
         is_cpu_bound=is_cpu_bound,
@@ -144,9 +141,9 @@ def analyse(plan: Node) -> Analysis:
         waits=any(each.is_remote and not each.reads_ahead for each in traits),
         suits_one_thread=any(each.suits_one_thread for each in traits) and not is_cpu_bound and not is_remote,
         reads_spans=any(isinstance(each, Inlet) for each in steps),
-        is_cached=any(isinstance(each, (Cache, CompleteCache)) for each in steps),
+        is_cached=any(isinstance(each, CacheStep) for each in steps),
         is_shuffled=any(isinstance(each, Shuffle) for each in steps),
-        runs_code=any(isinstance(each, (Generate, FlatMap)) for each in steps),
+        runs_code=any(each.runs_code for each in traits),
     )
 
 

@@ -16,10 +16,7 @@ import numpy as np
 from penstock.base._spec import Spec
 from penstock.lower._share import Share, most_rows
 from penstock.memory._rows import Indices, compose, places_of
-from penstock.plan._batch import Batch, Unbatch
 from penstock.plan._cast import Cast
-from penstock.plan._combine import Zip
-from penstock.plan._index import Slice
 from penstock.plan._node import Node, Reorder
 from penstock.plan._source_node import SourceNode
 from penstock.plan._windows import Windows
@@ -235,8 +232,8 @@ class _Reader:
         self._node = node
         self.numbers: list[int] = []
         _require_moves(node)
-        if depth and isinstance(node, (SourceNode, Unbatch)):
-            raise _NotCopiesError  # their elements have no parts that can be read alone
+        if depth and type(node).fill_parts is Node.fill_parts:
+            raise _NotCopiesError  # its elements have no parts that can be read alone
         inner = window
         if isinstance(node, Windows) and window is None and not depth and _keeps_neighbours(node.source):
             inner = (node.size, node.stride)
@@ -249,10 +246,7 @@ class _Reader:
             _require_one_cast(node)
         self._over_windows = inner is not window
         self._is_cast = isinstance(node, Cast)  # the engine converts to what the batch has
-        if isinstance(node, Unbatch):
-            depth += 1
-        elif isinstance(node, (Batch, Windows)):
-            depth = max(0, depth - 1)
+        depth = max(0, depth - node.stacks)
         self.inputs = [_Reader(plan, each, inner, depth=depth) for each in node.inputs]
 
     def fill(self, epoch: int, indices: Indices, out: _Rows, gather: _Gather) -> None:
@@ -275,7 +269,7 @@ class _Reader:
 
 def _require_moves(node: Node) -> None:
     """Refuses a step that does more than arithmetic on indices."""
-    if not isinstance(node, (SourceNode, Reorder, Zip, Batch, Windows, Unbatch, Cast)):
+    if not node.moves:
         raise _NotCopiesError
     if isinstance(node, Reorder) and any(places_of(each.spec) != places_of(node.spec) for each in node.inputs):
         raise _NotCopiesError
@@ -283,10 +277,7 @@ def _require_moves(node: Node) -> None:
 
 def _keeps_neighbours(node: Node) -> bool:
     """Whether neighbours of a node's elements are neighbours in the arrays below."""
-    if isinstance(node, SourceNode):
-        return True
-    is_shift = isinstance(node, (Zip, Cast)) or (isinstance(node, Slice) and node.step == 1)
-    return is_shift and all(map(_keeps_neighbours, node.inputs))
+    return node.keeps_neighbours and all(map(_keeps_neighbours, node.inputs))
 
 
 def _require_one_cast(node: Cast) -> None:

@@ -1,19 +1,16 @@
 """Adds the guards of `on_error` to a plan. The guards themselves are in `plan/_tolerate.py`."""
 
 import itertools
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from penstock.base._errors import ArgumentError
 from penstock.lower._rewrite import over
-from penstock.plan._batch import Batching, Unbatch
-from penstock.plan._cache import Cache, CompleteCache
-from penstock.plan._cast import Cast
-from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
+from penstock.plan._batch import Batching
+from penstock.plan._cache import Cache, CacheStep
+from penstock.plan._combine import Zip
 from penstock.plan._filter import Filter, FlatMap
-from penstock.plan._index import Repeat, Shuffle, Slice
 from penstock.plan._map import Map
-from penstock.plan._node import Node, walk
-from penstock.plan._pad import BucketByLength
+from penstock.plan._node import Node, Reorder, walk
 from penstock.plan._tolerate import CheckedElement, CheckedGroup, FailureFilter, Replace
 from penstock.plan._windows import Windows
 
@@ -103,31 +100,27 @@ class _Guarding:
 
     def _within(self, node: Node) -> Node:
         """The same step, over steps with their guards."""
-        if isinstance(node, (Cache, CompleteCache)):
+        if isinstance(node, CacheStep):
             return node  # a replacement must not be kept, so elements fail below the cache
         if isinstance(node, Batching):
             return _onto(node, self.guarded(node.source, node.size))
         if isinstance(node, FlatMap):
             return over(node, (self.guarded(node.source, None),), is_tolerated=True)
-        if isinstance(node, (Filter, BucketByLength)):
-            (verdicts,) = node.inputs
+        verdicts = node.inputs[0] if node.inputs else node
+        if isinstance(verdicts, Map) and verdicts.verdict is not None:
             (source,) = verdicts.inputs
             checked = self._checked(_onto(verdicts, self._below(self._within(source))))
             return _onto(node, checked if isinstance(node, Filter) else Filter(checked))
         if isinstance(node, Zip) and node.access == "stream":
             return self._zipped(node)
-        if isinstance(node, (Concatenate, Interleave, Mix)) and node.access == "stream":
-            return over(node, tuple(self.guarded(each, None) for each in node.sources))
+        if isinstance(node, Reorder) and len(node.inputs) > 1 and node.access == "stream":
+            return over(node, tuple(self.guarded(each, None) for each in node.inputs))
         return _onto(node, self._within(node.inputs[0])) if len(node.inputs) == 1 else node
-
-
-_BORDERS: Final = (Cache, Batching, Filter, FlatMap, BucketByLength)
-_NEED_NO_INDEX: Final = (Map, Cast, Unbatch, Slice, Repeat, *_BORDERS)
 
 
 def _is_border(node: Node) -> bool:
     """Whether the steps below have their guards; or the node is not a step of a stream with one input."""
-    return isinstance(node, _BORDERS) or node.access == "random" or len(node.inputs) != 1
+    return node.ends_guards or node.access == "random" or len(node.inputs) != 1
 
 
 def _runs_function(node: Node) -> bool:
@@ -141,10 +134,9 @@ def _runs_function(node: Node) -> bool:
 
 def _can_fail(node: Node) -> bool:
     """Whether a source or a computation is not covered by a guard."""
-    unguarded = walk(node, lambda each: () if isinstance(each, (FailureFilter, Filter)) else each.inputs)
+    unguarded = walk(node, lambda each: () if isinstance(each, FailureFilter) else each.inputs)
     return any(
-        (each.traits.is_cpu_bound or not each.inputs) and not isinstance(each, (FailureFilter, Filter))
-        for each in unguarded
+        (each.traits.is_cpu_bound or not each.inputs) and not isinstance(each, FailureFilter) for each in unguarded
     )
 
 
@@ -155,12 +147,9 @@ def _onto(node: Node, source: Node) -> Node:
         ArgumentError: The input became a stream, and the step needs random access.
     """
     (before,) = node.inputs
-    if before.access == "random" and source.access == "stream":
-        windowed = isinstance(node, Shuffle) and node.window is not None
-        backwards = isinstance(node, Slice) and node.step < 0
-        if backwards or not (windowed or isinstance(node, _NEED_NO_INDEX)):
-            raise ArgumentError(
-                f"on_error='skip' leaves out elements before {before.label}, after which positions are unknown, "
-                f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
-            )
+    if before.access == "random" and source.access == "stream" and node.needs_index:
+        raise ArgumentError(
+            f"on_error='skip' leaves out elements before {before.label}, after which positions are unknown, "
+            f"but {node.label} needs random access. Put it before {before.verb}(), or use on_error='replace'."
+        )
     return over(node, (source,))

@@ -19,19 +19,17 @@ import numpy.typing as npt
 from penstock.base import _tree
 from penstock.base._random import seeded_globals
 from penstock.memory._rows import Indices
-from penstock.plan._batch import Batch, Batching, Unbatch
+from penstock.plan._batch import Batching, Unbatch
 from penstock.plan._cache import Cache, CompleteCache
 from penstock.plan._cast import Cast
-from penstock.plan._combine import Concatenate, Interleave, Mix, Zip
+from penstock.plan._combine import Zip
 from penstock.plan._fields import Fields, Pairs
-from penstock.plan._index import Repeat, Select, Shuffle, Slice, sliced
+from penstock.plan._index import Slice, sliced
 from penstock.plan._map import Map, Memo
 from penstock.plan._node import Length, Node, Randomness, finite_length, walk
 from penstock.plan._reader import OpenSources, Reader
 from penstock.plan._source_node import SourceNode
 from penstock.plan._stream import Inlet
-from penstock.plan._tolerate import Replace
-from penstock.plan._windows import Windows
 
 
 def rewritten(
@@ -138,16 +136,12 @@ def with_parts(plan: Node) -> Node:
     return rewritten(plan, change)
 
 
-_MOVES: Final = (Shuffle, Slice, Select, Repeat, Batch, Unbatch, Windows, Concatenate, Interleave, Mix, Replace)
-"""Steps that treat all values of an element alike."""
-
-
 def _narrow(node: Node, pairs: Pairs) -> Node:
     """A plan of some values of the elements of a plan, under their new names and in this order."""
     if isinstance(node, Fields):
         old = {new: old for old, new in node.all_pairs}
         return _narrow(node.source, tuple((old[name], new) for name, new in pairs))
-    if isinstance(node, _MOVES) and not (isinstance(node, Unbatch) and node.grouped):
+    if node.treats_leaves_alike:
         return over(node, tuple(_narrow(each, pairs) for each in node.inputs))
     if isinstance(node, Zip) and (found := _zip_of(node, pairs)) is not None:
         return found
@@ -222,8 +216,8 @@ def _asked(plan: Node, cache: Cache) -> npt.NDArray[np.bool_] | None:
     def look(node: Node, indices: Indices) -> None:
         if node is cache:
             found[indices] = True
-        elif isinstance(node, Replace) or (isinstance(node, Shuffle) and node.reshuffle):
-            for each in node.inputs:  # it reads others in another epoch, or if some fail
+        elif node.redraws:
+            for each in node.inputs:
                 look_at_all(each)
         else:
             for demand in node.demand(0, indices):
@@ -250,8 +244,8 @@ def batching_of(plan: Node) -> Batching | None:
 
     Functions of whole batches may follow it, but no random ones: these draw by the number of the batch.
     """
-    while isinstance(plan, Cast) or (isinstance(plan, Map) and plan.seed is None and plan.verdict is None):
-        plan = plan.source
+    while plan.is_pointwise and len(plan.inputs) == 1:
+        (plan,) = plan.inputs
     return plan if isinstance(plan, Batching) and plan.access == "random" else None
 
 
@@ -290,6 +284,6 @@ def with_part(plan: Node, key: Any) -> Node:
     if isinstance(plan, Zip):
         sources: _tree.Tree = plan.structure.unflatten(plan.sources)
         return Part(key)(sources)  # type: ignore[no-any-return]
-    if isinstance(plan, (Select, Shuffle, Slice)):
-        return over(plan, (with_part(plan.source, key),))
+    if plan.treats_leaves_alike:
+        return over(plan, tuple(with_part(each, key) for each in plan.inputs))
     return Map(plan, Part(key), None, "")

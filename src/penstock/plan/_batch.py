@@ -36,6 +36,8 @@ from penstock.plan._reader import Gather, Reader
 class Batching(OneInput):
     """A step whose element `i` is the input's elements `[i * size, (i + 1) * size)`."""
 
+    ends_guards = True
+
     size: int
     drop_remainder: bool
     exact: bool | None = field(default=None, repr=False, kw_only=True)
@@ -122,6 +124,10 @@ class Batching(OneInput):
 class Batch(Batching):
     """Element `i` is the input's elements `[i * size, (i + 1) * size)`, stacked leaf by leaf."""
 
+    moves = True
+    stacks = 1
+    treats_leaves_alike = True
+
     is_group: bool = field(default=False, repr=False, kw_only=True)
     """It makes what a function of many elements gets. The user sees no batches."""
 
@@ -195,6 +201,14 @@ _OBJECTS: Final = np.dtype("V")
 @dataclass(frozen=True, eq=False)
 class Unbatch(OneInput):
     """Element `i` is one of the arrays that are stacked along the first axis of the input's elements."""
+
+    moves = True
+    stacks = -1
+
+    @property
+    def treats_leaves_alike(self) -> bool:  # type: ignore[override]
+        """Unless it takes apart what a function of many elements makes."""
+        return self.grouped is None
 
     @property
     def grouped(self) -> Map | None:

@@ -168,6 +168,8 @@ class CacheStep(Node):
 class Cache(CacheStep, OneInput):
     """Element `i` is the input's element `i` of epoch 0, made once."""
 
+    ends_guards = True
+
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The same elements of epoch 0."""
         return [Demand(0, 0, indices)]

@@ -23,6 +23,8 @@ class ByChunk(OneToOne, OneInput):
     """
 
     traits = Traits(is_parallel=True)
+    takes_any_shape = True
+    is_pointwise = True
 
     @abstractmethod
     def convert(self, box: Rows, out: Rows, count: int) -> None:
@@ -62,6 +64,8 @@ class Cast(ByChunk):
     """The structure of the dtypes, which must equal that of elements; None for a single dtype."""
 
     verb = "cast"
+    moves = True
+    keeps_neighbours = True
 
     @property
     def label(self) -> str:

@@ -6,11 +6,10 @@ import sys
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from penstock.plan._batch import Batch
+from penstock.plan._batch import Batching
 from penstock.plan._filter import FlatMap
 from penstock.plan._index import Shuffle, Slice
 from penstock.plan._node import Node, walk
-from penstock.plan._pad import PaddedBatch
 
 _log = logging.getLogger("penstock")
 _told: Final[WeakKeyDictionary[Node, set[str]]] = WeakKeyDictionary()
@@ -136,7 +135,7 @@ def caution_batches(node: Node) -> None:
     """Cautions about a plan that shuffles whole batches, whose elements stay together in all epochs."""
     shuffle = None
     for each in _chain(node):
-        if isinstance(each, (Batch, PaddedBatch)):
+        if isinstance(each, Batching):
             if shuffle is None or each.size == 1 or any(isinstance(below, Shuffle) for below in walk(each)):
                 return
             caution(

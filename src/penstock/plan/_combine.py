@@ -25,6 +25,10 @@ class Zip(OneToOne, ManyInputs):
     structure: _tree.Structure
 
     verb = "zip"
+    moves = True
+    keeps_neighbours = True
+    takes_any_shape = True
+    is_pointwise = True
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ from penstock.base._spec import Spec
 from penstock.memory._rows import copied
 from penstock.plan._conform import MisfitError, begun, conformed, observed
 from penstock.plan._map import OfFunction
-from penstock.plan._node import Access, Elements, Length, OneInput
+from penstock.plan._node import Access, Elements, Length, OneInput, Traits
 from penstock.plan._reader import OpenSources, Reader
 
 _NOTHING = object()
@@ -44,6 +44,8 @@ class Filter(Sequential):
     """The elements for which a function returns True. The input yields pairs of an element and the verdict."""
 
     verb = "filter"
+    takes_any_shape = True
+    ends_guards = True
 
     @property
     def label(self) -> str:
@@ -110,6 +112,8 @@ class FlatMap(Sequential, OfFunction):
         )
 
     batch_size = 1
+    traits = Traits(runs_code=True)
+    ends_guards = True
 
     _scatters = True
     _makes = "gave"

@@ -85,6 +85,16 @@ class Slice(_Choice):
         """Positions are enough, if elements are neighbours."""
         return Traits(is_parallel=self.step == 1)
 
+    @property
+    def keeps_neighbours(self) -> bool:  # type: ignore[override]
+        """Without gaps."""
+        return self.step == 1
+
+    @property
+    def needs_index(self) -> bool:
+        """To go backwards."""
+        return self.step < 0
+
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """An affine map of positions."""
         return [Demand(0, epoch, indices * self.step + self.start)]
@@ -205,6 +215,16 @@ class Shuffle(Reorder, OneInput):
         return Randomness(below.depth, self.reshuffle or below.reorders)
 
     _scatters = True
+
+    @property
+    def redraws(self) -> bool:  # type: ignore[override]
+        """Unless the order stays."""
+        return self.reshuffle
+
+    @property
+    def needs_index(self) -> bool:
+        """Without a window."""
+        return self.window is None
 
     def demand(self, epoch: int, indices: Indices) -> Iterable[Demand]:
         """The image of the positions under the epoch's bijection."""

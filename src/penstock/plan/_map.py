@@ -8,7 +8,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -149,7 +149,17 @@ class OfFunction(OneInput):
     is_loose: bool = field(default=False, repr=False, kw_only=True)
     """Whether a step that pads follows: then a found spec has axes of any size."""
 
+    takes_any_shape = True
     _makes = "returned"
+
+    @property
+    def held(self) -> Callable[..., Any]:
+        """The function."""
+        return self.function
+
+    def loosened(self) -> "OfFunction":
+        """Finds the size of elements no more, unless the user declared it."""
+        return self if self.declared is not None else replace(self, is_loose=True)
 
     @property
     def function_name(self) -> str:
@@ -203,6 +213,15 @@ class Map(OneToOne, OfFunction):
         """`random_map` is one deeper than its input, so two of them in a row draw different numbers."""
         below = self.source.randomness
         return Randomness(below.depth + (self.seed is not None), below.reorders)
+
+    @property
+    def is_pointwise(self) -> bool:  # type: ignore[override]
+        """Without a verdict; a `random_map` draws by position."""
+        return self.seed is None and self.verdict is None
+
+    def loosened(self) -> "Map":
+        """Pairs of an element and a verdict are as large as elements are."""
+        return self if self.verdict is not None or self.declared is not None else replace(self, is_loose=True)
 
     @property
     def releases_gil(self) -> bool:

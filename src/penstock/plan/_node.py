@@ -68,6 +68,8 @@ class Traits(NamedTuple):
     """Several threads read no faster than one."""
     is_hidden: bool = False
     """It is a part of the step after it, and the user did not write it."""
+    runs_code: bool = False
+    """To read it in order runs code of the user's that no worker runs side by side."""
 
 
 class Memory(NamedTuple):
@@ -100,6 +102,36 @@ class Node(ABC):
 
     inputs: tuple["Node", ...] = ()
     """The nodes that this one reads."""
+
+    # Facts that rewrites of plans ask for (`lower/`). Each default is the careful answer: a step that says nothing is
+    # right, and misses what the fact would allow. `tests/properties/test_facts.py` tries each claim.
+
+    moves: bool = False
+    """`fill` is arithmetic on indices alone, so the copy engine can fill batches. A cast counts: it converts."""
+    stacks: int = 0
+    """How many axes elements have more than those of the input: 1 for a batch, -1 where elements are taken apart."""
+    keeps_neighbours: bool = False
+    """Neighbouring elements are neighbours in each input, in the same order."""
+    takes_any_shape: bool = False
+    """Elements of an input may have other shapes, one than the other."""
+    treats_leaves_alike: bool = False
+    """Elements of some of the leaves are those leaves of its elements, and come from those of the inputs alone."""
+    is_pointwise: bool = False
+    """Element `i` is made of element `i` of each input and of nothing else: not of `i`, the epoch, or neighbours."""
+    redraws: bool = False
+    """Which elements of the inputs an element needs differs from epoch to epoch, or if some of them fail."""
+    ends_guards: bool = False
+    """Guards of `on_error` in steps after it do not cover the steps below: those have their own, or are kept."""
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether the first input must have random access."""
+        return type(self).sequence is Node.sequence
+
+    @property
+    def held(self) -> Any:
+        """The object of the user that this step holds, a function or a source; None if it holds none."""
+        return None
 
     @property
     @abstractmethod
@@ -171,6 +203,10 @@ class Node(ABC):
         An element is valid until the next one is requested. A caller that keeps it must copy it.
         """
         raise NotImplementedError(f"{self.verb} of a stream")
+
+    def loosened(self) -> "Node":
+        """This step, with elements of any size where it finds their size on the first; itself if it does not."""
+        return self
 
     @property
     def opens(self) -> "Openable | None":
@@ -280,6 +316,10 @@ class Reorder(Node):
     defines `length` if that is not the input's, `clear_after` if elements move or repeat, and `sequence` if it takes
     streams.
     """
+
+    moves = True
+    takes_any_shape = True
+    treats_leaves_alike = True
 
     @cached_property
     def spec(self) -> Spec:

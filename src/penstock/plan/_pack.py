@@ -33,7 +33,13 @@ class _OfLengths(OneInput):
         """Random where lengths are known."""
         return "stream" if self.lengths is None else "random"
 
+    takes_any_shape = True
     _scatters = True
+
+    @property
+    def needs_index(self) -> bool:
+        """Lengths are given by position."""
+        return self.lengths is not None
 
     def _read(self, reader: Reader, epoch: int, members: Indices) -> list[list[Any]]:
         """The leaves of some elements, each as a list.

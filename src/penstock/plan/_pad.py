@@ -157,6 +157,7 @@ class PaddedBatch(Batching):
     padding: Padding
 
     verb = "padded_batch"
+    takes_any_shape = True
 
     def settings(self) -> dict[str, Any]:
         """The arguments."""
@@ -209,6 +210,8 @@ class BucketByLength(Sequential):
     padding: Padding
 
     verb = "bucket_by_length"
+    takes_any_shape = True
+    ends_guards = True
 
     @property
     def label(self) -> str:

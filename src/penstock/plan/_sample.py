@@ -71,6 +71,7 @@ class Sample(Reorder, OneInput):
     count: int
 
     verb = "sample"
+    redraws = True
 
     @property
     def label(self) -> str:

@@ -1,6 +1,6 @@
 """The first step of a plan: the elements of a source."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,17 @@ class SourceNode(Start):
 
     data: Source
     name: str = field(repr=False)
+
+    moves = True
+    keeps_neighbours = True
+
+    @property
+    def held(self) -> Source:
+        return self.data
+
+    def loosened(self) -> "SourceNode":
+        data = self.data.loosened()
+        return self if data is self.data else replace(self, data=data)
 
     def settings(self) -> dict[str, Any]:
         """The length and the spec identify the data, because a file may move."""

@@ -8,7 +8,7 @@ which a window is available.
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from penstock.base._spec import Spec
 from penstock.base._tree import Tree
 from penstock.memory._rows import Indices, Rows, copied
 from penstock.plan._conform import MisfitError, begun, conformed, text_of
-from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne, Start
+from penstock.plan._node import Access, Elements, Length, Node, OneInput, OneToOne, Start, Traits
 from penstock.plan._reader import Gather, Reader
 
 _NOTHING = object()
@@ -82,6 +82,17 @@ class Generate(Start):
     """The user's line: `train.py:41`."""
 
     access: ClassVar[Access] = "stream"
+    traits = Traits(runs_code=True)
+
+    @property
+    def held(self) -> StreamSource:
+        """The source."""
+        return self.data
+
+    def loosened(self) -> "Generate":
+        """As the source can."""
+        data = self.data.loosened()
+        return self if data is self.data else replace(self, data=data)
 
     @property
     def length(self) -> Length:
@@ -165,6 +176,9 @@ class Promised(OneToOne, OneInput):
     count: int | float
     where: str = field(repr=False)
     """The user's line: `train.py:41`."""
+
+    takes_any_shape = True
+    treats_leaves_alike = True
 
     @property
     def verb(self) -> str:

@@ -74,6 +74,7 @@ class FailureFilter(OneToOne, OneInput):
     """Its number among the guards of its plan."""
 
     traits = Traits(is_parallel=True, is_hidden=True)
+    takes_any_shape = True
 
     @property
     def label(self) -> str:
@@ -161,6 +162,8 @@ class Replace(FailureFilter):
     """Elements in a batch; 0 without batches."""
 
     verb = "replace"
+    treats_leaves_alike = True
+    redraws = True
 
     def part_count(self, epoch: int, index: int) -> int | None:
         """None: an element is there, or is not."""

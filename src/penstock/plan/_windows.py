@@ -32,6 +32,14 @@ class Windows(OneInput):
     count: Length
 
     verb = "windows"
+    moves = True
+    stacks = 1
+    treats_leaves_alike = True
+
+    @property
+    def needs_index(self) -> bool:
+        """Groups are numbered by position."""
+        return self.groups is not None
 
     @property
     def label(self) -> str:
